@@ -19,6 +19,7 @@ __all__ = [
     "display_text",
     "escape",
     "escape_json",
+    "image_type",
     "logger",
     "mask_name",
     "mask_secrets",
@@ -27,6 +28,8 @@ __all__ = [
     "secrets_in",
     "text_of",
 ]
+
+_IMAGES: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 
 _HARMLESS: Final = re.compile(
     r"""(?ix) alt | boundary | charset | client-id | date | day | delimiter | dir | directory | download | dt | encoding
@@ -132,6 +135,11 @@ def text_of(data: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if _CONTROL.search(text) else text
+
+
+def image_type(data: bytes) -> str | None:
+    """What kind of image it is, "jpeg" or "png", by its first bytes; None where it is neither."""
+    return next((kind for magic, kind in _IMAGES.items() if data.startswith(magic)), None)
 
 
 def escape_json(text: str) -> str:

@@ -1,8 +1,8 @@
-"""HTML for notebooks: self-contained pieces, escaped, readable on a light and on a dark background.
+"""HTML for notebooks and pages: self-contained, escaped, readable on a light and on a dark background.
 
 Rules:
 - What comes from data is escaped; only JPEG and PNG images are shown as they are, as data URIs.
-- Everything is bounded: rows, characters, images and their bytes.
+- Everything in a notebook is bounded: rows, characters, images and their bytes.
 - Passwords in URLs are masked, as in `repr`.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.display import display_text, text_of
+from streamrec.display import display_text, image_type, text_of
 
 __all__ = [
     "ROWS",
@@ -29,11 +29,27 @@ __all__ = [
     "element",
     "format_value",
     "fragment",
+    "image",
+    "page",
     "payloads",
+    "png",
     "rows_of",
     "table",
     "text",
+    "whole_text",
 ]
+
+ROWS: Final = 8
+"""Rows of a batch that are shown."""
+
+IMAGE_BYTES: Final = 1 << 20
+ALL_IMAGES_BYTES: Final = 4 << 20
+"""Larger images are named, not shown: a notebook keeps what it shows in its file."""
+
+CHARACTERS: Final = 120
+NUMBERS: Final = 8
+SIDE: Final = 256
+"""Arrays of pixels with a longer side are thinned out to it."""
 
 STYLE: Final = """<style>
 .streamrec { font: 13px/1.45 system-ui, sans-serif; color: inherit; overflow-x: auto; }
@@ -54,13 +70,38 @@ STYLE: Final = """<style>
 .streamrec .output { background: #5b8def; }
 .streamrec .key { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin: 0 4px 0 12px; }
 </style>"""
-"""Grey that is half transparent is grey on any ground."""
+"""Half-transparent grey is grey on any background."""
+
+PAGE_STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2733; --faint: #66727f; --line: #d8dee4; --bar: #2f6fb5; --page: #ffffff }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e3e8ee; --faint: #93a0ad; --line: #36414d; --bar: #6ea8e6; --page: #14191f }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 64rem;
+  margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2.5rem 0 .3rem; border-top: 1px solid var(--line);
+  padding-top: 1rem }
+p { margin: .3rem 0 } .faint { color: var(--faint) } code { overflow-wrap: anywhere }
+.beside { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-start }
+svg { width: 520px; max-width: 100%; height: auto } .bar { fill: var(--bar) } .axis { stroke: var(--faint) }
+text { font-size: 11px; fill: var(--faint) } .curve { fill: none; stroke: var(--bar); stroke-width: 2 }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
+th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid var(--line) }
+.number { text-align: right } th { font-weight: 600 } a { color: inherit }
+.images { display: flex; flex-wrap: wrap; gap: .5rem; margin-top: .7rem }
+.images img { height: 96px; max-width: 192px; object-fit: contain; background: var(--line); border-radius: 3px }
+"""
+
+
+def whole_text(value: object) -> str:
+    """Any text, escaped and without passwords."""
+    return escape(display_text(str(value), lines=True))
 
 
 def text(value: object, most: int = 400) -> str:
     """Any text, escaped, without passwords, and cut where it is long."""
-    told = display_text(str(value)[: 4 * most], lines=True)
-    return escape(told if len(told) <= most else f"{told[: most - 1]}…")
+    plain = display_text(str(value)[: 4 * most], lines=True)
+    return escape(plain if len(plain) <= most else f"{plain[: most - 1]}…")
 
 
 def element(tag: str, *children: str, kind: str = "", tip: str = "") -> str:
@@ -79,14 +120,42 @@ def fragment(*children: str) -> str:
     return f'{STYLE}<div class="streamrec">{"".join(children)}</div>'
 
 
+def page(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
+    """A whole page, which can be mailed or put in a bucket.
+
+    Args:
+        title: What it is about: the names that were typed.
+        summary: Lines of text below the title.
+        body: Parts of HTML.
+    """
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{whole_text(title)}</title><style>{PAGE_STYLE}</style></head><body>",
+            f"<h1><code>{whole_text(title)}</code></h1>",
+            *[f"<p>{whole_text(line)}</p>" for line in summary],
+            *body,
+            "</body></html>\n",
+        ]
+    )
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML already."""
-    lines = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
-    return element("table", element("tr", *(element("th", cell) for cell in head)), *lines)
+    """A table of cells that are HTML already. A column whose head begins with ">" is set to the right."""
+    kinds = ["number" if cell.startswith(">") else "" for cell in head]
+    first = element(
+        "tr", *(element("th", cell.removeprefix(">"), kind=kind) for cell, kind in zip(head, kinds, strict=True))
+    )
+    lines = [
+        element("tr", *(element("td", cell, kind=kind) for cell, kind in zip(row, kinds, strict=True))) for row in rows
+    ]
+    return element("table", first, *lines)
 
 
 def boxed(title: str, detail: str) -> str:
-    """A box with a title and, smaller, what is to be said of it."""
+    """A box with a title and, in small print, a detail."""
     return element(
         "div", element("b", text(title)), "<br>", element("small", element("code", text(detail))), kind="box"
     )
@@ -102,19 +171,10 @@ def bar(parts: Iterable[tuple[str, float]], whole: float, tip: str) -> str:
     return element("span", *inner, kind="bar", tip=tip)
 
 
-ROWS: Final = 8
-"""So many rows of a batch are shown."""
-
-IMAGE_BYTES: Final = 1 << 20
-ALL_IMAGES_BYTES: Final = 4 << 20
-"""Images above these are named, and not shown: a notebook keeps what it shows in its file."""
-
-CHARACTERS: Final = 120
-NUMBERS: Final = 8
-SIDE: Final = 256
-"""Arrays of pixels with a longer side are thinned out to it."""
-
-MAGIC: Final = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
+def image(data: bytes, kind: str, tip: str) -> str:
+    """A "jpeg" or "png" image, as a data URI."""
+    source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return f'<img src="{source}" alt="{tip}" title="{tip}">'
 
 
 class Budget:
@@ -124,7 +184,7 @@ class Budget:
         self.left = nbytes
 
     def take(self, nbytes: int) -> bool:
-        """Whether an image of so many bytes is shown."""
+        """Whether an image of this size is shown."""
         if nbytes > min(IMAGE_BYTES, self.left):
             return False
         self.left -= nbytes
@@ -153,26 +213,23 @@ def format_value(value: Any, budget: Budget) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes(bytes(value), budget)
     if isinstance(value, np.ndarray) and value.ndim:
-        return _image(_png(value), budget, "pixels") if _is_image(value) else _array(value, budget)
+        return _bounded_image(png(value), budget, "png", "pixels") if _is_image(value) else _array(value, budget)
     return text(f"{value:.6g}" if isinstance(value, float | np.floating) else value, CHARACTERS)
 
 
 def _bytes(value: bytes, budget: Budget) -> str:
-    kind = next((name for magic, name in MAGIC.items() if value.startswith(magic)), None)
+    kind = image_type(value)
     if kind is not None:
-        return _image(value, budget, kind)
-    told = text_of(value)
-    if told is not None:
-        return text(told, CHARACTERS)
+        return _bounded_image(value, budget, kind, kind)
+    plain = text_of(value)
+    if plain is not None:
+        return text(plain, CHARACTERS)
     return element("small", text(f"{len(value):,} bytes: {value[:12].hex(' ')}{'…' if len(value) > 12 else ''}"))
 
 
-def _image(data: bytes, budget: Budget, kind: str) -> str:
-    told = f"{kind.upper()}, {len(data):,} bytes"
-    if not budget.take(len(data)):
-        return element("small", text(told))
-    source = f"data:image/{'jpeg' if kind == 'jpeg' else 'png'};base64,{base64.b64encode(data).decode()}"
-    return f'<img src="{source}" alt="{told}" title="{told}">'
+def _bounded_image(data: bytes, budget: Budget, kind: str, name: str) -> str:
+    tip = f"{name.upper()}, {len(data):,} bytes"
+    return image(data, kind, tip) if budget.take(len(data)) else element("small", text(tip))
 
 
 def _array(value: npt.NDArray[Any], budget: Budget) -> str:
@@ -188,7 +245,7 @@ def _is_image(value: npt.NDArray[Any]) -> bool:
     return value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3) and min(value.shape[:2]) >= 4
 
 
-def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+def png(pixels: npt.NDArray[np.uint8]) -> bytes:
     """Pixels as a PNG file (ISO/IEC 15948), thinned out where there are many."""
     step = max(1, -(-max(pixels.shape[:2]) // SIDE))
     kept = np.ascontiguousarray(pixels[::step, ::step])

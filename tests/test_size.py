@@ -20,16 +20,7 @@ PACKAGE = Path(streamrec.__file__).parent
 ROOT = PACKAGE.parent
 SMALL_FILE_LINES = 60
 
-CYCLES: list[set[str]] = [
-    {
-        "streamrec.cli",
-        "streamrec.cli.cluster",
-        "streamrec.cli.commands",
-        "streamrec.cli.plots",
-        "streamrec.cli.probing",
-        "streamrec.cli.stats",
-    },
-]
+CYCLES: list[set[str]] = []
 """Folders that import each other today, a set for each group. The list shrinks to none."""
 
 

@@ -1,12 +1,14 @@
-"""The command line: `streamrec ls s3://bucket/train-*`. It stands on the library's public names only.
+"""The command line: `streamrec ls s3://bucket/train-*`. It uses the library's public names only.
 
-- `program.py`: the commands by name, each loaded when it is asked for; errors, Ctrl-C and exit codes;
-- `commands/`: a file for each command: its arguments, and what it prints;
+- `program.py`: the commands by name, each imported when it is called; errors, Ctrl-C and exit codes;
+- `commands/`: the commands: their arguments, what they do and print. `ls`, `count` and `info` are in `info.py`, `head`
+  and `cat` in `cat.py`, any other in a file of its name;
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records;
-- `output.py`, `rendering.py`, `progress.py`, `records.py`: what is printed, and how;
-- `cluster/`: the same work on a Ray cluster;
-- `probing/`: how a store answers, and how fast;
-- `stats/`: what is counted of features, in bounded memory; `plots/`: how that is drawn.
+- `writing.py`, `converting.py`, `shuffling.py`: new shards, files in other formats, a random order;
+- `output.py`, `rendering.py`, `records.py`, `charts.py`: text, tables and progress, records, figures;
+- `cluster.py`: tasks on a Ray cluster;
+- `endpoint.py`, `measuring.py`: how a server answers without a client, and how fast a store is;
+- `feature_stats.py`: what `stat` counts, in bounded memory.
 """
 
 import os

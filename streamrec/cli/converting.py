@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import io
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 import anyio
 import click
 
-from streamrec import CorruptRecordError, FeatureError, Frames
-from streamrec.cli.commands.count import count_one
-from streamrec.cli.object_file import opened
-from streamrec.cli.progress import Meter
-from streamrec.cli.reading import batches
-from streamrec.cli.resharding import Feed, Target
-from streamrec.cli.sampling import take_sample
+from streamrec import CorruptRecordError, FeatureError, Frames, ShardInfo
+from streamrec.cli.output import Meter
+from streamrec.cli.reading import batches, count_one, take_sample
 from streamrec.cli.sources import Found, storages_for
+from streamrec.cli.writing import Feed, Target, write_limited
 from streamrec.display import display_name
 from streamrec.interchange import (
     Changes,
@@ -36,21 +35,22 @@ from streamrec.interchange import (
     format_of,
 )
 from streamrec.shards import shard_path
-from streamrec.storage import Replacement, Storages, Upload
+from streamrec.storage import Replacement, Storage, Storages, Upload
 
-__all__ = ["Conversion", "Written", "as_text", "look_at", "needed_look", "placing", "read", "write_files"]
+BLOCK_RECORDS: Final = 4096
+"""At most this many records are encoded at a time."""
 
-BLOCK_RECORDS = 4096
-"""Records that are encoded at a time, at the most."""
+BUFFER_BYTES: Final = 8 << 20
+"""How much a decoder reads at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """How records are read.
+    """How to read records.
 
     Attributes:
         source: The format of all files; None: as each name says.
-        reading: What is read of them.
+        reading: Which features, and of which kinds.
         storage_options: Of their stores.
     """
 
@@ -61,17 +61,12 @@ class Conversion:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file that was written.
-
-    Attributes:
-        path: Its URL.
-        records: How many it holds.
-        bytes: Its size.
-    """
+    """A file that was written: its URL, its number of records, its size, and what a manifest says of it."""
 
     path: str
     records: int
     bytes: int
+    shard: ShardInfo | None = None
 
 
 async def read(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
@@ -80,15 +75,15 @@ async def read(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGe
         for form, group in groupby(found, lambda item: format_of(item.path, how.source)):
             files = list(group)
             if form.name == "tfrecord":
-                blocks = tfrecords(files, how, meter)
+                blocks = read_tfrecords(files, how, meter)
             else:
-                blocks = decoded(storages, files, form, how.reading, meter)
+                blocks = decode(storages, files, form, how.reading, meter)
             async with aclosing(blocks):
                 async for frames in blocks:
                     yield frames
 
 
-async def tfrecords(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+async def read_tfrecords(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
     """The records of TFRecord shards, maybe with some of their features only."""
     sample = await take_sample(found, how.storage_options)
     number = done = 0
@@ -101,32 +96,32 @@ async def tfrecords(found: Sequence[Found], how: Conversion, meter: Meter) -> As
     async with aclosing(batches(found, sample.record_bytes, how.storage_options, note)) as blocks:
         async for frames in blocks:
             if how.reading.features is not None:
-                frames = await anyio.to_thread.run_sync(selected, frames, number, how.reading)
+                frames = await anyio.to_thread.run_sync(select_features, frames, number, how.reading)
             number += len(frames)
             yield frames
 
 
-def selected(frames: Frames, first: int, reading: Reading) -> Frames:
+def select_features(frames: Frames, first: int, reading: Reading) -> Frames:
     """The records with the features that are wanted."""
     rows = (features_of(record, number) for number, record in enumerate(frames, first))
     return Frames.of(example_of({name: row[name] for name in row if reading.wants(name)}) for row in rows)
 
 
-async def decoded(
+async def decode(
     storages: Storages, found: Sequence[Found], form: Format, reading: Reading, meter: Meter
 ) -> AsyncGenerator[Frames, None]:
-    """The records of files in another format. They are decoded in a thread."""
+    """The records of files in another format, decoded in a thread."""
     codec = codec_of(form.name)
     for item in found:
-        async with opened(await storages.at(item.path), item.path, meter) as file:
+        async with open_object(await storages.at(item.path), item.path, meter) as file:
             plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
             records = codec.decode(plain, reading)
-            while (batch := await anyio.to_thread.run_sync(following, records, item.path)) is not None:
+            while (batch := await anyio.to_thread.run_sync(next_batch, records, item.path)) is not None:
                 yield Frames.of(batch)
 
 
-def following(records: Any, path: str) -> list[bytes] | None:
-    """The next batch; its error says which file is damaged."""
+def next_batch(records: Any, path: str) -> list[bytes] | None:
+    """The next batch; an error says which file is damaged."""
     try:
         batch: list[bytes] | None = next(records, None)
         return batch
@@ -137,17 +132,17 @@ def following(records: Any, path: str) -> list[bytes] | None:
 
 
 @asynccontextmanager
-async def placing(found: Sequence[Found], how: Conversion) -> AsyncIterator[None]:
-    """An error of the block that names a record by its number among all of them says which shard it is in.
+async def locate_errors(found: Sequence[Found], how: Conversion) -> AsyncIterator[None]:
+    """Adds to an error of the block in which shard its record is, whose number it says counts over all shards.
 
-    The shards before it are counted then, where nobody knows how many records they hold.
+    Counts the shards before it for this, where their numbers of records are not known.
     """
     try:
         yield
     except FeatureError as error:
         number = error.record
         if number is None or any(format_of(item.path, how.source).name != "tfrecord" for item in found):
-            raise  # files of other formats are decoded one by one, and their errors name them
+            raise  # errors of other formats name their files
         for item in found:
             records = item.records
             if records is None:
@@ -160,7 +155,7 @@ async def placing(found: Sequence[Found], how: Conversion) -> AsyncIterator[None
 
 
 def as_text(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
-    """The columns, of which those that are named hold text.
+    """The columns, with those of these names as text.
 
     Raises:
         UsageError: There is no such column, or its values are not bytes.
@@ -177,7 +172,7 @@ def as_text(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ..
 
 
 async def look_at(records: AsyncIterator[Frames], look: Look) -> Any:
-    """What all records say of their columns.
+    """What all records show of their columns.
 
     Raises:
         FeatureError: A record is not an Example, or does not fit the others.
@@ -193,12 +188,12 @@ async def look_at(records: AsyncIterator[Frames], look: Look) -> Any:
 
 
 def needed_look(form: Format, columns: Sequence[Column] | None) -> Look | None:
-    """How columns are found out before a file is written; None where the format needs none, or they are known."""
+    """How to infer columns before a file is written; None where the format needs none, or they are known."""
     look = None if form.name == "tfrecord" else codec_of(form.name).look
     return None if look is None or (look.saved and columns is not None) else look
 
 
-async def write_files(
+async def write_records(
     records: AsyncIterator[Frames],
     target: Target,
     form: Format,
@@ -209,6 +204,9 @@ async def write_files(
     changes: Changes,
 ) -> list[Written]:
     """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
+    if form.name == "tfrecord":
+        shards = await write_limited(records, target, objects, nbytes, count)
+        return [Written(shard.path, shard.records, shard.bytes, shard) for shard in shards]
     feed, written, done = Feed(records), list[Written](), 0
     while not written or not await feed.ended():
         path = shard_path(target.pattern, len(written))
@@ -252,7 +250,7 @@ class Gzipped:
 
     @property
     def waiting(self) -> int:
-        """Bytes of records of which nothing was given yet."""
+        """Bytes of records that are not in the file yet."""
         return self._encoder.waiting
 
     def write(self, records: Any) -> bytes:
@@ -262,3 +260,45 @@ class Gzipped:
     def finish(self) -> bytes:
         """The rest of the file."""
         return self._compressor.compress(self._encoder.finish()) + self._compressor.flush()
+
+
+@asynccontextmanager
+async def open_object(storage: Storage, path: str, meter: Meter) -> AsyncIterator[BinaryIO]:
+    """An object as a file for decoders (tarfile, gzip, pyarrow) in other threads. All of it is of one version."""
+    about = await storage.stat(path)
+    raw = _ObjectFile(storage, path, about.size, about.version, meter)
+    with io.BufferedReader(raw, BUFFER_BYTES) as file:
+        yield file
+
+
+class _ObjectFile(io.RawIOBase):
+    def __init__(self, storage: Storage, path: str, size: int | None, version: str | None, meter: Meter) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._storage, self._path, self._version, self._meter = storage, path, version, meter
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._size is not None
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base is None:
+            raise io.UnsupportedOperation(f"{self._path}: the store does not say how large this object is")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        reading = self._storage.read_range(self._path, self._position, self._position + len(view), self._version)
+        data = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
+        view[: len(data)] = data
+        self._position += len(data)
+        self._meter.add(len(data))
+        return len(data)

@@ -11,21 +11,6 @@ from typing import Any, Final
 
 import click
 
-__all__ = [
-    "Sources",
-    "as_json",
-    "examples",
-    "features",
-    "parsed_names",
-    "parsed_size",
-    "shard_root",
-    "shown",
-    "sources",
-    "storage_options",
-    "target_options",
-    "typed_again",
-]
-
 CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account_name", "account_key")
 """Options that are never numbers."""
 

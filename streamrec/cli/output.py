@@ -1,33 +1,27 @@
-"""What is printed on standard output: lines for people, JSON for scripts, sizes in words. `rendering.py` has tables."""
+"""What is printed: lines for people, JSON for scripts, sizes in words; progress on standard error."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import click
 
 from streamrec.display import display_text, escape, escape_json, mask_secrets
 
-__all__ = [
-    "format_bytes",
-    "format_number",
-    "plural",
-    "print_error",
-    "print_json",
-    "print_line",
-    "print_record",
-]
-
 UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 
 def print_json(value: Any, *, data: bool = False) -> None:
-    """Prints one line of JSON, in which a terminal finds nothing to obey.
+    """Prints one line of JSON, without characters that a terminal obeys.
 
     Args:
-        value: What is printed.
-        data: Whether strings are values of records, which are printed as they are. In all others secrets are masked.
+        value: Any value.
+        data: Whether strings are values of records, which stay as they are. In all others secrets are masked.
     """
     print(escape_json(json.dumps(value if data else masked(value), ensure_ascii=False)))
 
@@ -41,13 +35,13 @@ def masked(value: Any) -> Any:
 
 
 def print_line(*lines: str) -> None:
-    """Prints lines about names and stores: secrets are masked, and what a terminal would obey is escaped."""
+    """Prints lines about names and stores, with secrets masked and controls escaped."""
     for line in lines:
         print(display_text(line))
 
 
 def print_record(*lines: str) -> None:
-    """Prints lines of values of records, in which what a terminal would obey is escaped."""
+    """Prints lines of values of records, with controls escaped."""
     for line in lines:
         print(escape(line))
 
@@ -58,7 +52,7 @@ def print_error(text: object) -> None:
 
 
 def format_bytes(count: int | None) -> str:
-    """A number of bytes, short.
+    """A number of bytes in three digits and a unit.
 
     Examples:
         >>> format_bytes(999), format_bytes(1_536_000), format_bytes(None)
@@ -98,3 +92,36 @@ def format_number(value: float | int | None) -> str:
     if isinstance(value, int) and abs(value) < 10**12:
         return f"{value:,}"
     return f"{value:.4g}"
+
+
+class Meter:
+    """How many bytes are done."""
+
+    def __init__(self, show: Callable[[int], None] = lambda done: None) -> None:
+        self._done = 0
+        self._show = show
+
+    def add(self, nbytes: int) -> None:
+        """Counts more bytes as done."""
+        self._done += nbytes
+        self._show(self._done)
+
+    def set(self, nbytes: int) -> None:
+        """Sets how many bytes are done in all."""
+        self.add(nbytes - self._done)
+
+
+@contextmanager
+def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[Meter]:
+    """Shows a bar while the block runs, where standard error is a terminal.
+
+    Args:
+        doing: The work, in a word.
+        total: Bytes to do; None where that is not known.
+        quiet: Whether a terminal shows no bar either.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield Meter()
+        return
+    with import_module("streamrec.cli.rendering").bar(doing, total) as show:  # rich is slow to import
+        yield Meter(show)

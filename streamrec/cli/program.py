@@ -1,7 +1,7 @@
 """The program: which commands there are, and how each of them ends.
 
 Exit codes: 0 all is well; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 130 Ctrl-C;
-141 nobody reads standard output any more (as for a program that SIGPIPE ends).
+141 the reader of standard output is gone (as for a program that SIGPIPE ends).
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ from streamrec.errors import (
     TruncatedShardError,
 )
 
-__all__ = ["BAD_DATA", "STORE_FAILED", "WRONG_USAGE", "run"]
-
 BAD_DATA: Final = 1
 WRONG_USAGE: Final = 2
 STORE_FAILED: Final = 3
 INTERRUPTED: Final = 130
-NOBODY_READS: Final = 141
+READER_GONE: Final = 141
 
 COMMANDS: Final = {
     "ls": "Files and their sizes.",
@@ -55,6 +53,10 @@ COMMANDS: Final = {
 }
 
 
+FILES: Final = {"ls": "info", "count": "info", "head": "cat"}
+"""In which file of `commands/` a command is, if not in that of its name."""
+
+
 class LogFormatter(logging.Formatter):
     """Lines of the log, of clients below too, without secrets and without what a terminal would obey."""
 
@@ -64,7 +66,7 @@ class LogFormatter(logging.Formatter):
 
 
 class Commands(click.Group):
-    """The commands. One is imported when it is asked for, so that help comes at once."""
+    """The commands. Each is imported when it is asked for, so that help comes at once."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order in which they are shown."""
@@ -74,7 +76,8 @@ class Commands(click.Group):
         """The command of this name, or None."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"streamrec.cli.commands.{cmd_name}").command
+        module = import_module(f"streamrec.cli.commands.{FILES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
     def resolve_command(
@@ -92,14 +95,14 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; where nobody reads what it prints any more, it just ends."""
+        """Runs the command, which just ends when the reader of its output is gone."""
         try:
             code = super().invoke(ctx)
             sys.stdout.flush()
             return code
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed into nothing
-            return NOBODY_READS
+            return READER_GONE
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands, and loads none of them."""

@@ -1,41 +1,47 @@
-"""Shards, read block by block, several at a time."""
+"""How commands read shards: whole, counted, or a sample; several at a time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import anyio
 
 import streamrec
-from streamrec.cli.progress import Meter
+from streamrec.cli.output import Meter, progress
+from streamrec.cli.records import kind_of_all
 from streamrec.cli.sources import Found, storages_for
+from streamrec.interchange import Kind
 from streamrec.shards import Expected, Portion, ReadOptions
 from streamrec.tfrecord import LONG_BYTES
-
-__all__ = ["PARALLEL", "batches", "blocks", "map_concurrently", "open_found", "open_to_scan", "run", "total_bytes"]
 
 PARALLEL: Final = 8
 """Shards that are read at the same time."""
 
 BATCH_BYTES: Final = 8 << 20
-"""About how much the records of a batch hold together."""
+"""About the size of a batch."""
+
+SAMPLED_SHARDS: Final = 8
+SAMPLED_RECORDS: Final = 125
+"""Records of each sampled shard; fewer where they are long."""
+
+SAMPLED_BYTES: Final = 4 << 20
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
 def run(work: Coroutine[Any, Any, B]) -> B:
-    """Runs a command's async work. Ctrl-C cancels it: what it has open is closed, what it writes is dropped.
-
-    One that comes when the work is done, and all that it wrote is there, comes too late.
-    """
+    """Runs a command's async work. Ctrl-C cancels it, unless the work is done by then."""
     results: list[B] = []
 
-    async def keep_result() -> None:  # `asyncio.run` makes a text of what its task returns, four times as long
+    async def keep_result() -> None:  # `asyncio.run` makes a `repr` of what its task returns, four times as long
         results.append(await work)
 
     try:
@@ -84,7 +90,7 @@ async def map_concurrently(
 async def open_to_scan(
     shard: Found, storage_options: Mapping[str, Any], **how: Any
 ) -> AsyncIterator[streamrec.ShardReader]:
-    """Opens a shard whose records are counted or checked: those above LONG_BYTES take no more memory than a block.
+    """Opens a shard to count or check its records: those above LONG_BYTES take no more memory than a block.
 
     Args:
         shard: The shard, which must be as it was listed.
@@ -120,7 +126,7 @@ async def blocks(
 
     Args:
         reader: The shard.
-        meter: Told of the bytes that were read, as they are stored.
+        meter: Counts the bytes that were read, as they are stored.
         expected: What the number of its records is compared with, where it is read from its beginning to its end.
 
     Raises:
@@ -160,3 +166,85 @@ async def batches(
         async for frames in taken:
             on_bytes_read(taken.stats().bytes_read)
             yield frames
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Records from the beginnings of some shards, at equal distances in the list.
+
+    Attributes:
+        records: The records.
+        compressions: The compressions of these shards: "", "GZIP", "ZLIB", "ZSTD".
+    """
+
+    records: tuple[bytes, ...]
+    compressions: tuple[str, ...]
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What the records are."""
+        return kind_of_all(self.records) or ("example" if self.records else "bytes")
+
+    @cached_property
+    def schema(self) -> streamrec.Schema | None:
+        """Their features; None where they are plain bytes.
+
+        Raises:
+            FeatureError: A feature has two kinds.
+        """
+        return None if self.kind == "bytes" else streamrec.infer_features(self.records, kind=self.kind)
+
+    @property
+    def record_bytes(self) -> float:
+        """How long a record is, on average; 0.0 without one."""
+        return sum(map(len, self.records)) / len(self.records) if self.records else 0.0
+
+
+async def take_sample(shards: Sequence[Found], storage_options: Mapping[str, Any]) -> Sample:
+    """Reads the beginnings of some shards.
+
+    Raises:
+        StreamrecError: A shard cannot be read, or is damaged within its first records.
+    """
+    step = max(1, len(shards) // SAMPLED_SHARDS)
+    samples = await map_concurrently(
+        partial(first_records, storage_options=storage_options), shards[::step][:SAMPLED_SHARDS]
+    )
+    records = tuple(record for taken, _ in samples for record in taken)
+    return Sample(records, tuple(dict.fromkeys(compression for _, compression in samples)))
+
+
+async def first_records(shard: Found, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:
+    """The first records of a shard, and how it is compressed."""
+    taken: list[bytes] = []
+    nbytes = 0
+    async with open_found(shard, storage_options=storage_options, block_bytes=1 << 16) as reader:
+        async for frames in reader.frames():
+            for record in islice(frames, SAMPLED_RECORDS - len(taken)):
+                taken.append(record)
+                nbytes += len(record)
+                if nbytes >= SAMPLED_BYTES:
+                    return taken, reader.compression_type
+            if len(taken) == SAMPLED_RECORDS:
+                break
+        return taken, reader.compression_type
+
+
+async def count_all(shards: Sequence[Found], storage_options: Mapping[str, Any]) -> list[int]:
+    """The number of records of each shard; the command reads no shard whose number a manifest says."""
+    unknown = [shard for shard in shards if shard.records is None]
+    with progress("counting", total_bytes(unknown)) as meter:
+        counts = iter(await map_concurrently(partial(count_one, meter=meter, storage_options=storage_options), unknown))
+    return [next(counts) if shard.records is None else shard.records for shard in shards]
+
+
+async def count_one(shard: Found, meter: Meter, storage_options: Mapping[str, Any]) -> int:
+    """The number of records of one shard, by their lengths.
+
+    Raises:
+        CorruptRecordError, TruncatedShardError: A length is damaged, or the shard ends within a record.
+    """
+    async with open_to_scan(shard, storage_options, verify=False) as reader:
+        async for _ in blocks(reader, meter):
+            pass
+        return reader.place.record

@@ -17,17 +17,14 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from streamrec import SequenceExample
-from streamrec.display import escape, text_of
+from streamrec.display import escape, image_type, text_of
 from streamrec.interchange import Kind, kind_of
-
-__all__ = ["as_json", "as_lines", "image_type", "kind_of_all", "parts_of", "plain", "quoted"]
 
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "sequence_example", "example")
 """All records are bytes where some are; and Examples are SequenceExamples, too, where some are these."""
 
 VALUES_SHOWN = 8
 CHARACTERS_SHOWN = 100
-MAGIC = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
 
 
 def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | None:
@@ -44,11 +41,6 @@ def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | Non
     """
     found = set(islice(filter(None, map(kind_of, records)), most))
     return next((kind for kind in KINDS if kind in found), None)
-
-
-def image_type(value: bytes) -> str | None:
-    """What kind of image it is; None where it is neither JPEG nor PNG."""
-    return next((name for magic, name in MAGIC.items() if value.startswith(magic)), None)
 
 
 def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:

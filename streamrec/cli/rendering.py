@@ -1,4 +1,4 @@
-"""Tables and progress bars, by rich; who shows neither does not load it."""
+"""Tables and progress bars, by rich, which a command that shows neither does not load."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from rich.text import Text
 
 from streamrec.display import escape
 
-__all__ = ["bar", "print_table"]
-
-NO_TERMINAL = 1 << 14
-"""Columns where standard output is no terminal: no line is cut or folded."""
+PIPE_WIDTH = 1 << 14
+"""Characters of a line where standard output is not a terminal: no line is cut or folded."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -28,7 +26,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
         table.add_row(*(Text(escape(cell)) for cell in row))
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else NO_TERMINAL)
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     with console.capture() as capture:
         console.print(table)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))
@@ -36,7 +34,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 @contextmanager
 def bar(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on standard error while the block runs; gives what is to be called with how many bytes are done."""
+    """Shows a bar on standard error while the block runs; gives the function that sets how many bytes are done."""
     columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("", total=total)

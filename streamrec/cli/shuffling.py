@@ -19,8 +19,6 @@ import numpy as np
 
 from streamrec import Framer, Frames, StorageError, encode_records
 
-__all__ = ["Shuffle"]
-
 BUCKET_BYTES: Final = 64 << 20
 """A bucket is about this large; one of twice the size is scattered once more."""
 

@@ -26,17 +26,6 @@ from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards import Expected, Manifest, expand_name, list_shards, read_manifest, sizes_of
 from streamrec.storage import ObjectInfo, Storages, is_url
 
-__all__ = [
-    "MANIFESTS",
-    "Found",
-    "check_present",
-    "directory_of",
-    "find",
-    "find_records",
-    "manifests_below",
-    "storages_for",
-]
-
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")
 """How the names of manifests and indexes end."""

@@ -1,79 +1,51 @@
-"""What commands write: nothing is replaced unasked, and nothing stays of a command that did not end well.
+"""What commands write: they replace nothing unasked, and leave nothing of a run that did not end well.
 
-A shard appears whole or not at all; that is the library's doing. A command writes several, as one `Replacement`: what
-it has finished is removed again where it fails or is interrupted, and what it replaces stays until all is complete.
+A shard appears complete or not at all; that is the library's doing. A command writes several, as one `Replacement`: if
+it fails or is interrupted, what it has finished is removed, and what it replaces stays until all is complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
 import anyio
 import click
 
-from streamrec import NotFoundError
+from streamrec import Frames, ManifestError, NotFoundError, ShardInfo, ShardWriter
 from streamrec.cli.output import print_error
+from streamrec.cli.sources import MANIFESTS, Found, directory_of
 from streamrec.display import display_name
-from streamrec.shards import Manifest, is_numbered
-from streamrec.storage import Identity, Storages
-
-__all__ = [
-    "COMPRESSIONS",
-    "Rollback",
-    "compression_of",
-    "is_one_of",
-    "refuse_existing",
-    "refuse_matching",
-    "refuse_read",
-    "write_text",
-]
+from streamrec.shards import Manifest, is_numbered, shard_path
+from streamrec.storage import Identity, Replacement, Storages
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
 ENDINGS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB", ".zst": "ZSTD", ".zstd": "ZSTD"}
 
 
-class Rollback:
-    """Objects that a command writes for a while; removed where its block ends by an error or Ctrl-C.
+@asynccontextmanager
+async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator[list[str]]:
+    """A list for the URLs of new objects, each added before it is written; they are removed when the block ends."""
+    paths: list[str] = []
+    try:
+        yield paths
+    finally:
+        await remove_all(paths, storage_options)
 
-    Args:
-        storage_options: Where they lie.
-    """
 
-    def __init__(self, storage_options: Mapping[str, Any]) -> None:
-        self._options = storage_options
-        self._paths: list[str] = []
-
-    def expect(self, path: str) -> None:
-        """There may be one more: it is about to be written, and nothing has this name."""
-        self._paths.append(path)
-
-    def forget(self, path: str) -> None:
-        """It was not written."""
-        self._paths.remove(path)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            await self.remove()
-
-    async def remove(self) -> list[str]:
-        """Removes them all, and returns them; says on standard error which one could not be removed."""
-        paths, self._paths = self._paths, []
-        if paths:
-            with anyio.CancelScope(shield=True):
-                async with Storages(self._options) as storages:
-                    for path in paths:
-                        try:
-                            await (await storages.at(path)).remove(path)
-                        except Exception as error:  # the first error is the one that counts
-                            print_error(f"{display_name(path)} was written and could not be removed ({error})")
-        return paths
+async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> None:
+    """Removes objects and empties the list; says on standard error which ones could not be removed."""
+    with anyio.CancelScope(shield=True):
+        async with Storages(storage_options) as storages:
+            while paths:
+                path = paths.pop(0)
+                try:
+                    await (await storages.at(path)).remove(path)
+                except Exception as error:  # an earlier error is the one that counts
+                    print_error(f"{display_name(path)} was written and could not be removed ({error})")
 
 
 def compression_of(name: str, wanted: str | None) -> str:
@@ -168,3 +140,205 @@ async def write_text(url: str, text: str, read: Iterable[str], storage_options: 
         await refuse_read(storages, read, storages, [url])
         async with await (await storages.at(url)).upload(url) as upload:
             await upload.write(text.encode())
+
+
+LOOKED_AT: Final = 1000
+"""So many of the targets are compared with the sources at the beginning: a link may lead to one."""
+
+SHARD_BYTES: Final = 200_000_000
+"""How large shards become where nothing else is said."""
+
+TOTAL: Final = re.compile(r"\{shards(?::([^{}]*))?\}")
+"""Where the number of all shards goes in a pattern."""
+
+FIELD: Final = re.compile(r"\{[A-Za-z_]\w*(:[^{}]*)?\}")
+"""What looks like a misspelt `{shard}`. Other braces are the name's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where records go.
+
+    Attributes:
+        pattern: The shards' URL, with `{shard}` where their number goes; or the one shard's.
+        compression: "", "GZIP", "ZLIB" or "ZSTD".
+        storage_options: Of that store.
+    """
+
+    pattern: str
+    compression: str
+    storage_options: Mapping[str, Any]
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there may be several shards."""
+        return is_numbered(self.pattern)
+
+    @property
+    def manifest(self) -> str:
+        """Where the manifest goes if nobody says otherwise."""
+        if self.numbered:
+            return self.pattern[: self.pattern.rfind("/") + 1] + "manifest.json"
+        return f"{self.pattern}.manifest.json"
+
+
+def pattern_of(name: str, compression: str, shards: int | None) -> str:
+    """The pattern of the shards that a name stands for: a directory gets names, `{shards}` is how many there are.
+
+    Examples:
+        >>> pattern_of("out/", "GZIP", None)
+        'out/shard-{shard:05d}.tfrecord.gz'
+        >>> pattern_of("train-{shard:03d}-of-{shards:03d}", "", 8)
+        'train-{shard:03d}-of-008'
+
+    Raises:
+        UsageError: A format in it is not that of a number, another word is in braces, or it has `{shards}` where nobody
+            knows how many there will be.
+    """
+    directory = directory_of(name)
+    if directory is not None:
+        ending = next((ending for ending, kind in ENDINGS.items() if kind == compression), "")
+        return f"{directory}shard-{{shard:05d}}.tfrecord{ending}"
+    total = TOTAL.search(name)
+    if total and shards is None:
+        raise click.UsageError("{shards} is known only with --shards N: add it, or leave {shards} out")
+    try:
+        name = TOTAL.sub(lambda found: format(shards, found[1] or ""), name)
+        if other := FIELD.search(shard_path(name, 0)):
+            raise ValueError(f"{other[0]} stands for nothing")
+    except ValueError as error:
+        raise click.UsageError(f"{name} is no name for shards ({error}): write train-{{shard:05d}}.tfrecord") from error
+    return name
+
+
+def check_numbered(pattern: str) -> None:
+    """Refuses one name for several shards.
+
+    Raises:
+        UsageError: Says what to type.
+    """
+    if not is_numbered(pattern):
+        raise click.UsageError(
+            f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
+        )
+
+
+async def check_target(
+    storages: Storages,
+    sources: Iterable[str],
+    found: Sequence[Found],
+    goal: Storages,
+    target: Target,
+    manifest: str | None,
+    overwrite: bool,
+) -> frozenset[Identity]:
+    """Refuses to write over what is read, or, without `overwrite`, over what is there.
+
+    Args:
+        storages: Where the sources lie.
+        sources: The names that were typed.
+        found: All files that are read, but for manifests.
+        goal: Where the target lies.
+        target: Where the shards go.
+        manifest: Where their manifest goes; None for nowhere.
+        overwrite: Whether what is there may be replaced.
+
+    Returns:
+        What a Replacement must spare.
+
+    Raises:
+        UsageError: Says which object it is.
+    """
+    tables = [] if manifest is None else [manifest]
+    numbers = range(min(len(found) + 1, LOOKED_AT)) if target.numbered else ()
+    targets = [target.pattern, *tables, *(shard_path(target.pattern, number) for number in numbers)]
+    read = [item.path for item in found] + [name for name in sources if name.endswith(MANIFESTS)]
+    spared = await refuse_read(storages, read, goal, targets)
+    shards, *its = await goal.identities([target.pattern, *tables])
+    if any(is_one_of(identity, each) for found in its for identity in found for each in shards):
+        raise click.UsageError(f"{manifest} would be written over a shard: choose another name for the manifest")
+    if not overwrite:
+        await refuse_matching(goal, target.pattern)
+        await refuse_existing(goal, tables)
+    return spared
+
+
+async def write_limited(
+    records: AsyncIterator[Frames], target: Target, objects: Replacement, nbytes: int | None, count: int | None
+) -> list[ShardInfo]:
+    """Writes shards up to a size in bytes, or in records, or both."""
+    if target.numbered and nbytes is None and count is None:
+        nbytes = SHARD_BYTES
+    writer = ShardWriter(
+        target.pattern,
+        target.compression,
+        max_shard_bytes=nbytes,
+        max_shard_records=count,
+        storage_options=target.storage_options,
+    )
+    writer.objects = objects
+    async with writer:
+        async for frames in records:
+            await writer.write_batch(frames)
+    return writer.shards
+
+
+async def write_even(
+    records: AsyncIterator[Frames], target: Target, objects: Replacement, shards: int, total: int
+) -> list[ShardInfo]:
+    """Writes so many shards, whose numbers of records differ by one at the most.
+
+    Raises:
+        ManifestError: There are not `total` records; a manifest said so.
+    """
+    feed = Feed(records)
+    infos: list[ShardInfo] = []
+    for number in range(shards):
+        path = shard_path(target.pattern, number)
+        writer = ShardWriter(path, target.compression, storage_options=target.storage_options)
+        writer.objects = objects
+        async with writer:
+            async for frames in feed.take(total // shards + (number < total % shards)):
+                await writer.write_batch(frames)
+        infos += writer.shards
+    if sum(shard.records for shard in infos) != total or not await feed.ended():
+        raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it anew")
+    return infos
+
+
+async def write_manifest(url: str, target: Target, shards: list[ShardInfo], objects: Replacement) -> None:
+    """Writes what `streamrec verify` compares the shards with."""
+    manifest = Manifest(url, target.pattern, target.compression, tuple(shards))  # type: ignore[arg-type]
+    async with await objects.upload(url, describes=True) as upload:
+        await upload.write(manifest.to_json())
+
+
+class Feed:
+    """Records that come in blocks, taken by number."""
+
+    def __init__(self, blocks: AsyncIterator[Frames]) -> None:
+        self._blocks = blocks
+        self._rest = Frames.of([])
+
+    async def ended(self) -> bool:
+        """Whether no record is left."""
+        while not len(self._rest):
+            block = await anext(self._blocks, None)
+            if block is None:
+                return True
+            self._rest = block
+        return False
+
+    async def block(self, most: int) -> Frames | None:
+        """The next records, `most` of them at the most; None where none is left."""
+        if await self.ended():
+            return None
+        taken = self._rest.window(0, min(most, len(self._rest)))
+        self._rest = self._rest.window(len(taken), len(self._rest))
+        return taken
+
+    async def take(self, count: int) -> AsyncIterator[Frames]:
+        """The next `count` records, or as many as there are."""
+        while count > 0 and (taken := await self.block(count)) is not None:
+            count -= len(taken)
+            yield taken

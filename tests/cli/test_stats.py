@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Frames
+from streamrec.cli.feature_stats import FrequentValues, Histogram, Moments
 from streamrec.cli.shuffling import Shuffle
-from streamrec.cli.stats import FrequentValues, Histogram, Moments
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 PARTS = st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=5)

@@ -1,1 +1,1 @@
-"""The commands, a file for each. `command` in it is what click calls."""
+"""The commands. `NAME_command` is what click calls."""

@@ -12,17 +12,14 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line
-from streamrec.cli.plots import bar, curves_svg, document, table
-from streamrec.cli.probing.measuring import Measured, measure, measure_dataset
-from streamrec.cli.progress import progress
-from streamrec.cli.reading import run, total_bytes
+from streamrec.cli.charts import bar, curves_svg
+from streamrec.cli.measuring import Measured, measure, measure_dataset
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, progress
+from streamrec.cli.reading import run, take_sample, total_bytes
 from streamrec.cli.rendering import print_table
-from streamrec.cli.sampling import take_sample
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
-from streamrec.cli.writing import Rollback, write_text
-
-__all__ = ["command", "knee"]
+from streamrec.cli.writing import temporary_objects, write_text
+from streamrec.html import element, page, table
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
@@ -82,7 +79,7 @@ class Sweep:
 @click.option("--html", metavar="FILE", help="Write a page with the curves there, too; any URL.")
 @options.as_json
 @options.storage_options
-def command(
+def bench_command(
     sources: Sequence[str],
     seconds: float,
     write: bool,
@@ -137,8 +134,8 @@ def conclusions(sweep: Sweep) -> list[str]:
 def as_page(title: str, sweep: Sweep) -> str:
     """The same as an HTML page, with a curve for each size of requests."""
     curves = {name: list(sweep.rates(name).values()) for name in SIZES}
-    body = [curves_svg(CONNECTIONS, curves, sweep.knee), table(COLUMNS, table_rows(sweep))]
-    return document(title, [sweep.summary, *conclusions(sweep)], body)
+    rates = element("div", table(COLUMNS, table_rows(sweep)), kind="wide")
+    return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(CONNECTIONS, curves, sweep.knee), rates])
 
 
 async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
@@ -153,16 +150,14 @@ async def sweep_written(sources: Sequence[str], seconds: float, storage_options:
     name = f"{folder}streamrec-bench-{uuid4().hex[:8]}"
     paths = [f"{name}-{number}.tfrecord" for number in range(WRITTEN_SHARDS)]
     frames = streamrec.Frames.of([urandom(RECORD_BYTES)] * WRITTEN_RECORDS)
-    async with Rollback(storage_options) as rollback:
+    async with temporary_objects(storage_options) as written:
         with progress("writing", frames.nbytes * WRITTEN_SHARDS) as meter:
             for path in paths:
-                rollback.expect(path)
+                written.append(path)
                 async with streamrec.ShardWriter(path, storage_options=storage_options) as writer:
                     await writer.write_batch(frames)
                 meter.add(frames.nbytes)
-        sweep = await sweep_store(paths, seconds, storage_options)
-        await rollback.remove()
-    return sweep
+        return await sweep_store(paths, seconds, storage_options)
 
 
 async def sweep_store(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:

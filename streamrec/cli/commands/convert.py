@@ -5,51 +5,56 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any, Final
 
 import click
 
 from streamrec.cli import options
-from streamrec.cli.cluster.converting import Work, convert_on
-from streamrec.cli.cluster.tasks import connect, ray_option
-from streamrec.cli.converting import Conversion, Written, as_text, look_at, needed_look, placing, read, write_files
-from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line
-from streamrec.cli.progress import progress
+from streamrec.cli.cluster import connect, map_on, ray_option
+from streamrec.cli.converting import (
+    Conversion,
+    Written,
+    as_text,
+    locate_errors,
+    look_at,
+    needed_look,
+    read,
+    write_records,
+)
+from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
 from streamrec.cli.reading import run, total_bytes
-from streamrec.cli.resharding import (
+from streamrec.cli.sources import Found, directory_of, find_records, storages_for
+from streamrec.cli.writing import (
     SHARD_BYTES,
     Target,
     check_numbered,
     check_target,
+    compression_of,
     pattern_of,
-    write_limited,
     write_manifest,
 )
-from streamrec.cli.sources import Found, directory_of, find_records, storages_for
-from streamrec.cli.writing import compression_of
 from streamrec.interchange import FORMATS, Changes, Column, Format, Look, Reading, format_of
-from streamrec.shards import is_numbered
+from streamrec.shards import is_numbered, shard_path
 from streamrec.storage import Replacement
-
-__all__ = ["command"]
 
 SCHEMA_BYTES: Final = 64 << 20
 FORMAT: Final = click.Choice([*FORMATS])
 FOREIGN: Final = (".csv", ".tsv", ".json", ".txt", ".arrow", ".feather", ".avro", ".orc", ".npy", ".npz", ".h5", ".zip")
-"""Who writes to such a name wants no TFRecord shard."""
+"""Endings of names that are not meant for TFRecord shards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is written.
+    """What to write.
 
     Attributes:
-        target: Where to.
+        target: Where.
         form: The format.
         text: Features whose bytes become text.
-        shard_bytes, shard_records: How much one file takes; None for no limit.
-        overwrite: Whether what is there is replaced.
+        shard_bytes, shard_records: The most that one file holds; None for no limit.
+        overwrite: Whether to replace objects of these names.
         ray_address: The cluster that does the work, a file for each SOURCE; None for this process.
     """
 
@@ -63,7 +68,7 @@ class Plan:
 
     @property
     def manifest(self) -> str | None:
-        """Where the manifest goes; TFRecord shards alone have one."""
+        """The manifest's URL; only TFRecord shards have one."""
         return self.target.manifest if self.form.name == "tfrecord" else None
 
 
@@ -91,7 +96,7 @@ class Plan:
 @options.as_json
 @options.storage_options
 @options.target_options
-def command(
+def convert_command(
     sources: Sequence[str],
     target: str,
     source: str | None,
@@ -142,7 +147,8 @@ def command(
     if changed := str(changes):
         print_error(changed)
     if as_json:
-        print_json({"files": [asdict(file) for file in written], "manifest": plan.manifest})
+        files = [{"path": file.path, "records": file.records, "bytes": file.bytes} for file in written]
+        print_json({"files": files, "manifest": plan.manifest})
         return
     records, size = sum(file.records for file in written), sum(file.bytes for file in written)
     print_line(f"{plural(len(written), 'file')}, {plural(records, 'record')}, {format_bytes(size)}")
@@ -166,7 +172,7 @@ async def convert(
     plan: Plan,
     storage_options: Mapping[str, Any],
 ) -> tuple[list[Written], Changes]:
-    """Reads and writes; returns the new files, and what they hold otherwise than the SOURCEs."""
+    """Reads and writes; returns the new files, and what they hold in another form than the SOURCEs."""
     async with storages_for(storage_options) as storages, storages_for(plan.target.storage_options) as goal:
         found = await find_records(storages, sources)
         files = [*found, *(() if schema is None else [Found(schema, None)])]
@@ -178,7 +184,7 @@ async def convert(
         reading = Reading(None if features is None else frozenset(features), kinds)
         how = Conversion(source, reading, storage_options)
         objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
-        async with placing(found, how), objects:
+        async with locate_errors(found, how), objects:
             written = await write(found, how, columns, plan, objects)
             check_features(features or (), reading.changes, sum(file.records for file in written))
         return written, reading.changes
@@ -187,22 +193,86 @@ async def convert(
 async def write(
     found: Sequence[Found], how: Conversion, columns: tuple[Column, ...] | None, plan: Plan, objects: Replacement
 ) -> list[Written]:
-    """Writes all files: here, or on a cluster."""
-    if plan.ray_address is not None:
-        work = Work(how, plan.target, plan.form, columns, plan.text)
-        return await convert_on(found, work, plan.manifest, objects)
-    if plan.form.name == "tfrecord":
-        return await write_tfrecords(found, how, plan, objects)
+    """Writes all files, here or on a cluster, and the manifest."""
+    changes = how.reading.changes
+    if plan.ray_address is not None and len(found) > 1:
+        check_numbered(plan.target.pattern)
     if look := needed_look(plan.form, columns):
-        columns = as_text(await infer(found, how, look), plan.text)
-    with progress("writing", total_bytes(found)) as meter:
+        if plan.ray_address is None:
+            seen = await look_at_all(found, how, look)
+        else:
+            seen = reduce(look.join, await map_on(partial(look_at_one, how, plan.form), found))
+        columns = as_text(look.columns(seen, changes), plan.text)
+    if plan.ray_address is not None:
+        written = await write_on_cluster(found, how, columns, plan, objects)
+    else:
+        with progress("writing", total_bytes(found)) as meter:
+            async with aclosing(read(found, how, meter)) as records:
+                limits = plan.shard_bytes, plan.shard_records
+                written = await write_records(records, plan.target, plan.form, columns or (), objects, *limits, changes)
+    if plan.manifest is not None:
+        await write_manifest(plan.manifest, plan.target, [item.shard for item in written if item.shard], objects)
+    return written
+
+
+async def look_at_all(found: Sequence[Found], how: Conversion, look: Look) -> Any:
+    """What all records show of their columns, for which they are read once."""
+    with progress("looking", total_bytes(found)) as meter:
         async with aclosing(read(found, how, meter)) as records:
-            limits = plan.shard_bytes, plan.shard_records, how.reading.changes
-            return await write_files(records, plan.target, plan.form, columns or (), objects, *limits)
+            return await look_at(records, look)
+
+
+def look_at_one(how: Conversion, form: Format, item: Found) -> Any:
+    """What the records of one file show of their columns; runs on a worker."""
+    look = needed_look(form, None)
+    assert look is not None
+
+    async def work() -> Any:
+        async with locate_errors([item], how), aclosing(read([item], how, Meter())) as records:
+            return await look_at(records, look)
+
+    return run(work())
+
+
+async def write_on_cluster(
+    found: Sequence[Found], how: Conversion, columns: Sequence[Column] | None, plan: Plan, objects: Replacement
+) -> list[Written]:
+    """Converts each file to one file of the other format, in a task of its own."""
+    paths = [shard_path(plan.target.pattern, number) for number in range(len(found))]
+    places = [await objects.name(path) for path in paths]
+    convert_one = partial(write_one, how, columns or (), plan)
+    results = await map_on(convert_one, list(zip(places, found, strict=True)))
+    for _, changes in results:
+        how.reading.changes.update(changes)
+    return [
+        replace(item, path=path, shard=item.shard and replace(item.shard, path=path))
+        for (item, _), path in zip(results, paths, strict=True)
+    ]
+
+
+def write_one(
+    how: Conversion, columns: Sequence[Column], plan: Plan, work: tuple[str, Found]
+) -> tuple[Written, Changes]:
+    """Converts one file; returns the new one and what changes in it; runs on a worker."""
+    path, item = work
+    target = replace(plan.target, pattern=path)
+
+    async def convert() -> Written:
+        async with (
+            locate_errors([item], how),
+            storages_for(target.storage_options) as storages,
+            Replacement(storages, stages=False, keeps=False) as objects,
+            aclosing(read([item], how, Meter())) as records,
+        ):
+            limits = None, None, how.reading.changes
+            [written] = await write_records(records, target, plan.form, columns, objects, *limits)
+            return written
+
+    return run(convert()), how.reading.changes
 
 
 def check_features(wanted: Sequence[str], changes: Changes, records: int) -> None:
-    """Refuses a result that lacks a feature that was asked for, before anything is put in its place.
+    """Refuses a result that lacks a feature that was asked for, before it replaces anything.
 
     Raises:
         UsageError: There are records, and none of them has it.
@@ -211,22 +281,6 @@ def check_features(wanted: Sequence[str], changes: Changes, records: int) -> Non
     if missing and records:
         known = ", ".join(sorted(changes.features)) or "no features"
         raise click.UsageError(f"--features: no record has {', '.join(missing)}: they have {known}")
-
-
-async def infer(found: Sequence[Found], how: Conversion, look: Look) -> tuple[Column, ...]:
-    """Reads everything once, for what it holds."""
-    with progress("looking", total_bytes(found)) as meter:
-        async with aclosing(read(found, how, meter)) as records:
-            return look.columns(await look_at(records, look), how.reading.changes)
-
-
-async def write_tfrecords(found: Sequence[Found], how: Conversion, plan: Plan, objects: Replacement) -> list[Written]:
-    """Writes shards, and their manifest."""
-    with progress("writing", total_bytes(found)) as meter:
-        async with aclosing(read(found, how, meter)) as records:
-            shards = await write_limited(records, plan.target, objects, plan.shard_bytes, plan.shard_records)
-    await write_manifest(plan.target.manifest, plan.target, shards, objects)
-    return [Written(shard.path, shard.records, shard.bytes) for shard in shards]
 
 
 async def read_schema(storages: Any, path: str, features: Sequence[str] | None) -> tuple[Column, ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -18,9 +16,8 @@ from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_matching
+from streamrec.html import png
 from streamrec.storage import Replacement
-
-__all__ = ["command"]
 
 EXAMPLES: Final = 1000
 SHARD_EXAMPLES: Final = 250
@@ -32,7 +29,7 @@ NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
 @options.as_json
 @options.storage_options
-def command(target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
     """Writes 1,000 examples with small images as four shards and a manifest to the directory TARGET, always the same.
 
     TARGET is flowers/ where nothing else is said; any URL will do.
@@ -88,15 +85,3 @@ def picture(width: int, label: int, tint: int) -> npt.NDArray[np.uint8]:
     petals = np.where(radius < 0.2, 250, 80 + 40 * label)
     channels = (np.where(inside, petals, 60), np.where(inside, tint, 120), np.where(inside, 255 - petals, 60))
     return np.stack(channels, axis=-1).astype(np.uint8)
-
-
-def png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """The pixels as a PNG file: 8 bits, RGB, no filter."""
-    height, width, _ = pixels.shape
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-
-
-def chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))

@@ -13,17 +13,14 @@ import numpy as np
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.cluster.tasks import connect, map_on, ray_option
-from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line
+from streamrec.cli.cluster import connect, map_on, ray_option
+from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
-from streamrec.cli.progress import progress
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.sources import find_records, storages_for
-from streamrec.cli.writing import Rollback, refuse_existing
+from streamrec.cli.writing import refuse_existing, temporary_objects
 from streamrec.shards import IndexReader, open_index
 from streamrec.storage import Storages
-
-__all__ = ["command"]
 
 ENDING = ".index"
 PARTS = 64
@@ -72,7 +69,7 @@ def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) 
 @ray_option
 @options.as_json
 @options.storage_options
-def command(
+def index_command(
     names: options.Sources,
     from_idx: str | None,
     part: tuple[int, int] | None,
@@ -160,13 +157,10 @@ async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mappin
     names = [streamrec.shards.part_of(wanted.index, number, count) for number in range(count)]
     async with storages_for(storage_options) as storages:
         await refuse_existing(storages, names, "move it away")
-    async with Rollback(storage_options) as parts:
-        for name in names:
-            parts.expect(name)
+    async with temporary_objects(storage_options) as parts:
+        parts += names
         written = await map_on(partial(write_part, paths, wanted, count, storage_options), range(count))
-        found = await streamrec.join_index(written, wanted.index, storage_options=storage_options)
-        await parts.remove()
-    return found
+        return await streamrec.join_index(written, wanted.index, storage_options=storage_options)
 
 
 def write_part(

@@ -1,4 +1,4 @@
-"""`streamrec info`: what a data set is."""
+"""`streamrec ls`, `count` and `info`: what the names stand for, how many records that is, and what they hold."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import click
 
 from streamrec import FeatureSummary
 from streamrec.cli import options
-from streamrec.cli.commands.count import count_all
 from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
-from streamrec.cli.reading import run, total_bytes
+from streamrec.cli.reading import (
+    Sample,
+    count_all,
+    run,
+    take_sample,
+    total_bytes,
+)
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
 from streamrec.cli.rendering import print_table
-from streamrec.cli.sampling import Sample, take_sample
-from streamrec.cli.sources import Found, check_present, find_records, storages_for
-
-__all__ = ["command"]
+from streamrec.cli.sources import Found, check_present, find, find_records, storages_for
 
 COUNTED_BYTES = 256 << 20
 """Data sets up to this size are counted; of larger ones the number is worked out from the sample."""
@@ -27,12 +29,74 @@ COUNTED_BYTES = 256 << 20
 KINDS = {"example": "Example", "sequence_example": "SequenceExample", "bytes": "bytes, no Examples"}
 
 
+@click.command(
+    "ls",
+    epilog=options.examples(
+        "streamrec ls s3://bucket/train/",
+        "streamrec ls 'gs://bucket/train-*.tfrecord' 'data/{00000..00003}.tfrecord'",
+    ),
+)
+@options.sources
+@click.option("-h", "--human", is_flag=True, help="Sizes as 1.5 MB.")
+@options.as_json
+@options.storage_options
+def ls_command(sources: Sequence[str], human: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+    """Lists files and their sizes in bytes, and how much they are together."""
+    found = run(list_files(sources, storage_options))
+    if as_json:
+        print_json([{"path": item.path, "bytes": item.size} for item in found])
+        return
+    sizes = [format_bytes(item.size) if human or item.size is None else f"{item.size:,}" for item in found]
+    total = total_bytes(found)
+    width = max(map(len, sizes))
+    for item, size in zip(found, sizes, strict=True):
+        print_line(f"{size:>{width}}  {item.path}")
+    if len(found) > 1 and total is not None:
+        click.echo(f"{len(found):,} files, {format_bytes(total)}", err=True)
+
+
+async def list_files(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Found]:
+    async with storages_for(storage_options) as storages:
+        return await find(storages, sources)
+
+
+@click.command("count")
+@options.sources
+@click.option("--each", "by_shard", is_flag=True, help="Each shard by itself, too.")
+@options.as_json
+@options.storage_options
+def count_command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+    """Counts records.
+
+    A manifest or an index (SOURCE ends in .json or .index, or is a directory with a manifest.json) tells it, and no
+    shard is read; but each must be there with the size that the manifest says. Of local shards that are not compressed
+    only the lengths are read. All others are read once. Payloads are not checked: `streamrec verify` does that.
+    """
+    shards, counts = run(count_sources(sources, storage_options))
+    if as_json:
+        rows = [{"path": shard.path, "records": count} for shard, count in zip(shards, counts, strict=True)]
+        print_json({"records": sum(counts), "shards": rows})
+        return
+    if by_shard:
+        width = max(len(f"{count:,}") for count in counts)
+        for shard, count in zip(shards, counts, strict=True):
+            print_line(f"{count:>{width},}  {shard.path}")
+    click.echo(f"{sum(counts):,}" if by_shard else str(sum(counts)))
+
+
+async def count_sources(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Found], list[int]]:
+    async with storages_for(storage_options) as storages:
+        shards = await find_records(storages, sources)
+        await check_present(storages, shards)
+    return shards, await count_all(shards, storage_options)
+
+
 @click.command("info")
 @options.sources
 @click.option("--count", "exact", is_flag=True, help="Count records also where that reads more than 256 MB.")
 @options.as_json
 @options.storage_options
-def command(sources: Sequence[str], exact: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+def info_command(sources: Sequence[str], exact: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
     """Shows how many shards, records and bytes there are, how they are compressed, and which features they have.
 
     Features are inferred from up to 1,000 records at the beginnings of up to 8 shards.

@@ -1,57 +1,65 @@
-"""`streamrec reshard`: the same records in other shards."""
+"""`streamrec reshard`: the same records in other shards.
+
+On a cluster, a task writes each new shard. The number of records of each old shard is known first, from a manifest or
+because tasks count them; so each task computes which records are its own, and the order of all records stays.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import click
 
-from streamrec import Frames, ShardInfo
+from streamrec import Frames, ShardInfo, ShardWriter
 from streamrec.cli import options
-from streamrec.cli.cluster.resharding import write_on
-from streamrec.cli.cluster.tasks import connect, ray_option
-from streamrec.cli.commands.count import count_all
-from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line
-from streamrec.cli.progress import Meter, progress
-from streamrec.cli.reading import batches, run, total_bytes
-from streamrec.cli.resharding import (
+from streamrec.cli.cluster import connect, map_on, ray_option
+from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
+from streamrec.cli.reading import batches, count_all, count_one, run, take_sample, total_bytes
+from streamrec.cli.shuffling import Shuffle
+from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.writing import (
+    COMPRESSIONS,
+    SHARD_BYTES,
     Target,
     check_numbered,
     check_target,
+    compression_of,
     pattern_of,
     write_even,
     write_limited,
     write_manifest,
 )
-from streamrec.cli.sampling import take_sample
-from streamrec.cli.shuffling import Shuffle
-from streamrec.cli.sources import Found, find_records, storages_for
-from streamrec.cli.writing import COMPRESSIONS, compression_of
 from streamrec.display import display_name
-from streamrec.shards import Manifest
+from streamrec.pipeline import read_portions
+from streamrec.shards import Expected, Manifest, assign_records, shard_path
 from streamrec.storage import Replacement, Storages
 
-__all__ = ["command"]
-
 COMPRESSED_BY: Final = 4
-"""How much larger the records of compressed shards are taken to be, where a shuffle divides its work."""
+"""By how much a shuffle takes records to be larger than their compressed shards."""
+
+BATCH: Final = 256
+"""Records that a task writes at a time."""
+
+Limits = tuple[int | None, int | None, int | None]
+"""The number of shards; or about the bytes, or the records, of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How shards are made.
+    """How to make shards; see the command's options.
 
     Attributes:
         shards: How many; None for as many as the limits ask for.
-        shard_bytes, shard_records: How much one takes at the most; None for no limit.
+        shard_bytes, shard_records: The most that one holds; None for no limit.
         shuffle: Whether records come in a random order.
-        seed: What that is drawn from.
-        temp: Where they wait for it.
+        seed: The seed of that order.
+        temp: The directory where records wait for it.
         manifest: Its URL; None for the usual one.
-        overwrite: Whether what is there is replaced.
+        overwrite: Whether to replace objects of these names.
         ray_address: The cluster that does the work; None for this process.
     """
 
@@ -94,7 +102,7 @@ class Plan:
 @options.as_json
 @options.storage_options
 @options.target_options
-def command(
+def reshard_command(
     sources: Sequence[str],
     target: str,
     compression: str | None,
@@ -127,7 +135,7 @@ def command(
 
 
 def check_plan(plan: Plan, pattern: str) -> None:
-    """Refuses what excludes each other.
+    """Refuses options that exclude each other.
 
     Raises:
         UsageError: Says what to type.
@@ -174,7 +182,7 @@ async def reshard(
 async def open_records(
     stack: AsyncExitStack, found: Sequence[Found], plan: Plan, storage_options: Mapping[str, Any]
 ) -> tuple[AsyncIterator[Frames], int]:
-    """The records as they are to be written, and how many there are (0 where nobody asks). The stack ends all."""
+    """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack closes all."""
     sample, size = await take_sample(found, storage_options), total_bytes(found)
     if not plan.shuffle:
         total = sum(await count_all(found, storage_options)) if plan.shards else 0
@@ -191,14 +199,14 @@ async def open_records(
 
 
 async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator[Frames, None]:
-    """The same blocks; the meter is told of each."""
+    """The same blocks, which the meter counts."""
     async for frames in blocks:
         yield frames
         meter.add(frames.nbytes)
 
 
 async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
-    """Says which shards of an earlier run still lie among the new ones: a pattern would read them, too."""
+    """Says which shards of an earlier run are still among the new ones: a pattern would read them, too."""
     names, new = Manifest("", target.pattern, "", ()), {shard.path for shard in shards}
     if names.numbered:
         listed = (await storages.at(target.pattern)).list(names.prefix, names.glob)
@@ -206,3 +214,65 @@ async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
         if left:
             found = f"{plural(len(left), 'older shard')} left beside the new ones"
             print_error(f"{found}: {display_name(left[0])} ...")
+
+
+async def write_on(
+    found: Sequence[Found],
+    target: Target,
+    objects: Replacement,
+    limits: Limits,
+    storage_options: Mapping[str, Any],
+) -> list[ShardInfo]:
+    """Writes new shards on a cluster, whose numbers of records differ by at most one."""
+    unknown = [item for item in found if item.records is None]
+    counts = iter(await map_on(partial(count_alone, storage_options=storage_options), unknown))
+    known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
+    shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
+    expected = {item.path: replace(item.expected, records=item.records) for item in known}
+    count = how_many(limits, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
+    paths = [shard_path(target.pattern, number) for number in range(count)]
+    places = [await objects.name(path) for path in paths]
+    work = partial(write_one, shards, expected, target, count, storage_options)
+    written = await map_on(work, list(enumerate(places)))
+    return [replace(shard, path=path) for shard, path in zip(written, paths, strict=True)]
+
+
+def how_many(limits: Limits, records: int, nbytes: int, target: Target) -> int:
+    """The number of new shards."""
+    shards, shard_bytes, shard_records = limits
+    if not target.numbered:
+        return 1
+    if shards is None and shard_bytes is None and shard_records is None:
+        shard_bytes = SHARD_BYTES
+    wanted = [shards or 1]
+    wanted += [-(-nbytes // shard_bytes)] if shard_bytes else []
+    wanted += [-(-records // shard_records)] if shard_records else []
+    return max(wanted)
+
+
+def count_alone(item: Found, storage_options: Mapping[str, Any]) -> int:
+    """The number of records of a shard; runs on a worker."""
+    return run(count_one(item, Meter(), storage_options))
+
+
+def write_one(
+    shards: Sequence[ShardInfo],
+    expected: Mapping[str, Expected],
+    target: Target,
+    count: int,
+    storage_options: Mapping[str, Any],
+    numbered: tuple[int, str],
+) -> ShardInfo:
+    """Writes one of the new shards; runs on a worker."""
+
+    async def write() -> ShardInfo:
+        number, path = numbered
+        async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
+            portions = [replace(own, expected=expected[own.path]) for own in assign_records(shards, count, number)]
+            records = read_portions(portions, storage_options=storage_options)
+            async with aclosing(records.batch(BATCH).aiterate()) as taken:
+                async for frames in taken:
+                    await writer.write_batch(frames)
+        return writer.shards[0]
+
+    return run(write())

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
-from streamrec.cli.plots import page, sparkline
-from streamrec.cli.plots.page import extremes, missing_share, value_text, values_per_record
-from streamrec.cli.progress import progress
-from streamrec.cli.reading import batches, run, total_bytes
-from streamrec.cli.records import plain
+from streamrec.cli.charts import histogram_svg, sparkline
+from streamrec.cli.feature_stats import DatasetStats, FeatureStats, Moments
+from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_record, progress
+from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
+from streamrec.cli.records import plain, quoted
 from streamrec.cli.rendering import print_table
-from streamrec.cli.sampling import Sample, take_sample
 from streamrec.cli.sources import Found, find_records, storages_for
-from streamrec.cli.stats import DatasetStats, FeatureStats, Moments
 from streamrec.cli.writing import write_text
+from streamrec.display import text_of
+from streamrec.html import element, image, page, table, whole_text
 
-__all__ = ["command"]
-
-BARS = 16
-FREQUENT = 5
-FREQUENT_JSON = 20
-FEW = 100
-STANDS_OUT = 0.01
+BARS: Final = 16
+PAGE_BARS: Final = 52
+FREQUENT: Final = 5
+FREQUENT_JSON: Final = 20
+FEW: Final = 100
+STANDS_OUT: Final = 0.01
 
 
 @click.command(
@@ -43,7 +41,7 @@ STANDS_OUT = 0.01
 @click.option("--html", metavar="FILE", help="Write a page with plots and thumbnails there, too; any URL.")
 @options.as_json
 @options.storage_options
-def command(
+def stat_command(
     sources: Sequence[str],
     features: Sequence[str] | None,
     html: str | None,
@@ -80,7 +78,7 @@ async def collect(
                 async for frames in blocks:
                     await anyio.to_thread.run_sync(stats.add, frames)
         if html is not None:
-            text = page(", ".join(sources), summary(shards, stats), stats)
+            text = as_page(", ".join(sources), summary(shards, stats), stats)
             await write_text(html, text, [shard.path for shard in shards], storage_options)
     return shards, stats
 
@@ -144,3 +142,102 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
 
 def moments_json(of: Moments) -> dict[str, Any]:
     return {"count": of.count, "min": of.least, "mean": of.mean, "max": of.most, "deviation": of.deviation}
+
+
+def as_page(title: str, summary: str, stats: DatasetStats) -> str:
+    """All statistics as an HTML page, with plots and thumbnails."""
+    body = [
+        overview(stats.features) if stats.features else "",
+        "<h2>Length of a record, in bytes</h2>",
+        measures(stats.records),
+        plot(stats.records),
+        *[section(number, figures) for number, figures in enumerate(stats.features)],
+    ]
+    return page(title, [summary], body)
+
+
+def overview(features: Sequence[FeatureStats]) -> str:
+    """A row for each feature."""
+    head = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max")
+    rows = [
+        (
+            f'<a href="#f{number}">{whole_text(item.label)}</a>',
+            item.kind,
+            missing_share(item),
+            values_per_record(item),
+            *extremes(item),
+        )
+        for number, item in enumerate(features)
+    ]
+    return element("div", table(head, rows), kind="wide")
+
+
+def section(number: int, item: FeatureStats) -> str:
+    """All about one feature."""
+    what = "length of the strings in bytes" if item.kind == "bytes" else "the numbers"
+    return "\n".join(
+        [
+            f'<h2 id="f{number}">{whole_text(item.label)} <span class="faint">{item.kind}</span></h2>',
+            f"<p>missing in {missing_share(item)} of the records; values in each other: {values_per_record(item)}</p>",
+            measures(item),
+            f'<p class="faint">{what}</p>' if item.numbers.count else "",
+            '<div class="beside">',
+            plot(item),
+            frequent_table(item),
+            "</div>",
+            thumbnails(item),
+        ]
+    )
+
+
+def measures(item: FeatureStats) -> str:
+    least, mean, most = extremes(item)
+    odd = f", {item.not_finite:,} not finite" if item.not_finite else ""
+    if not item.numbers.count:
+        return f"<p>no values{odd}</p>"
+    return (
+        f"<p>min {least}, mean {mean}, max {most}, standard deviation {format_number(item.numbers.deviation)}, "
+        f"{item.numbers.count:,} values{odd}</p>"
+    )
+
+
+def plot(item: FeatureStats) -> str:
+    title = f"histogram of {whole_text(item.label) or 'record lengths'}"
+    return histogram_svg(item.histogram.bins(PAGE_BARS), title)
+
+
+def frequent_table(item: FeatureStats) -> str:
+    values = item.frequent.most(FREQUENT_JSON)
+    if not values or (item.frequent.exact and values[0][1] == 1 and len(values) == FREQUENT_JSON):
+        return ""
+    head = "most frequent", f">times{'' if item.frequent.exact else ' at least'}"
+    rows = [(element("code", whole_text(value_text(value))), f"{count:,}") for value, count in values]
+    return table(head, rows)
+
+
+def thumbnails(item: FeatureStats) -> str:
+    tags = [image(found.data, found.type, format_bytes(len(found.data))) for found in item.images]
+    return element("div", *tags, kind="images") if tags else ""
+
+
+def value_text(value: object) -> str:
+    """A value that was counted, as text."""
+    if isinstance(value, bytes):
+        text = text_of(value)
+        return repr(value) if text is None else quoted(text)
+    return format_number(value) if isinstance(value, float) else str(value)
+
+
+def missing_share(item: FeatureStats) -> str:
+    return f"{item.missing / item.records:.1%}" if item.records else ""
+
+
+def values_per_record(item: FeatureStats) -> str:
+    least, most = item.per_record.least, item.per_record.most
+    return format_number(least) if least == most else f"{format_number(least)} to {format_number(most)}"
+
+
+def extremes(item: FeatureStats) -> tuple[str, str, str]:
+    if not item.numbers.count:
+        return "", "", ""
+    return format_number(item.numbers.least), format_number(item.numbers.mean), format_number(item.numbers.most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,27 +13,23 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.cluster.tasks import connect, map_on, ray_option
-from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.cluster import connect, map_on, ray_option
+from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
-from streamrec.cli.progress import progress
-from streamrec.cli.reading import map_concurrently, run, total_bytes
-from streamrec.cli.scanning import Scan, scan, scan_alone
+from streamrec.cli.reading import blocks, map_concurrently, open_to_scan, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Found, find_records, manifests_below, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_read
 from streamrec.shards import is_below, location_of
 from streamrec.storage import Replacement, is_url
 
-__all__ = ["command"]
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found.
+    """The result.
 
     Attributes:
         reports: What differs from each manifest that was given.
-        scans: What was found in each shard that was gone through.
+        scans: What each shard that was read holds.
     """
 
     reports: tuple[streamrec.VerifyReport, ...]
@@ -58,7 +55,7 @@ class Verdict:
 @ray_option
 @options.as_json
 @options.storage_options
-def command(
+def verify_command(
     sources: options.Sources,
     repair: str | None,
     overwrite: bool,
@@ -179,3 +176,87 @@ def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
         twice = next(copy for copy, place in zip(copies, places, strict=True) if places.count(place) > 1)
         raise click.UsageError(f"--repair would write {twice} twice: name fewer shards at a time")
     return list(copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The content of one shard.
+
+    Attributes:
+        path: Its URL.
+        records: The number of good records.
+        losses: The first thousand damaged places, in order.
+        damages: The number of damaged places.
+        lost_bytes: Their bytes together, as far as that is known.
+        copy: Where the good records were written, or None.
+    """
+
+    path: str
+    records: int
+    losses: tuple[streamrec.Loss, ...]
+    damages: int
+    lost_bytes: int
+    copy: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as an object of JSON."""
+        losses = [
+            {"byte": loss.offset, "bytes": loss.nbytes, "record": loss.record, "reason": loss.reason}
+            for loss in self.losses
+        ]
+        return {
+            "path": self.path,
+            "records": self.records,
+            "damages": self.damages,
+            "losses": losses,
+            "copy": self.copy,
+        }
+
+
+async def scan(
+    shard: Found, copy: str | None, objects: Replacement, storage_options: Mapping[str, Any], meter: Meter
+) -> Scan:
+    """Reads one shard to its end, past all damage, with every CRC32C checked.
+
+    Args:
+        shard: The shard.
+        copy: Where to write its good records, compressed as the shard is; None for nowhere.
+        objects: The set that the copy joins.
+        storage_options: Of both.
+        meter: Counts the bytes that were read.
+    """
+    async with AsyncExitStack() as stack:
+        reader = await stack.enter_async_context(open_to_scan(shard, storage_options, on_error="resync"))
+        writer = None
+        if copy is not None:
+            writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
+            writer.objects = objects
+            await stack.enter_async_context(writer)
+        async for frames in blocks(reader, meter):
+            if writer is not None:
+                await copy_long_records(reader, writer)
+                await writer.write_batch(frames)
+        if writer is not None:
+            await copy_long_records(reader, writer)
+        lost_bytes = reader.statistics.lost_bytes
+    return Scan(shard.path, reader.place.record, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+
+
+async def copy_long_records(reader: streamrec.ShardReader, writer: streamrec.ShardWriter) -> None:
+    """Copies the records that were checked and not held in memory: reads their bytes again, piece by piece."""
+    for record in reader.take_long_records():
+        frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)
+        await writer.write_frame(frame, record.length)
+
+
+def scan_alone(work: tuple[Found, str | None], storage_options: Mapping[str, Any]) -> Scan:
+    """`scan` of one shard, on a worker of a cluster."""
+
+    async def go() -> Scan:
+        async with (
+            storages_for(storage_options) as storages,
+            Replacement(storages, stages=False, keeps=False) as objects,
+        ):
+            return await scan(*work, objects, storage_options, Meter())
+
+    return run(go())

@@ -13,8 +13,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-__all__ = ["Endpoint", "clock_skew", "connect", "endpoint_of", "handshake", "resolve"]
-
 SECONDS: Final = 10.0
 HOSTS: Final = {"s3": "s3.amazonaws.com", "s3a": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
 VARIABLES: Final = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("STORAGE_EMULATOR_HOST",)}

@@ -1,4 +1,4 @@
-"""A command's work on a Ray cluster: a task for each shard, or each part of the shards; results are merged here.
+"""A command's work on a Ray cluster (`--ray ADDRESS`): a task for each shard, or each part of the shards.
 
 The workers need streamrec, and must reach all paths. A task that its machine loses is run again elsewhere.
 """
@@ -19,17 +19,15 @@ import click
 
 from streamrec import MissingExtraError, StorageError, StreamrecError
 
-__all__ = ["connect", "map_on", "ray_option"]
-
 IN_FLIGHT: Final = 4
-"""Tasks that are submitted at a time, for each processor of the cluster."""
+"""Tasks submitted at a time, for each processor of the cluster."""
 
 ANSWER_SECONDS: Final = 10
 """How long a cluster may take to accept a connection."""
 
 POLL_SECONDS: Final = 0.5
 ENDING_SECONDS: Final = 10
-"""How long tasks that are told to end may take."""
+"""How long cancelled tasks may take to end."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -48,7 +46,7 @@ def connect(address: str) -> None:
 
     Raises:
         MissingExtraError: Ray is not installed.
-        StorageError: The cluster is not there.
+        StorageError: No cluster answers.
     """
     try:
         ray = import_module("ray")
@@ -57,7 +55,7 @@ def connect(address: str) -> None:
     where = {} if address == "local" else {"address": address}
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        if port.isdecimal():  # Ray itself would try for more than a minute, and let nobody interrupt it
+        if port.isdecimal():  # Ray itself would try for more than a minute, deaf to Ctrl-C
             socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
         ray.init(**where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False)
     except (OSError, RuntimeError, ValueError) as error:
@@ -79,7 +77,7 @@ async def map_on(
         StreamrecError: The first error of a task, which ends all.
     """
     ray = import_module("ray")
-    task = remote(ray, function)
+    task = make_remote(ray, function)
     limit = IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
     left, pending, results = iter(enumerate(items)), dict[Any, int](), dict[int, B]()
     try:
@@ -91,17 +89,17 @@ async def map_on(
             waiting = partial(ray.wait, list(pending), num_returns=1, timeout=POLL_SECONDS)
             ready, _ = await anyio.to_thread.run_sync(waiting)
             for reference in ready:
-                result = await anyio.to_thread.run_sync(fetched, ray, reference)
+                result = await anyio.to_thread.run_sync(fetch, ray, reference)
                 results[pending.pop(reference)] = result
                 done(result)
     finally:
         with anyio.CancelScope(shield=True):
-            for result in await anyio.to_thread.run_sync(ended, ray, list(pending)):
+            for result in await anyio.to_thread.run_sync(cancel, ray, list(pending)):
                 done(result)
 
 
-def ended(ray: Any, references: list[Any]) -> list[Any]:
-    """Ends tasks; the results of those that were done all the same."""
+def cancel(ray: Any, references: list[Any]) -> list[Any]:
+    """Cancels tasks; returns the results of those that ended well all the same."""
     results: list[Any] = []
     for reference in references:
         ray.cancel(reference)
@@ -113,7 +111,7 @@ def ended(ray: Any, references: list[Any]) -> list[Any]:
     return results
 
 
-def remote(ray: Any, function: Callable[[Any], Any]) -> Any:
+def make_remote(ray: Any, function: Callable[[Any], Any]) -> Any:
     """A remote function of Ray, which takes no `partial` itself; relative paths mean what they mean here."""
     here = os.getcwd()
 
@@ -125,7 +123,7 @@ def remote(ray: Any, function: Callable[[Any], Any]) -> Any:
     return ray.remote(num_cpus=1)(call)
 
 
-def fetched(ray: Any, reference: Any) -> Any:
+def fetch(ray: Any, reference: Any) -> Any:
     """A task's result; its error is the library's own."""
     try:
         return ray.get(reference)

@@ -1,4 +1,4 @@
-"""How fast a store gives bytes: ranges of objects that are there, asked for by so many requests at a time."""
+"""How fast a store delivers ranges of objects, with a given number of requests at a time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from streamrec.cli.reading import batches, map_concurrently
 from streamrec.cli.sources import Found, storages_for
 from streamrec.storage import Distribution, Storage
 
-__all__ = ["Measured", "Range", "measure", "measure_dataset", "ranges_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stretch of an object, in bytes."""
+    """Bytes `start` to `end` of an object."""
 
     path: str
     start: int
@@ -28,14 +26,14 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came in some time.
+    """One measurement.
 
     Attributes:
-        nbytes: How many bytes.
-        seconds: In how many seconds.
-        cpu_seconds: How many seconds of processor time this process took for it.
-        first_byte: How long requests took to their first byte; None where that was not looked at.
-        retries: How many requests were made again, or beside a late one.
+        nbytes: Bytes that arrived.
+        seconds: The time they took.
+        cpu_seconds: Processor time that this process spent on them.
+        first_byte: How long requests took to their first byte; None where that was not measured.
+        retries: Requests that were made again, or sent because another was late.
     """
 
     nbytes: int
@@ -56,7 +54,7 @@ class Measured:
 
 
 def ranges_of(objects: Sequence[Found], size: int) -> Iterator[Range]:
-    """Ranges of `size` bytes, from all objects in turn, without end. Objects that are shorter are ranges as a whole.
+    """Ranges of `size` bytes, from all objects in turn, without end. A shorter object is one range.
 
     Examples:
         >>> found = ranges_of([Found("a", 25), Found("b", 5)], 10)
@@ -74,14 +72,14 @@ def ranges_of(objects: Sequence[Found], size: int) -> Iterator[Range]:
 async def measure(
     objects: Sequence[Found], connections: int, size: int, seconds: float, storage_options: Mapping[str, Any]
 ) -> Measured:
-    """Reads ranges for some time.
+    """Reads ranges for a given time.
 
     Args:
         objects: Objects of known size, one byte or more.
-        connections: Ranges that are asked for at the same time.
+        connections: The number of ranges to read at the same time.
         size: Their size in bytes; up to 4 MiB, each is one request.
-        seconds: No range is begun later than this.
-        storage_options: Where the objects lie.
+        seconds: No range begins after this time.
+        storage_options: Of their stores.
     """
     ranges = ranges_of(objects, size)
     async with storages_for(storage_options) as storages:
@@ -104,7 +102,7 @@ async def measure(
 async def measure_dataset(
     objects: Sequence[Found], reads: int, record_bytes: float, seconds: float, storage_options: Mapping[str, Any]
 ) -> Measured:
-    """Reads shards as a training loop does, every CRC32C checked, for some time, and again if they end before."""
+    """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be several times."""
     began, cpu, passes = time.perf_counter(), time.process_time(), [0]
 
     def on_bytes_read(total: int) -> None:
@@ -122,7 +120,7 @@ async def measure_dataset(
 
 
 async def read(storage: Storage, part: Range, buffer: memoryview) -> int:
-    """Reads a range into the buffer; returns how many bytes there were.
+    """Reads a range into the buffer; returns its size.
 
     Raises:
         StorageError: It cannot be read.

@@ -1,1 +1,0 @@
-"""Commands on a Ray cluster (`--ray ADDRESS`): how tasks run, and what the tasks of each command do."""

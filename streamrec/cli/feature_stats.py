@@ -1,0 +1,359 @@
+"""What `streamrec stat` counts of features while their records go by, in memory that does not grow with their number.
+
+- `Histogram` does not need to know the range of the numbers. Bins are [k * 2**e, (k + 1) * 2**e) for whole k. Where a
+  number is outside, the width doubles until all fit, and neighbours are joined: no count moves over a bin's edge, so
+  the result does not depend on the order.
+- `FrequentValues` are those of Misra and Gries (1982). As long as all different values fit, counts are exact. Beyond,
+  each is too low by at most `missed`, and no value that is more frequent than that is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamrec import BytesColumn, Frames, RaggedFeature, Schema, parse_example, parse_sequence_example
+from streamrec.display import image_type
+
+BINS: Final = 512
+DIGITS: Final = 40
+"""No bin is narrower than the largest number without its first 40 binary digits."""
+
+CAPACITY: Final = 10_000
+
+SHORT_BYTES: Final = 64
+"""Longer strings are not counted by value."""
+
+IMAGES: Final = 12
+IMAGE_BYTES: Final = 256 << 10
+"""A larger image is not kept."""
+
+
+class Moments:
+    """Least, mean, most and standard deviation of numbers.
+
+    >>> moments = Moments()
+    >>> moments.add(np.array([1, 2])), moments.add(np.array([6]))
+    (None, None)
+    >>> moments.count, moments.least, moments.mean, moments.most
+    (3, 1, 3.0, 6)
+
+    Attributes:
+        count: How many numbers there were.
+        least, most: The smallest and the largest; None before the first one.
+        mean: Their mean, in float64; 0.0 before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.least: float | int | None = None
+        self.most: float | int | None = None
+        self.mean = 0.0
+        self._squares = 0.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the numbers as a whole population; 0.0 before the first one."""
+        return math.sqrt(self._squares / self.count) if self.count else 0.0
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        """Takes more numbers, all of them finite. (Chan's way to join two means and sums of squares.)"""
+        if not len(numbers):
+            return
+        least, most = numbers.min().item(), numbers.max().item()
+        self.least = least if self.least is None else min(self.least, least)
+        self.most = most if self.most is None else max(self.most, most)
+        mean = float(numbers.mean(dtype=np.float64))
+        squares = float(np.square(numbers.astype(np.float64) - mean).sum())
+        count = self.count + len(numbers)
+        delta = mean - self.mean
+        self._squares += squares + delta * delta * self.count * len(numbers) / count
+        self.mean += delta * len(numbers) / count
+        self.count = count
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """How many numbers were from `start` up to and not including `end`."""
+
+    start: float
+    end: float
+    count: int
+
+
+class Histogram:
+    """Counts of numbers in at most 512 bins.
+
+    Args:
+        whole: Whether the numbers are whole, so that no bin needs to be narrower than 1.
+
+    >>> histogram = Histogram(whole=True)
+    >>> histogram.add(np.array([1, 1, 2])), histogram.add(np.array([3, 7]))
+    (None, None)
+    >>> [(bin.start, bin.end, bin.count) for bin in histogram.bins(4)]
+    [(0.0, 2.0, 2), (2.0, 4.0, 2), (4.0, 6.0, 0), (6.0, 8.0, 1)]
+    """
+
+    def __init__(self, whole: bool = False) -> None:
+        self._whole = whole
+        self._exponent = 0
+        self._first = 0
+        self._counts = np.zeros(0, np.int64)
+        self._least = math.inf
+        self._most = -math.inf
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        """Takes more numbers, all of them finite."""
+        if not len(numbers):
+            return
+        least, most = float(numbers.min()), float(numbers.max())
+        if least < self._least or most > self._most:
+            self._make_room(min(least, self._least), max(most, self._most))
+        places = np.floor(np.ldexp(numbers.astype(np.float64), -self._exponent)).astype(np.int64)
+        places[(places == 0) & (numbers < 0)] = -1  # so small compared to the width that it became 0
+        self._counts += np.bincount(places - self._first, minlength=len(self._counts))
+
+    def bins(self, most: int) -> list[Bin]:
+        """The counts in `most` bins or fewer, from that of the least number to that of the largest one."""
+        used = len(self._counts)
+        if not used:
+            return []
+        shift = 0
+        while (self._last >> shift) - (self._first >> shift) >= most:
+            shift += 1
+        first = self._first >> shift
+        places = ((np.arange(used) + self._first) >> shift) - first
+        counts = np.bincount(places, self._counts).astype(np.int64)
+        width = math.ldexp(1.0, self._exponent + shift)
+        return [
+            Bin((first + index) * width, (first + index + 1) * width, count)
+            for index, count in enumerate(counts.tolist())
+        ]
+
+    @property
+    def _last(self) -> int:
+        return self._first + len(self._counts) - 1
+
+    def _make_room(self, least: float, most: float) -> None:
+        """Makes bins for all numbers from `least` to `most`, and moves the counts so far to them."""
+        exponent = self._finest(least, most)
+        if len(self._counts):
+            exponent = max(exponent, self._exponent)
+        while index(most, exponent) - index(least, exponent) >= BINS:
+            exponent += 1
+        first = index(least, exponent)
+        counts = np.zeros(index(most, exponent) - first + 1, np.int64)
+        moved = ((np.arange(len(self._counts)) + self._first) >> (exponent - self._exponent)) - first
+        np.add.at(counts, moved, self._counts)
+        self._exponent, self._first, self._counts = exponent, first, counts
+        self._least, self._most = least, most
+
+    def _finest(self, least: float, most: float) -> int:
+        """The exponent of the narrowest bins that make sense of such numbers."""
+        exponent = math.frexp(max(abs(least), abs(most)))[1] - DIGITS
+        return max(0, exponent) if self._whole else max(-1022, exponent)
+
+
+def index(number: float, exponent: int) -> int:
+    return math.floor(math.ldexp(number, -exponent)) or -int(number < 0)
+
+
+class FrequentValues:
+    """Counts of values.
+
+    Args:
+        capacity: How many different values are kept; up to twice as many before the next pruning.
+
+    >>> frequent = FrequentValues()
+    >>> frequent.add({"cat": 3, "dog": 1}), frequent.add({"dog": 1})
+    (None, None)
+    >>> frequent.most(1), frequent.different, frequent.exact
+    ([('cat', 3)], 2, True)
+
+    Attributes:
+        missed: How much too low a count may be.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._capacity = capacity
+        self._counts: dict[Any, int] = {}
+        self.missed = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether all counts are right."""
+        return not self.missed
+
+    @property
+    def different(self) -> int | None:
+        """How many different values there were; None where that is not known, as not all fit."""
+        return len(self._counts) if self.exact else None
+
+    def add(self, counts: Mapping[Any, int]) -> None:
+        """Takes more values, each with its count."""
+        kept = self._counts
+        for value, count in counts.items():
+            kept[value] = kept.get(value, 0) + count
+        if len(kept) > 2 * self._capacity:
+            self._prune()
+
+    def most(self, number: int) -> list[tuple[Any, int]]:
+        """The most frequent values and their counts; equal ones in the order of their text.
+
+        Leaves out values that may be less frequent than one that was forgotten.
+        """
+        safe = [(value, count) for value, count in self._counts.items() if count > self.missed]
+        return sorted(safe, key=lambda pair: (-pair[1], str(pair[0])))[:number]
+
+    def _prune(self) -> None:
+        """Lowers all counts by that of the first value that does not fit, and forgets values whose count is 0 then."""
+        cut = sorted(self._counts.values(), reverse=True)[self._capacity]
+        self._counts = {value: count - cut for value, count in self._counts.items() if count > cut}
+        self.missed += cut
+
+
+class Image(NamedTuple):
+    """An image of a record: "jpeg" or "png", and its bytes."""
+
+    type: str
+    data: bytes
+
+
+class FeatureStats:
+    """One feature: its numbers, or the lengths of its strings in bytes.
+
+    Attributes:
+        name: Its name.
+        kind: "int64", "float32" or "bytes".
+        is_list: Whether it is a feature list of SequenceExamples; their context may have a feature of the same name.
+        records: How many records were counted.
+        missing: How many of them have no value of it.
+        per_record: How many values the others have.
+        numbers: Figures of the finite numbers, or of the lengths of strings.
+        not_finite: How many numbers are infinite or NaN.
+        histogram: The same numbers, in bins.
+        frequent: The most frequent numbers, or strings of up to 64 bytes.
+        long: How many strings are longer.
+        images: Some JPEG or PNG images, where the values are such.
+    """
+
+    def __init__(self, name: str, kind: str, is_list: bool = False) -> None:
+        self.name = name
+        self.kind = kind
+        self.is_list = is_list
+        self.records = 0
+        self.missing = 0
+        self.per_record = Moments()
+        self.numbers = Moments()
+        self.not_finite = 0
+        self.histogram = Histogram(whole=kind != "float32")
+        self.frequent = FrequentValues()
+        self.long = 0
+        self.images: list[Image] = []
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.name} (feature list)" if self.is_list else self.name
+
+    def add(self, values: npt.NDArray[Any] | BytesColumn, counts: npt.NDArray[Any]) -> None:
+        """Takes the values of more records, and how many each of these has."""
+        self.records += len(counts)
+        present = counts[counts > 0]
+        self.missing += len(counts) - len(present)
+        self.per_record.add(present)
+        if isinstance(values, BytesColumn):
+            self._add_strings(values)
+        else:
+            self._add_numbers(values)
+
+    def _add_numbers(self, values: npt.NDArray[Any]) -> None:
+        finite = values[np.isfinite(values)]
+        self.not_finite += len(values) - len(finite)
+        self._measure(finite)
+        different, counts = np.unique(finite, return_counts=True)
+        self.frequent.add(dict(zip(different.tolist(), counts.tolist(), strict=True)))
+
+    def _add_strings(self, values: BytesColumn) -> None:
+        self._measure(values.lengths)
+        short = np.flatnonzero(values.lengths <= SHORT_BYTES)
+        self.long += len(values) - len(short)
+        self.frequent.add(Counter(values if len(short) == len(values) else values[short]))
+        if len(self.images) < IMAGES and len(short) < len(values):
+            self._keep_images(values)
+
+    def _measure(self, numbers: npt.NDArray[Any]) -> None:
+        self.numbers.add(numbers)
+        self.histogram.add(numbers)
+
+    def _keep_images(self, values: BytesColumn) -> None:
+        """Keeps images at equal distances in these values, up to IMAGES in all."""
+        wanted = IMAGES - len(self.images)
+        for index in np.unique(np.linspace(0, len(values) - 1, wanted).astype(int)).tolist():
+            if values.lengths[index] <= IMAGE_BYTES:
+                data = values[index]
+                kind = image_type(data)
+                if kind is not None:
+                    self.images.append(Image(kind, data))
+
+
+class DatasetStats:
+    """The figures of each feature, in the order of their names; and of the records' lengths.
+
+    Args:
+        schema: The features, as a sample of the records shows them; None where they are plain bytes.
+        wanted: Whether to count a feature, by its name.
+
+    Attributes:
+        records: The figures of the records' lengths in bytes.
+        features: The figures of each feature; those of feature lists are last.
+    """
+
+    def __init__(self, schema: Schema | None, wanted: Callable[[str], bool]) -> None:
+        self.records = FeatureStats("", "bytes")
+        context = schema.summaries if schema else ()
+        lists = schema.list_summaries if schema else ()
+        self._context = {item.name: RaggedFeature(item.dtype) for item in context if item.dtype and wanted(item.name)}
+        self._lists = {item.name: RaggedFeature(item.dtype) for item in lists if item.dtype and wanted(item.name)}
+        self.features = tuple(
+            FeatureStats(name, feature.dtype.__name__, part is self._lists)
+            for part in (self._context, self._lists)
+            for name, feature in part.items()
+        )
+
+    def add(self, frames: Frames) -> None:
+        """Takes more records.
+
+        Raises:
+            FeatureError: A record is not such a message, or a feature has another kind than in the sample.
+        """
+        self.records.records += len(frames)
+        self.records.numbers.add(frames.lengths)
+        self.records.histogram.add(frames.lengths)
+        for figures, column in zip(self.features, self._columns(frames), strict=True):
+            figures.add(column.flat_values, values_per_record(column.nested_row_splits))
+
+    def _columns(self, frames: Frames) -> list[Any]:
+        if self._lists:
+            context, lists, _ = parse_sequence_example(frames, self._context, self._lists, string_columns=True)
+            return [*context.values(), *lists.values()]
+        return list(parse_example(frames, self._context, string_columns=True).values()) if self._context else []
+
+
+def values_per_record(splits: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """How many values each record has, over all its steps.
+
+    Examples:
+        >>> values_per_record([np.array([0, 2, 3]), np.array([0, 4, 4, 5])]).tolist()
+        [4, 1]
+    """
+    ends = splits[0]
+    for inner in splits[1:]:
+        ends = inner[ends]
+    return np.diff(ends).astype(np.int64)
