@@ -19,7 +19,7 @@ from streamrec import Frames, ManifestError, NotFoundError, ShardInfo, ShardWrit
 from streamrec.cli.output import print_error
 from streamrec.cli.sources import MANIFESTS, Found, directory_of
 from streamrec.display import display_name
-from streamrec.shards import Manifest, is_numbered, shard_path
+from streamrec.shards import Manifest, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.storage import Identity, Replacement, Storages
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
@@ -112,7 +112,7 @@ def is_one_of(identity: Identity, pattern: Identity) -> bool:
     *its, names = pattern
     if not isinstance(name, str) or not isinstance(names, str):
         return identity == pattern
-    return place == its and Manifest("", names, "", ()).belongs(name)
+    return place == its and is_shard_of(name, names)
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
@@ -121,13 +121,10 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
     Raises:
         UsageError: There is one.
     """
-    names = Manifest("", pattern, "", ())
-    if not names.numbered:
+    if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
-        return
-    async for info in (await storages.at(pattern)).list(names.prefix, names.glob):
-        if names.belongs(info.path):
-            raise click.UsageError(f"{info.path} is there already: choose another name, or add --overwrite")
+    async for info in list_numbered(storages, pattern):
+        raise click.UsageError(f"{info.path} is there already: choose another name, or add --overwrite")
 
 
 async def write_text(url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
 from streamrec.ray.planning import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
-from streamrec.shards.patterns import is_numbered, shard_path
+from streamrec.shards.patterns import is_numbered, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
 
@@ -120,12 +120,10 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
                     await storage.remove(info.path)
 
     async def _refuse_existing(self) -> None:
-        names = Manifest("", self._pattern, "", ())
         async with Storages(self._storage_options) as storages:
-            async for info in (await storages.at(self._pattern)).list(names.prefix, names.glob):
-                if names.belongs(info.path):
-                    shown = display_name(info.path)
-                    raise FileExistsError(f"{shown} is there already: choose another path, or overwrite=True")
+            async for info in list_numbered(storages, self._pattern):
+                name = display_name(info.path)
+                raise FileExistsError(f"{name} is there already: choose another path, or overwrite=True")
 
     async def _put_in_place(self, written: Sequence[tuple[str, ShardInfo]]) -> None:
         """Puts shards that replace others in place, and the manifest."""

@@ -61,6 +61,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "patterns": (
             "Filenames",
             "is_numbered",
+            "is_shard_of",
+            "list_numbered",
             "shard_path",
         ),
         "places": (

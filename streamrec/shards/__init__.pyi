@@ -14,7 +14,7 @@ from streamrec.shards.manifest_files import (
     write_manifest_sync,
 )
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
-from streamrec.shards.patterns import Filenames, is_numbered, shard_path
+from streamrec.shards.patterns import Filenames, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
@@ -64,8 +64,10 @@ __all__ = [
     "first_difference",
     "is_below",
     "is_numbered",
+    "is_shard_of",
     "join_index",
     "join_index_sync",
+    "list_numbered",
     "list_shards",
     "location_of",
     "matching_files",

@@ -22,7 +22,6 @@ A manifest is a JSON object:
 
 from __future__ import annotations
 
-import glob
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,9 +31,8 @@ from typing import Any, Final
 
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
-from streamrec.shards.patterns import NUMBER, is_numbered, number_pattern
+from streamrec.shards.patterns import NUMBER
 from streamrec.shards.places import absolute, check_places, location_of, portable, relative, text_of_name
-from streamrec.storage import Glob, split_chain
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
 __all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
@@ -187,33 +185,6 @@ class Manifest:
         """
         check_places(self.path, [self.pattern, *(shard.path for shard in self.shards)], shard_root)
         return self
-
-    def belongs(self, path: str) -> bool:
-        """Whether a URL is one that the writer could have given to a shard: a reader's glob would find it.
-
-        Examples:
-            >>> manifest = Manifest("d/manifest.json", "d/train-{shard:03d}.tfrecord", "", ())
-            >>> manifest.belongs("d/train-007.tfrecord"), manifest.belongs("d/train-x.tfrecord")
-            (True, False)
-        """
-        return number_pattern(self.pattern).fullmatch(path) is not None
-
-    @property
-    def numbered(self) -> bool:
-        """Whether there may be more than one shard."""
-        return is_numbered(self.pattern)
-
-    @property
-    def prefix(self) -> str:
-        """What all shards' URLs begin with."""
-        before, url, after = split_chain(self.pattern)
-        return before + NUMBER.split(url)[0] + after
-
-    @property
-    def glob(self) -> Glob:
-        """What a listing of `prefix` is to look for; it may find more than `belongs` is true for."""
-        before, url, after = split_chain(self.pattern)
-        return Glob(before + "*".join(map(glob.escape, NUMBER.split(url)[::2])) + after)
 
 
 def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:

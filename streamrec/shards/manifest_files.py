@@ -25,7 +25,7 @@ from streamrec.shards.index import MAGIC
 from streamrec.shards.index_reader import END_BYTES, open_index
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
-from streamrec.shards.patterns import Filenames, listed
+from streamrec.shards.patterns import Filenames, list_numbered, listed
 from streamrec.shards.places import location_of
 from streamrec.shards.scan import ShardScan
 from streamrec.storage import Storage, Storages, StoreOptions, located
@@ -189,13 +189,10 @@ class _Survey:
             self.problems += await self._look_at(shard)
 
     async def look_for_extras(self) -> None:
-        """Finds objects that have a shard's name and are none."""
-        if not self._manifest.numbered:
-            return
+        """Finds objects that have a shard's name, and that the manifest does not name."""
         named = {shard.path for shard in self._manifest.shards}
-        storage = await self._storages.at(self._manifest.pattern)
-        async for info in storage.list(self._manifest.prefix, self._manifest.glob):
-            if self._manifest.belongs(info.path) and info.path not in named:
+        async for info in list_numbered(self._storages, self._manifest.pattern):
+            if info.path not in named:
                 self.problems.append(
                     VerifyProblem(info.path, "extra", "nothing of it", f"an object of {info.size:,} bytes")
                 )

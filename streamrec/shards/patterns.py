@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from streamrec.arguments import described
-from streamrec.storage import MAGIC, split_chain
+from streamrec.storage import MAGIC, Glob, ObjectInfo, Storages, split_chain
 
 __all__ = [
     "NUMBER",
@@ -26,10 +27,11 @@ __all__ = [
     "has_braces",
     "is_glob",
     "is_numbered",
+    "is_shard_of",
     "is_web",
     "is_web_glob",
+    "list_numbered",
     "listed",
-    "number_pattern",
     "shard_path",
 ]
 
@@ -135,8 +137,27 @@ def shard_path(pattern: str, number: int) -> str:
         raise ValueError(f"{pattern!r}: this is no format of a number ({error}): write {{shard:05d}}") from error
 
 
-def number_pattern(pattern: str) -> re.Pattern[str]:
-    """All URLs that `shard_path` can give, as a regular expression."""
+def is_shard_of(path: str, pattern: str) -> bool:
+    """Whether a URL is one that a writer of this pattern could have given to a shard.
+
+    Examples:
+        >>> is_shard_of("d/train-007", "d/train-{shard:03d}"), is_shard_of("d/train-x", "d/train-{shard:03d}")
+        (True, False)
+    """
     texts = NUMBER.split(pattern)  # a text, a format, a text, ...
     digits = ["[0-9a-fA-F]+" if (spec or "").endswith(("x", "X")) else "[0-9]+" for spec in texts[1::2]]
-    return re.compile("".join(map("".join, zip(map(re.escape, texts[::2]), [*digits, ""], strict=True))))
+    return (
+        re.fullmatch("".join(map("".join, zip(map(re.escape, texts[::2]), [*digits, ""], strict=True))), path)
+        is not None
+    )
+
+
+async def list_numbered(storages: Storages, pattern: str) -> AsyncIterator[ObjectInfo]:
+    """The objects that could be shards of a writer's pattern, as the store lists them; none without a `{shard}`."""
+    if is_numbered(pattern):
+        before, url, after = split_chain(pattern)
+        texts = NUMBER.split(url)[::2]
+        wildcard = Glob(before + "*".join(map(glob.escape, texts)) + after)
+        async for info in (await storages.at(pattern)).list(before + texts[0] + after, wildcard):
+            if is_shard_of(info.path, pattern):
+                yield info

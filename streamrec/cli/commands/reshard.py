@@ -35,7 +35,7 @@ from streamrec.cli.writing import (
 )
 from streamrec.display import display_name
 from streamrec.pipeline import read_portions
-from streamrec.shards import Expected, Manifest, assign_records, shard_path
+from streamrec.shards import Expected, assign_records, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages
 
 COMPRESSED_BY: Final = 4
@@ -207,13 +207,10 @@ async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator
 
 async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
     """Says which shards of an earlier run are still among the new ones: a pattern would read them, too."""
-    names, new = Manifest("", target.pattern, "", ()), {shard.path for shard in shards}
-    if names.numbered:
-        listed = (await storages.at(target.pattern)).list(names.prefix, names.glob)
-        left = [info.path async for info in listed if names.belongs(info.path) and info.path not in new]
-        if left:
-            found = f"{plural(len(left), 'older shard')} left beside the new ones"
-            print_error(f"{found}: {display_name(left[0])} ...")
+    new = {shard.path for shard in shards}
+    left = [info.path async for info in list_numbered(storages, target.pattern) if info.path not in new]
+    if left:
+        print_error(f"{plural(len(left), 'older shard')} left beside the new ones: {display_name(left[0])} ...")
 
 
 async def write_on(
