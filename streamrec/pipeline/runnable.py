@@ -15,7 +15,6 @@ from streamrec.arguments import flag, function
 from streamrec.display import display_text
 from streamrec.errors import LoopThreadError
 from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of, is_endless
-from streamrec.pipeline.element_spec import element_spec_of
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
 from streamrec.pipeline.engine.options import Options
@@ -293,7 +292,7 @@ class Runnable(Generic[T]):
             >>> Dataset.range(10).batch(3).element_spec
             TensorSpec(shape=(None,), dtype=dtype('int64'))
         """
-        return element_spec_of(self.chain)
+        return self.chain.element_spec()
 
     def fingerprint(self) -> int:
         """A number, from 0 to 2**64 - 1, that differs where pipelines do: a state of one is no state of the other.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,21 @@ from streamrec.arguments import described
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.example.dtypes import tensor_dtype
-from streamrec.pipeline.elements.columns import as_array, strings
-from streamrec.pipeline.elements.nests import is_nest, map_nest
+from streamrec.pipeline.elements.columns import Columns, as_array, strings
+from streamrec.pipeline.elements.nests import is_nest, leaves, map_nest
 from streamrec.tfrecord import Frames
 
-__all__ = ["RaggedTensorSpec", "Shape", "SparseTensorSpec", "TensorSpec", "conformed", "signature_of"]
+__all__ = [
+    "RECORD",
+    "RaggedTensorSpec",
+    "Shape",
+    "SparseTensorSpec",
+    "TensorSpec",
+    "common_spec",
+    "conformed",
+    "signature_of",
+    "spec_of_rows",
+]
 
 Shape: TypeAlias = tuple[int | None, ...] | None
 """Sizes, None for one that varies; None for any number of dimensions."""
@@ -65,6 +75,10 @@ class TensorSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", as_shape(self.shape))
         object.__setattr__(self, "dtype", as_dtype(self.dtype))
+
+
+RECORD: Final = TensorSpec((), bytes)
+"""What a record looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +195,23 @@ def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
     return wanted is None or (
         len(shape) == len(wanted) and all(size is None or size == own for own, size in zip(shape, wanted, strict=True))
     )
+
+
+def common_spec(specs: Iterable[Any]) -> Any:
+    """The spec of all parts, where they have one."""
+    first, *others = specs
+    return first if all(other == first for other in others) else None
+
+
+def spec_of_rows(rows: Any) -> Any:
+    """The spec of the elements of columns; None where it is not known."""
+    if isinstance(rows, Frames):
+        return RECORD
+    specs = map_nest(spec_of_column, rows.nest if isinstance(rows, Columns) else rows)
+    return None if None in leaves(specs) else specs
+
+
+def spec_of_column(column: Any) -> TensorSpec | None:
+    if isinstance(column, Frames):
+        return RECORD
+    return TensorSpec(column.shape[1:], column.dtype) if isinstance(column, np.ndarray) else None

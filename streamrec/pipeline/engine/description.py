@@ -54,6 +54,10 @@ class Source:
         """The source for people, and for telling whether a saved position belongs to it."""
         yield repr(self)
 
+    def element_spec(self) -> Any:
+        """What its elements look like; None where that is not known before it runs."""
+        return None
+
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Runs it.
 
@@ -76,6 +80,13 @@ class Chain:
         yield from self.source.lines()
         for stage in self.stages:
             yield described(stage)
+
+    def element_spec(self) -> Any:
+        """A spec, or dicts and tuples of them, of its elements; None where its description does not say it."""
+        spec = self.source.element_spec()
+        for stage in self.stages:
+            spec = stage.element_spec(spec) if spec is not None or stage.has_signature else None
+        return spec
 
 
 class ChunkCounter(Protocol):

@@ -19,6 +19,7 @@ import numpy as np
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import select
 from streamrec.pipeline.elements.positions import FixedPosition, Nested
+from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext, Source
 from streamrec.pipeline.engine.options import AUTOTUNE
@@ -47,6 +48,9 @@ class Repeat(Source):
     def lines(self) -> Iterator[str]:
         yield from self.inner.lines()
         yield f"Repeat(count={self.count})"
+
+    def element_spec(self) -> Any:
+        return self.inner.element_spec()
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         source = self.inner.source
@@ -108,6 +112,9 @@ class Prefetch(Source):
         yield from self.inner.lines()
         yield "Prefetch"  # how far it runs ahead does not change what comes
 
+    def element_spec(self) -> Any:
+        return self.inner.element_spec()
+
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
         share = TUNED if tuned else Share(2) if self.buffer_bytes is None else Share(2, self.buffer_bytes)
@@ -138,6 +145,9 @@ class Concatenate(Source):
     def lines(self) -> Iterator[str]:
         yield f"Concatenate({len(self.parts)})"
         yield from (f"  {line}" for part in self.parts for line in part.lines())
+
+    def element_spec(self) -> Any:
+        return common_spec(part.element_spec() for part in self.parts)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)

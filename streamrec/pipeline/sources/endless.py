@@ -12,6 +12,7 @@ import numpy as np
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.positions import NumberedPositions
+from streamrec.pipeline.elements.specs import TensorSpec
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import RANDOM_BITS, words
 
@@ -27,6 +28,9 @@ class Counter(Source):
     start: int
     step: int
     dtype: str = "int64"
+
+    def element_spec(self) -> Any:
+        return TensorSpec((), self.dtype)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first = state["next"] if state else 0
@@ -48,6 +52,9 @@ class Random(Source):
 
     seed: int | None
     rerandomize: bool
+
+    def element_spec(self) -> Any:
+        return TensorSpec((), np.int64)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         seed = within.seed if self.seed is None else self.seed
@@ -89,6 +96,9 @@ class Choices(Source):
     weights: tuple[float, ...]
     seed: int | None
     rerandomize: bool
+
+    def element_spec(self) -> Any:
+        return TensorSpec((), np.int64)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         seed = within.seed if self.seed is None else self.seed

@@ -17,6 +17,7 @@ from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
@@ -60,6 +61,9 @@ class Range(Source):
         """Numbers first to last, exclusive."""
         numbers = range(self.start, self.stop, self.step)[first:last]
         return Columns(np.arange(numbers.start, numbers.stop, numbers.step).astype(self.dtype))
+
+    def element_spec(self) -> Any:
+        return TensorSpec((), self.dtype)
 
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         return yielded(self, state)
@@ -111,6 +115,9 @@ class Slices(Source):
     def rows(self, first: int, last: int) -> Any:
         """Rows first to last, exclusive."""
         return window(self.data, first, last)
+
+    def element_spec(self) -> Any:
+        return spec_of_rows(self.data)
 
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         return yielded(self, state)

@@ -22,6 +22,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.positions import Position, Positions
+from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.session import StoreOptions
@@ -60,6 +61,9 @@ class Names(Source):
     def filenames(self) -> tuple[str, ...]:
         """As other sources of files have them."""
         return self.patterns
+
+    def element_spec(self) -> Any:
+        return RECORD
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         session = within.session

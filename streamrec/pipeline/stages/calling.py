@@ -141,6 +141,7 @@ class Conform(Stage):
 
     signature: Any
     offload: ClassVar[Offload] = Offload.LONG
+    has_signature: ClassVar[bool] = True
 
     def cardinality(self, count: int) -> int:
         return count

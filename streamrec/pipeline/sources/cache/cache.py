@@ -92,6 +92,9 @@ class Cache(Source):
         yield from self.inner.lines()
         yield f"Cache({'memory' if self.file is None else 'file'})"
 
+    def element_spec(self) -> Any:
+        return self.inner.element_spec()
+
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         kept = self.memo.of(readers_lines(self.inner, within), CacheState)
         async with aclosing(await self._source(state, kept, replace(within, epoch=0))) as chunks:

@@ -25,6 +25,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merged
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
+from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, RunContext, Source
 from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal, run_inputs
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES
@@ -55,6 +56,9 @@ class Choose(Source):
     def lines(self) -> Iterator[str]:
         yield f"Choose({len(self.parts)}, stop_on_empty={self.stop_on_empty})"
         yield from (f"  {line}" for part in (self.choices, *self.parts) for line in part.lines())
+
+    def element_spec(self) -> Any:
+        return common_spec(part.element_spec() for part in self.parts)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Each chain runs in a task of its own, with an equal share of the budget; choices are small."""

@@ -30,6 +30,10 @@ class Zip(Source):
         yield f"Zip({map_nest(lambda _: '*', self.nest)})"
         yield from (f"  {line}" for part in leaves(self.nest) for line in part.lines())
 
+    def element_spec(self) -> Any:
+        specs = map_nest(lambda chain: chain.element_spec(), self.nest)
+        return None if None in leaves(specs) else specs
+
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Each chain runs in a task of its own, with an equal share of the budget."""
         chains = list(leaves(self.nest))

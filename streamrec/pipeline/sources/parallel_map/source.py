@@ -32,6 +32,7 @@ from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext, Source, SourceCounter, described, in_order
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.engine.queue import background
+from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.calls import Caller, check_calls
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
@@ -69,6 +70,10 @@ class ParallelMap(Source):
         yield from self.inner.lines()
         order = ", deterministic=False)" if self.deterministic is False else ")"
         yield described(self).removesuffix(")") + order  # how many calls there are changes no element
+
+    def element_spec(self) -> Any:
+        spec = self.inner.element_spec()
+        return self.function.element_spec(spec) if spec is not None and isinstance(self.function, Stage) else None
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         most_bytes, feeding = within.take(UNDER_WAY)

@@ -23,6 +23,7 @@ from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position
+from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import Chain, RunContext, Source, is_assigned
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.ranks import Rank, Reader, reader_here, warn_once, warn_uneven
@@ -105,6 +106,9 @@ class Distribute(Source):
             state = state["inner"].get("source")
         _, share = await self._dealt(within)
         share.check(state)
+
+    def element_spec(self) -> Any:
+        return RECORD
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records of this reader's share."""

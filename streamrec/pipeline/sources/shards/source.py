@@ -32,6 +32,7 @@ from fsspec import AbstractFileSystem
 from streamrec.display import display_repr
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background, run_ahead
@@ -134,6 +135,9 @@ class Shards(Source):
     def beside(self, queues: int, budget: int) -> int:
         """What so many queues leave of a budget."""
         return max(0, budget - queues * queue_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
+
+    def element_spec(self) -> Any:
+        return RECORD
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records of all shards, a chunk at a time."""

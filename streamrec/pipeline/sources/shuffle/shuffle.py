@@ -99,6 +99,9 @@ class Shuffle(Source):
         yield from self.inner.lines()
         yield f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
 
+    def element_spec(self) -> Any:
+        return self.inner.element_spec()
+
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         share, before = within.apart(0).take(BUFFER)
         limit = within.session.remember(self, lambda: int(state["limit"]) if state else share // 2)
