@@ -12,6 +12,19 @@ import streamrec
 
 NAMES_OF = streamrec._NAMES_OF
 NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "interchange", "kernels", "lazy"}
+FIRST = [
+    *("TFRecordDataset", "Dataset", "DatasetIterator", "AsyncDatasetIterator", "Stats", "open_shard"),
+    *(
+        "ShardWriter",
+        "TFRecordWriter",
+        "parse_example",
+        "FixedLenFeature",
+        "encode_example",
+        "StreamrecError",
+        "Frames",
+    ),
+]
+"""What people use first, in the order of the reference."""
 ON_PYPI = False  # True from the first release on
 NOT_ON_PYPI = """!!! note "Not on PyPI yet"
     Where a page says `pip install 'streamrec[...]'`, run `pip install '.[...]'` in a checkout, or name the wheel of
@@ -29,8 +42,9 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def references(names: list[str] | tuple[str, ...]) -> str:
-    """The lines that mkdocstrings replaces by docstrings."""
-    return "\n\n".join(f"::: streamrec.{name}" for name in names)
+    """The lines that mkdocstrings replaces by docstrings, with the names of FIRST before all others."""
+    ordered = sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
+    return "\n\n".join(f"::: streamrec.{name}" for name in ordered)
 
 
 def adapters() -> list[str]:
