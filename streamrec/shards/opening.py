@@ -227,11 +227,7 @@ async def _holds_objects(storage: Storage, path: str) -> bool:
 
 
 async def _head(stream: ByteStream) -> bytes:
-    buffer = bytearray(DETECT_BYTES)
-    filled = 0
-    while filled < DETECT_BYTES:
-        size = await stream.readinto(memoryview(buffer)[filled:])
-        if not size:
-            break
-        filled += size
-    return bytes(buffer[:filled])
+    room, filled = memoryview(bytearray(DETECT_BYTES)), 0
+    while filled < DETECT_BYTES and (count := await stream.readinto(room[filled:])):
+        filled += count
+    return bytes(room[:filled])

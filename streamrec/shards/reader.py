@@ -342,21 +342,14 @@ class ShardReader:
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
         """Fills one block, or as much of it as there is, and frames it; with what ended the bytes, if an error did."""
         room = self._framer.reserve(self._room())
-        filled, failure = await self._fill(room)
-        self._exhausted = filled < len(room)
-        return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
-
-    async def _fill(self, room: memoryview) -> tuple[int, StreamrecError | None]:
-        filled = 0
+        filled, failure = 0, None
         try:
-            while filled < len(room):
-                size = await self._opened.source.readinto(room[filled:])
-                if not size:
-                    break
+            while filled < len(room) and (size := await self._opened.source.readinto(room[filled:])):
                 filled += size
         except StreamrecError as error:
-            return filled, error
-        return filled, None
+            failure = error
+        self._exhausted = filled < len(room)
+        return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
 
     def _fail(self, error: StreamrecError) -> None:
         """An error ends the shard: for its reader too, or as the loss of its rest."""
@@ -378,18 +371,16 @@ class ShardReader:
         )
 
     def _room(self) -> int:
-        """Bytes to make room for: a block, or what the next record is known to want, in growing steps."""
-        block = self._block()
+        """Bytes to make room for: a block, or what the next record is known to want, in growing steps.
+
+        Blocks grow, and end after groups of records.
+        """
+        block = self._even(self._room_bytes)
+        self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
         missing = self._framer.wants - self._framer.held
         size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
         piece = self._opened.piece_stream
         return size if piece is None else piece.room(size, missing)
-
-    def _block(self) -> int:
-        """How large the next block is: blocks grow, and end after groups of records."""
-        block = self._even(self._room_bytes)
-        self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
-        return block
 
     def _even(self, block: int) -> int:
         """About to the end of a group of `block_records`, as records were so far.

@@ -19,7 +19,7 @@ from streamrec.shards.index import Numbers
 from streamrec.shards.index_reader import IndexReader, Places
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
-from streamrec.storage import ByteStream, Storages
+from streamrec.storage import Storages
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, as_spans
 
@@ -118,22 +118,18 @@ class RecordFetcher:
         try:
             if stream.info.size not in (None, shard.bytes):
                 raise self._changed(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
-            return await self._filled(stream, shard, run)
+            room, filled = memoryview(kernels.allocate(run.end - run.start)), 0
+            while filled < len(room):
+                count = await stream.readinto(room[filled:])
+                if not count:
+                    raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
+                filled += count
+            return room.toreadonly()
         except ObjectChangedError as error:
             raise self._changed(shard, run, error.reason) from error
         finally:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
-
-    async def _filled(self, stream: ByteStream, shard: ShardInfo, run: ByteRun) -> memoryview:
-        room = memoryview(kernels.allocate(run.end - run.start))
-        filled = 0
-        while filled < len(room):
-            count = await stream.readinto(room[filled:])
-            if not count:
-                raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
-            filled += count
-        return room.toreadonly()
 
     def _changed(self, shard: ShardInfo, run: ByteRun, how: str) -> ObjectChangedError:
         """The error for a shard that is not as the index knows it."""
