@@ -14,8 +14,8 @@ from typing import Any
 import streamrec
 from tests.servers.real import Store
 
-S3_CEILING = {"files": 76, "functions": 542}
-LOCAL_CEILING = {"files": 69, "functions": 451}
+S3_CEILING = {"files": 76, "functions": 539}
+LOCAL_CEILING = {"files": 69, "functions": 449}
 """They may only fall."""
 
 READ = """
