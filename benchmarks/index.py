@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks.machine import RESULTS, describe, median, save
 from benchmarks.stream import fill, peak_mb, spawn
-from streamrec import Frames, RecordSource, ShardInfo, TFRecordDataset, bridge, write_index_sync
-from streamrec.shards import IndexReader, open_index
+from streamrec import Frames, RecordSource, TFRecordDataset, bridge, write_index_sync
+from streamrec.shards import IndexReader, ShardInfo, open_index
 from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker

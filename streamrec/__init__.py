@@ -6,8 +6,10 @@
 
 Then `for frames in batches` in a training loop, or `async for` in a service.
 
-`import streamrec` is cheap: a public name is imported when it is first asked for. What it is to a type checker stands
-in `__init__.pyi`.
+`import streamrec` is cheap: a public name is imported when it is first asked for. So are the modules `errors`,
+`example`, `pipeline`, `shards`, `storage` and `tfrecord`, which have the less common names, such as
+`streamrec.shards.ShardInfo`.
+`__init__.pyi` says what the names are to type checkers.
 """
 
 from typing import Final
@@ -18,57 +20,30 @@ _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
     "bridge": (),
     "kernels": (),
     "errors": (
-        "AlreadyExistsError",
-        "CacheError",
-        "ClosedError",
         "CorruptRecordError",
         "FeatureError",
-        "IntegrityError",
-        "ManifestError",
-        "MissingExtraError",
         "NotFoundError",
-        "ObjectChangedError",
-        "PermissionDeniedError",
-        "PositionMismatchError",
         "StorageError",
-        "StorageTimeoutError",
         "StreamrecError",
-        "ThrottledError",
-        "TruncatedShardError",
-        "UnsupportedOperationError",
-        "UploadEndedError",
     ),
     "example": (
         "ArrowBatch",
         "BytesColumn",
-        "BytesList",
-        "EncodedBatch",
         "Example",
-        "Feature",
-        "FeatureList",
-        "FeatureLists",
-        "Features",
-        "FeatureSummary",
         "FixedLenFeature",
         "FixedLenSequenceFeature",
-        "FloatList",
-        "Int64List",
         "RaggedFeature",
         "RaggedTensor",
-        "Schema",
         "SequenceExample",
         "SparseFeature",
         "SparseTensor",
         "VarLenFeature",
-        "bytes_feature",
         "decode_json_example",
         "decode_raw",
         "encode_example",
         "encode_examples",
         "encode_sequence_example",
-        "float_feature",
         "infer_features",
-        "int64_feature",
         "parse_example",
         "parse_sequence_example",
         "parse_single_example",
@@ -78,31 +53,15 @@ _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
     ),
     "pipeline": (
         "AUTOTUNE",
-        "AsyncDatasetIterator",
         "Dataset",
-        "DatasetIterator",
-        "INFINITE_CARDINALITY",
-        "RaggedTensorSpec",
-        "SparseTensorSpec",
-        "StageStats",
-        "Stats",
         "TFRecordDataset",
         "TensorSpec",
-        "UNKNOWN_CARDINALITY",
-        "WriteProgress",
     ),
     "shards": (
-        "Index",
         "RecordSource",
-        "ShardInfo",
-        "ShardReader",
         "ShardWriter",
         "TFRecordWriter",
         "matching_files",
-        "VerifyProblem",
-        "VerifyReport",
-        "join_index",
-        "join_index_sync",
         "open_shard",
         "verify",
         "verify_sync",
@@ -115,14 +74,13 @@ _NAMES_OF: Final[dict[str, tuple[str, ...]]] = {
     "tfrecord": (
         "Framer",
         "Frames",
-        "Loss",
         "TFRecordOptions",
         "decode_compressed",
         "encode_record",
         "encode_records",
     ),
 }
-"""The public names, by the room they come from."""
+"""The public names at the top level, by the module they come from."""
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, _NAMES_OF)
 __version__ = "0.1.0"

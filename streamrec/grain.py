@@ -19,7 +19,9 @@ from typing import Any
 
 import grain
 
-from streamrec import Dataset, DatasetIterator, PositionMismatchError
+from streamrec import Dataset
+from streamrec.errors import PositionMismatchError
+from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import check_dealt
 

@@ -43,8 +43,9 @@ import numpy.typing as npt
 import torch
 from torch.utils import data
 
-from streamrec import Dataset, DatasetIterator
+from streamrec import Dataset
 from streamrec.arguments import integer
+from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.loading import Epochs, check_dealt, converted

@@ -68,7 +68,7 @@ both = pytest.mark.parametrize("read", [read_sync, read_async])
     [
         ("byte", flipped(DATA, OFFSET + 20), streamrec.CorruptRecordError),
         ("length", flipped(DATA, OFFSET + 1), streamrec.CorruptRecordError),
-        ("cut", DATA[: OFFSET + 30], streamrec.TruncatedShardError),
+        ("cut", DATA[: OFFSET + 30], streamrec.errors.TruncatedShardError),
     ],
 )
 def test_damage(s3_store: Store, read: Reading, name: str, data: bytes, kind: type[Exception]) -> None:
@@ -85,7 +85,7 @@ def test_what_is_not_damaged_is_read_on(s3_store: Store) -> None:
     data = flipped(flipped(DATA, OFFSET + 1), len(encode_records(RECORDS[:300])) + 15)
     url, options = put(s3_store, "network-damage", data), dict(s3_store.options)
     rest = RECORDS[:300] + RECORDS[301:BAD] + RECORDS[BAD + 1 :]
-    told: list[streamrec.Loss] = []
+    told: list[streamrec.tfrecord.Loss] = []
     dataset = streamrec.TFRecordDataset(url, storage_options=options, on_error="resync", on_loss=told.append)
     assert [record for frames in dataset.batch(512) for record in frames] == rest
     assert [(loss.path, loss.record) for loss in told] == [(url, 300), (url, BAD - 1)]
@@ -116,7 +116,7 @@ def test_a_missing_object(s3_store: Store, read: Reading) -> None:
 def test_a_wrong_key(s3_store: Store, read: Reading) -> None:
     url = put(s3_store, "network-key", DATA)
     _, error = read(url, {**s3_store.options, "secret": "wrong"})
-    assert isinstance(error, streamrec.PermissionDeniedError)
+    assert isinstance(error, streamrec.errors.PermissionDeniedError)
     assert error.path == url
 
 

@@ -10,9 +10,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoi
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamrec import StageStats, Stats
 from streamrec.opentelemetry import observe
-from streamrec.pipeline import ChainStats
+from streamrec.pipeline import ChainStats, StageStats, Stats
 from streamrec.pipeline.telemetry.stats import COUNTERS as STAGE_COUNTERS
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Counts, Statistics

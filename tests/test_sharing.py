@@ -17,7 +17,8 @@ import anyio
 import pytest
 
 import streamrec
-from streamrec import ClosedError, Dataset, Frames, ShardWriter, TFRecordDataset, TFRecordWriter
+from streamrec import Dataset, Frames, ShardWriter, TFRecordDataset, TFRecordWriter
+from streamrec.errors import ClosedError
 
 TASKS = 8
 
@@ -451,7 +452,7 @@ async def test_closing_a_shard_beside_its_use(shard: str) -> None:
     assert {type(result) for result in results} == {ClosedError}
 
 
-@pytest.mark.parametrize("public", [ShardWriter, TFRecordWriter, streamrec.ShardReader, streamrec.Dataset])
+@pytest.mark.parametrize("public", [ShardWriter, TFRecordWriter, streamrec.shards.ShardReader, streamrec.Dataset])
 def test_docstrings_say_what_may_share_it(public: type) -> None:
     assert public.__doc__ is not None
     assert "Sharing:" in public.__doc__

@@ -30,15 +30,15 @@ class RequestError(ValueError):
 
 STATUS: Final[dict[type[Exception], int]] = {
     streamrec.NotFoundError: 404,
-    streamrec.ObjectChangedError: 409,  # the index is older than the shard
-    streamrec.AlreadyExistsError: 412,  # If-None-Match: *
+    streamrec.errors.ObjectChangedError: 409,  # the index is older than the shard
+    streamrec.errors.AlreadyExistsError: 412,  # If-None-Match: *
     streamrec.CorruptRecordError: 502,  # the store answers, and what it has is damaged
-    streamrec.TruncatedShardError: 502,
-    streamrec.ManifestError: 502,
-    streamrec.IntegrityError: 502,
-    streamrec.PermissionDeniedError: 502,  # the service's credentials, not the client's
-    streamrec.StorageTimeoutError: 503,
-    streamrec.ThrottledError: 503,
+    streamrec.errors.TruncatedShardError: 502,
+    streamrec.errors.ManifestError: 502,
+    streamrec.errors.IntegrityError: 502,
+    streamrec.errors.PermissionDeniedError: 502,  # the service's credentials, not the client's
+    streamrec.errors.StorageTimeoutError: 503,
+    streamrec.errors.ThrottledError: 503,
     streamrec.StorageError: 503,
 }
 """By the nearest class above an error's own."""

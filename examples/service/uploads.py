@@ -38,7 +38,7 @@ async def put_shard(request: Request) -> Response:
         async with streamrec.ShardWriter(url, overwrite=overwrite, **service.settings.storage) as writer:
             async for records in decoded(request, decoder, service.turns):
                 await writer.write_batch(records)
-    except (streamrec.CorruptRecordError, streamrec.TruncatedShardError) as error:
+    except (streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError) as error:
         raise RequestError(str(error)) from error
     except ClientDisconnect:
         return Response(status_code=400)  # nobody reads it

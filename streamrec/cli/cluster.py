@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 import anyio
 import click
 
-from streamrec import MissingExtraError, StorageError, StreamrecError
+from streamrec import StorageError, StreamrecError
+from streamrec.errors import MissingExtraError
 
 IN_FLIGHT: Final = 4
 """Tasks submitted at a time, for each processor of the cluster."""

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, cast
 import anyio
 import click
 
-from streamrec import CorruptRecordError, FeatureError, Frames, ShardInfo
+from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli.output import Meter
 from streamrec.cli.reading import batches, count_one, take_sample
 from streamrec.cli.sources import Found, storages_for
@@ -34,7 +34,7 @@ from streamrec.interchange import (
     features_of,
     format_of,
 )
-from streamrec.shards import shard_path
+from streamrec.shards import ShardInfo, shard_path
 from streamrec.storage import Replacement, Storage, Storages, Upload
 
 BLOCK_RECORDS: Final = 4096

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamrec import BytesColumn, Frames, RaggedFeature, Schema, parse_example, parse_sequence_example
+from streamrec import BytesColumn, Frames, RaggedFeature, parse_example, parse_sequence_example
 from streamrec.display import image_type
+from streamrec.example import Schema
 
 BINS: Final = 512
 DIGITS: Final = 40

@@ -89,7 +89,7 @@ async def map_concurrently(
 @asynccontextmanager
 async def open_to_scan(
     shard: Found, storage_options: Mapping[str, Any], **how: Any
-) -> AsyncIterator[streamrec.ShardReader]:
+) -> AsyncIterator[streamrec.shards.ShardReader]:
     """Opens a shard to count or check its records: those above LONG_BYTES take no more memory than a block.
 
     Args:
@@ -100,7 +100,7 @@ async def open_to_scan(
     async with storages_for(storage_options) as storages:
         options = ReadOptions(long_bytes=LONG_BYTES, **how)
         storage = await storages.at(shard.path)
-        reader = await streamrec.ShardReader.open(storage, shard.path, options, expected=shard.expected)
+        reader = await streamrec.shards.ShardReader.open(storage, shard.path, options, expected=shard.expected)
         try:
             yield reader
         finally:
@@ -108,7 +108,7 @@ async def open_to_scan(
 
 
 @asynccontextmanager
-async def open_found(shard: Found, **reading: Any) -> AsyncIterator[streamrec.ShardReader]:
+async def open_found(shard: Found, **reading: Any) -> AsyncIterator[streamrec.shards.ShardReader]:
     """Opens a shard, which must be as it was listed or as the manifest says; arguments as for `open_shard`.
 
     Raises:
@@ -120,7 +120,7 @@ async def open_found(shard: Found, **reading: Any) -> AsyncIterator[streamrec.Sh
 
 
 async def blocks(
-    reader: streamrec.ShardReader, meter: Meter | None = None, expected: Expected | None = None
+    reader: streamrec.shards.ShardReader, meter: Meter | None = None, expected: Expected | None = None
 ) -> AsyncIterator[streamrec.Frames]:
     """The blocks of one shard.
 
@@ -186,7 +186,7 @@ class Sample:
         return kind_of_all(self.records) or ("example" if self.records else "bytes")
 
     @cached_property
-    def schema(self) -> streamrec.Schema | None:
+    def schema(self) -> streamrec.example.Schema | None:
         """Their features; None where they are plain bytes.
 
         Raises:

@@ -15,11 +15,12 @@ from typing import Any, Final
 import anyio
 import click
 
-from streamrec import Frames, ManifestError, NotFoundError, ShardInfo, ShardWriter
+from streamrec import Frames, NotFoundError, ShardWriter
 from streamrec.cli.output import print_error
 from streamrec.cli.sources import MANIFESTS, Found, directory_of
 from streamrec.display import display_name
-from streamrec.shards import Manifest, is_numbered, is_shard_of, list_numbered, shard_path
+from streamrec.errors import ManifestError
+from streamrec.shards import Manifest, ShardInfo, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.storage import Identity, Replacement, Storages
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")

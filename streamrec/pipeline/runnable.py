@@ -242,8 +242,9 @@ class Runnable(Generic[T]):
         Of shards, `distribute(even=..., manifest=...)` and `global_shuffle` know how many this rank gets, and
         `distribute(manifest=...)` where there is one rank: the manifest or index is read the first time, which blocks.
 
-        `streamrec.INFINITE_CARDINALITY` (-1) where there is no end, `streamrec.UNKNOWN_CARDINALITY` (-2) where only the
-        data says it: records of other shards, generators, and what `filter` or `flat_map` let through.
+        `streamrec.pipeline.INFINITE_CARDINALITY` (-1) where there is no end, `streamrec.pipeline.UNKNOWN_CARDINALITY`
+        (-2) where only the data says it: records of other shards, generators, and what `filter` or `flat_map` let
+        through.
 
         Examples:
             >>> from streamrec import Dataset

@@ -19,12 +19,12 @@ from streamrec import (
     Dataset,
     FeatureError,
     FixedLenFeature,
-    PositionMismatchError,
     StorageError,
     TFRecordDataset,
     encode_example,
     encode_records,
 )
+from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
 from tests.adapters.conftest import RECORDS, Leaving
 from tests.effort import thorough

@@ -17,13 +17,13 @@ from streamrec import (
     Dataset,
     FeatureError,
     FixedLenFeature,
-    PositionMismatchError,
     StorageError,
     TFRecordDataset,
     VarLenFeature,
     encode_example,
     encode_records,
 )
+from streamrec.errors import PositionMismatchError
 from streamrec.jax import Loader, rank_among
 from tests.adapters.conftest import RECORDS, Leaving
 

@@ -22,12 +22,12 @@ from streamrec import (
     FeatureError,
     FixedLenFeature,
     Frames,
-    MissingExtraError,
     TFRecordDataset,
     encode_example,
     encode_records,
     parse_example,
 )
+from streamrec.errors import MissingExtraError
 from streamrec.images import decode_image, decode_jpeg
 from tests.effort import draws
 

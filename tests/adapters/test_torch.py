@@ -20,13 +20,13 @@ from streamrec import (
     FeatureError,
     FixedLenFeature,
     Frames,
-    PositionMismatchError,
     RaggedTensor,
     TFRecordDataset,
     encode_example,
     encode_records,
     write_manifest_sync,
 )
+from streamrec.errors import PositionMismatchError
 from tests.effort import THOROUGH
 
 torch = pytest.importorskip("torch")

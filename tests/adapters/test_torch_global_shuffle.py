@@ -100,7 +100,7 @@ def test_states_of_other_workers_are_refused(data: Indexed) -> None:
     workers = begun.state_dict()["_snapshot"]["_worker_snapshots"]
     dataset = shared(data, 0, 1)
     dataset.load_state_dict(workers["worker_0"]["dataset_state"])
-    with pytest.raises(streamrec.PositionMismatchError, match="job_state"):
+    with pytest.raises(streamrec.errors.PositionMismatchError, match="job_state"):
         list(dataset)
 
 

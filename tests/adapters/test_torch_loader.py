@@ -14,13 +14,13 @@ from streamrec import (
     Dataset,
     FixedLenFeature,
     Frames,
-    PositionMismatchError,
     RaggedTensor,
     TFRecordDataset,
     VarLenFeature,
     encode_example,
     encode_records,
 )
+from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs
 

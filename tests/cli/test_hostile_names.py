@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 import streamrec
-from streamrec import CorruptRecordError, FeatureError, NotFoundError, ShardInfo, StreamrecError
+from streamrec import CorruptRecordError, FeatureError, NotFoundError, StreamrecError
+from streamrec.shards import ShardInfo
 from tests.cli.conftest import Done, run
 
 Call = Callable[..., Done]
@@ -166,7 +167,7 @@ def test_text_of_all_scripts_is_shown_as_it_is(tmp_path: Path, called: Call) -> 
         CorruptRecordError(f"broken {EVIL}\n", f"/tmp/{EVIL}\n", 1, 2),
         NotFoundError(f"the store said {EVIL}\n", f"s3://{EVIL}\n"),
         FeatureError(f"{EVIL}\n", f"{EVIL}\n", 1, f"{EVIL}\n"),
-        streamrec.Loss(EVIL, 0, 1, f"{EVIL}\n", 0),
+        streamrec.tfrecord.Loss(EVIL, 0, 1, f"{EVIL}\n", 0),
         ShardInfo(EVIL, 1, 2, 3, 4),
         streamrec.TFRecordDataset(f"{EVIL}\n").map(len).batch(2),
         streamrec.FixedLenFeature([], "string", EVIL.encode()),

@@ -141,19 +141,19 @@ async def test_async_iteration_resumes_too(files: list[str]) -> None:
 def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
     state = TFRecordDataset(files).batch(4).iterate().state_dict()
     with pytest.raises(
-        streamrec.PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
+        streamrec.errors.PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
     ):
         TFRecordDataset(files).batch(5).iterate(state)
     ahead = TFRecordDataset(files).batch(4).prefetch(1).iterate().state_dict()
     assert list(TFRecordDataset(files).batch(4).prefetch(buffer_bytes=2 << 20).iterate(ahead)), (
         "how far it runs ahead is free"
     )
-    with pytest.raises(streamrec.PositionMismatchError, match="had Prefetch"):
+    with pytest.raises(streamrec.errors.PositionMismatchError, match="had Prefetch"):
         TFRecordDataset(files).batch(4).iterate(ahead)
-    with pytest.raises(streamrec.PositionMismatchError, match="there is nothing"):
+    with pytest.raises(streamrec.errors.PositionMismatchError, match="there is nothing"):
         TFRecordDataset(files).iterate(state)
     with pytest.raises(
-        streamrec.PositionMismatchError,
+        streamrec.errors.PositionMismatchError,
         match=r"has format 99, and .* reads format 2: update",
     ):
         TFRecordDataset(files).batch(4).iterate({"format": 99})
@@ -177,7 +177,7 @@ def test_an_error_arrives_once(files: list[str]) -> None:
     assert [next(iterator) for _ in ALL] == ALL
     with pytest.raises(streamrec.NotFoundError):
         next(iterator)
-    with pytest.raises(streamrec.ClosedError, match=r"cannot go on behind .*NotFoundError: /none"):
+    with pytest.raises(streamrec.errors.ClosedError, match=r"cannot go on behind .*NotFoundError: /none"):
         next(iterator)
 
 
@@ -232,7 +232,7 @@ def test_a_consumer_that_leaves_ends_the_run(files: list[str]) -> None:
         break
     with TFRecordDataset(files).repeat().iterate() as elements:
         assert next(elements) == ALL[0]
-    with pytest.raises(streamrec.ClosedError):
+    with pytest.raises(streamrec.errors.ClosedError):
         next(elements)
 
 
@@ -243,7 +243,7 @@ async def test_an_async_consumer_that_leaves_ends_the_run(files: list[str]) -> N
     assert await anext(elements) == ALL[0]
     await elements.aclose()
     await elements.aclose()
-    with pytest.raises(streamrec.ClosedError):
+    with pytest.raises(streamrec.errors.ClosedError):
         await anext(elements)
     await anyio.wait_all_tasks_blocked()
     assert [task for task in asyncio.all_tasks() if task.get_name() == "streamrec"] == []

@@ -13,7 +13,8 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from streamrec import Dataset, PositionMismatchError, TFRecordDataset, encode_records
+from streamrec import Dataset, TFRecordDataset, encode_records
+from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.engine.states import FORMAT
 
 STATES = Path(__file__).parent / "states"

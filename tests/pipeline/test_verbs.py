@@ -10,21 +10,18 @@ import pytest
 
 import streamrec
 from streamrec import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
     Dataset,
     FixedLenFeature,
     FixedLenSequenceFeature,
     Frames,
     RaggedFeature,
-    RaggedTensorSpec,
-    SparseTensorSpec,
     TensorSpec,
     TFRecordDataset,
     VarLenFeature,
     encode_example,
     encode_records,
 )
+from streamrec.pipeline import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, RaggedTensorSpec, SparseTensorSpec
 from streamrec.pipeline.elements.chunk import weigh
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
@@ -342,12 +339,12 @@ def test_save_and_load(tmp_path: Path, records: Dataset[bytes]) -> None:
     loaded: Dataset[Any] = Dataset.load(path)
     assert list(map(plain, loaded)) == list(map(plain, pairs))
     assert_resumes_everywhere(loaded.unbatch())
-    with pytest.raises(streamrec.AlreadyExistsError):
+    with pytest.raises(streamrec.errors.AlreadyExistsError):
         numbers.save(path)
     with pytest.raises(streamrec.NotFoundError, match=r"no file that save\(\) wrote"):
         list(Dataset.load(str(tmp_path / "nothing")))
     (tmp_path / "else").write_bytes(encode_records([encode_example({"a": 1})]))
-    with pytest.raises(streamrec.CacheError, match=r"nothing that save\(\) wrote"):
+    with pytest.raises(streamrec.errors.CacheError, match=r"nothing that save\(\) wrote"):
         list(Dataset.load(str(tmp_path / "else")))
     with pytest.raises(ValueError, match="has no end"):
         numbers.repeat().save(path)

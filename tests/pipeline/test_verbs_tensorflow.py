@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, RaggedTensorSpec, SparseTensorSpec, TensorSpec
+from streamrec import Dataset, TensorSpec
+from streamrec.pipeline import RaggedTensorSpec, SparseTensorSpec
 from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
@@ -26,7 +27,7 @@ def plain(element: Any) -> Any:
 def assert_same(ours: Any, theirs: Any) -> None:
     both = ours.cardinality(), int(theirs.cardinality())
     assert list(map(plain, ours.as_numpy_iterator())) == list(map(plain, theirs.as_numpy_iterator()))
-    assert streamrec.UNKNOWN_CARDINALITY in (*both, 0) or both[0] == both[1]
+    assert streamrec.pipeline.UNKNOWN_CARDINALITY in (*both, 0) or both[0] == both[1]
 
 
 counts = st.integers(0, 30)
@@ -195,5 +196,5 @@ def test_specs_of_parsed_examples() -> None:
 
 
 def test_numbers_are_tensorflows() -> None:
-    assert streamrec.INFINITE_CARDINALITY == tf.data.INFINITE_CARDINALITY
-    assert streamrec.UNKNOWN_CARDINALITY == tf.data.UNKNOWN_CARDINALITY
+    assert streamrec.pipeline.INFINITE_CARDINALITY == tf.data.INFINITE_CARDINALITY
+    assert streamrec.pipeline.UNKNOWN_CARDINALITY == tf.data.UNKNOWN_CARDINALITY

@@ -18,15 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import (
-    Dataset,
-    FeatureError,
-    FixedLenFeature,
-    RaggedFeature,
-    TFRecordDataset,
-    VarLenFeature,
-    WriteProgress,
-)
+from streamrec import Dataset, FeatureError, FixedLenFeature, RaggedFeature, TFRecordDataset, VarLenFeature
+from streamrec.pipeline import WriteProgress
 from streamrec.shards.shard_set import Contiguous, Dealt
 from tests.example.compare import assert_same_columns
 from tests.servers.real import Store
@@ -202,7 +195,7 @@ def test_arguments_are_checked(place: str) -> None:
 
 def test_nothing_is_replaced_where_that_is_not_wanted(place: str) -> None:
     records().write_sync(f"{place}/1")
-    with pytest.raises(streamrec.AlreadyExistsError):
+    with pytest.raises(streamrec.errors.AlreadyExistsError):
         Dataset.from_tensor_slices([b"new"] * 4).write_sync(f"{place}/{{shard}}", num_shards=3, overwrite=False)
     assert read(f"{place}/1") == RECORDS
 
@@ -263,7 +256,7 @@ async def test_seaweedfs(s3_store: Store) -> None:
     assert (await streamrec.verify(f"{url}/m.json", **stored)).ok
     found = [record async for record in TFRecordDataset(f"{url}/[0-9]", num_parallel_reads=3, **stored)]
     assert found == [bytes([n]) * 700_000 for n in range(60)]
-    with pytest.raises(streamrec.AlreadyExistsError):
+    with pytest.raises(streamrec.errors.AlreadyExistsError):
         await large.write(f"{url}/{{shard}}", num_shards=4, overwrite=False, **stored)
     fs = fsspec.filesystem("s3", **s3_store.options, use_listings_cache=False)
     assert len(fs.find(url)) == 4

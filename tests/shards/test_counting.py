@@ -7,16 +7,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from streamrec import (
-    ManifestError,
-    ShardWriter,
-    TruncatedShardError,
-    encode_records,
-    verify,
-    verify_sync,
-    write_manifest,
-    write_manifest_sync,
-)
+from streamrec import ShardWriter, encode_records, verify, verify_sync, write_manifest, write_manifest_sync
+from streamrec.errors import ManifestError, TruncatedShardError
 from streamrec.shards.manifest import MARK_BYTES, Manifest
 
 RECORDS = [b"record %d" % number for number in range(100)]

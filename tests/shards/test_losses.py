@@ -6,8 +6,9 @@ import logging
 import pytest
 
 import streamrec
-from streamrec import Loss, encode_records
+from streamrec import encode_records
 from streamrec.shards.reader import KEPT, LOGGED
+from streamrec.tfrecord import Loss
 from tests.effort import few
 from tests.shards.test_reader import place, put, read
 from tests.tfrecord.damage import random_case, starts_of
@@ -97,7 +98,7 @@ async def test_a_compressed_stream_that_breaks_loses_the_rest(place: str, on_err
     assert len(found) > 1_000
     assert last.nbytes is None
     for other in ("raise", "skip_record"):
-        with pytest.raises((streamrec.CorruptRecordError, streamrec.TruncatedShardError)):
+        with pytest.raises((streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)):
             await read(url, on_error=other)
 
 
@@ -108,7 +109,7 @@ async def test_an_end_within_a_record(place: str) -> None:
             assert [record async for record in shard] == RECORDS[:-1]
             (loss,) = shard.losses
         assert (loss.offset, loss.nbytes) == (STARTS[-2], len(RECORDS[-1]) + 13)
-    with pytest.raises(streamrec.TruncatedShardError):
+    with pytest.raises(streamrec.errors.TruncatedShardError):
         await read(url, on_error="skip_record")
 
 

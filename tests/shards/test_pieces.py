@@ -165,7 +165,7 @@ async def test_what_follows_damage_comes_once(place: str) -> None:
         found = await pieces(url, cuts, on_error="resync")
         assert found == case.survivors, (seed, cuts)
         if b"".join(map(encode_record, case.survivors)) != case.data:
-            with pytest.raises((streamrec.CorruptRecordError, streamrec.TruncatedShardError)):
+            with pytest.raises((streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)):
                 await pieces(url, cuts)
 
 

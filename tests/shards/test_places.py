@@ -14,7 +14,6 @@ from google.oauth2.credentials import Credentials
 
 import streamrec
 from streamrec import (
-    ManifestError,
     RecordSource,
     RetryPolicy,
     ShardWriter,
@@ -24,6 +23,7 @@ from streamrec import (
     encode_records,
     verify_sync,
 )
+from streamrec.errors import ManifestError
 from streamrec.shards.places import absolute, portable, relative
 from streamrec.storage import Storages
 from tests.servers.real import Store

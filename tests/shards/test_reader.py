@@ -178,7 +178,7 @@ async def test_a_cut_shard_gives_all_whole_records_first(place: str, kind: str) 
     data = gzip.compress(data) if kind else data
     url = put(f"{place}/x", data[: len(data) // 2])
     found: list[bytes] = []
-    with pytest.raises(streamrec.TruncatedShardError) as caught:
+    with pytest.raises(streamrec.errors.TruncatedShardError) as caught:
         async with streamrec.open_shard(url) as shard:
             async for record in shard:
                 found.append(record)
@@ -209,7 +209,7 @@ async def test_reading_a_closed_shard_is_an_error(place: str) -> None:
     url = put(f"{place}/x", encode_records(RECORDS))
     async with streamrec.open_shard(url) as shard:
         pass
-    with pytest.raises(streamrec.ClosedError, match="open it again"):
+    with pytest.raises(streamrec.errors.ClosedError, match="open it again"):
         await shard.read()
 
 
@@ -221,7 +221,7 @@ async def test_cancelled_reading_closes_the_shard(place: str) -> None:
             scope.cancel()
             await anyio.lowlevel.checkpoint()
     assert scope.cancelled_caught
-    with pytest.raises(streamrec.ClosedError):
+    with pytest.raises(streamrec.errors.ClosedError):
         await shard.read()
 
 
@@ -235,7 +235,7 @@ async def test_a_file_that_is_changed_in_place_is_not_damaged(tmp_path: Path, on
     path.write_bytes(gzip.compress(data, 1) if ending else data)
     found: list[bytes] = []
     async with streamrec.open_shard(path, on_error=on_error, block_bytes=50_000) as shard:
-        with pytest.raises(streamrec.ObjectChangedError) as caught:
+        with pytest.raises(streamrec.errors.ObjectChangedError) as caught:
             async for frames in shard.frames():
                 found.extend(frames)
                 if len(found) == len(frames):
@@ -254,7 +254,7 @@ async def test_a_file_that_is_cut_off_is_noticed(tmp_path: Path) -> None:
     async with streamrec.open_shard(url, block_bytes=10_000) as shard:
         first = await shard.read()
         os.truncate(url, 20_000)
-        with pytest.raises(streamrec.ObjectChangedError) as caught:
+        with pytest.raises(streamrec.errors.ObjectChangedError) as caught:
             while await shard.read():
                 pass
     assert first is not None
@@ -322,7 +322,7 @@ async def test_a_length_that_leads_beyond_the_shard_is_damage(place: str, compre
     """Good records before it are returned, and no memory is allocated for it."""
     url = put(f"{place}/hostile", compress(encode_records([b"good"]) + hostile(length)))
     found = []
-    damage = (streamrec.CorruptRecordError, streamrec.TruncatedShardError)
+    damage = (streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)
     with pytest.raises(damage, match=f"{length:,} bytes long, more than any|ends after 112 of at least") as caught:
         async with streamrec.open_shard(url) as shard:
             async for record in shard:

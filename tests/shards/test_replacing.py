@@ -94,7 +94,7 @@ async def test_two_writers_at_the_same_time_do_not_mix(request: pytest.FixtureRe
             for record in records:
                 await writer.write(bytes([record]))
         for writer in (first, second):
-            with pytest.raises(streamrec.ObjectChangedError, match="another writer writes this object"):
+            with pytest.raises(streamrec.errors.ObjectChangedError, match="another writer writes this object"):
                 await writer.close()
         assert await place.snapshot() == old
 

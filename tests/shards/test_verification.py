@@ -8,7 +8,9 @@ import fsspec
 import pytest
 
 import streamrec
-from streamrec import ManifestError, NotFoundError, ShardWriter, VerifyProblem, VerifyReport
+from streamrec import NotFoundError, ShardWriter
+from streamrec.errors import ManifestError
+from streamrec.shards import VerifyProblem, VerifyReport
 from streamrec.storage import Storages
 from tests.servers.real import Store
 from tests.storage.faultproxy import Fault, FaultProxy
@@ -22,7 +24,7 @@ def place() -> Iterator[str]:
     fsspec.filesystem("memory").store.clear()
 
 
-async def write(place: str, compression: str = "", **options: Any) -> list[streamrec.ShardInfo]:
+async def write(place: str, compression: str = "", **options: Any) -> list[streamrec.shards.ShardInfo]:
     async with ShardWriter(
         f"{place}/train-{{shard:03d}}", compression, max_shard_records=4000, manifest=f"{place}/m.json", **options
     ) as writer:
@@ -131,7 +133,7 @@ def test_in_sync_code(place: str) -> None:
         streamrec.verify_sync(f"{place}/m.json")
     streamrec.TFRecordWriter(f"{place}/x").close()
     manifest = streamrec.shards.Manifest(
-        f"{place}/m.json", f"{place}/x", "", (streamrec.ShardInfo(f"{place}/x", 0, 0, 0),)
+        f"{place}/m.json", f"{place}/x", "", (streamrec.shards.ShardInfo(f"{place}/x", 0, 0, 0),)
     )
     fsspec.filesystem("memory").pipe_file(manifest.path, manifest.to_json())
     assert streamrec.verify_sync(manifest.path) == VerifyReport(manifest.path, 1, 0, ())
@@ -164,7 +166,7 @@ async def test_a_store_that_is_down_is_an_error_and_not_a_report(s3_store: Store
     async with FaultProxy(s3_store.endpoint) as proxy:
         down = Fault(answer=b"HTTP/1.1 403 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         proxy.choose = lambda request: down if "train-003" in request.path else None
-        with pytest.raises(streamrec.PermissionDeniedError) as caught:
+        with pytest.raises(streamrec.errors.PermissionDeniedError) as caught:
             await look(place, storage_options={**s3_store.options, "endpoint_url": proxy.url})
     assert caught.value.path == f"{place}/train-003"
     async with Storages(s3_store.options) as storages:

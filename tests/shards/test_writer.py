@@ -44,7 +44,7 @@ async def test_one_shard(place: str) -> None:
         assert names(place) in ([], [name for name in names(place) if name != "x.tfrecord"])
     assert names(place) == ["x.tfrecord"]
     data = encode_records(RECORDS)
-    assert writer.shards == [streamrec.ShardInfo(f"{place}/x.tfrecord", len(RECORDS), len(data), crc32c(data))]
+    assert writer.shards == [streamrec.shards.ShardInfo(f"{place}/x.tfrecord", len(RECORDS), len(data), crc32c(data))]
     with fsspec.open(f"{place}/x.tfrecord", "rb") as file:
         assert file.read() == data
 
@@ -132,14 +132,14 @@ async def test_writing_after_closing_is_an_error(place: str) -> None:
     async with ShardWriter(f"{place}/x") as writer:
         pass
     await writer.close()
-    with pytest.raises(streamrec.ClosedError, match="nothing more can be written"):
+    with pytest.raises(streamrec.errors.ClosedError, match="nothing more can be written"):
         await writer.write(b"late")
 
 
 async def test_without_overwriting(place: str) -> None:
     async with ShardWriter(f"{place}/x-{{shard}}", max_shard_records=10, overwrite=False) as writer:
         await writer.write_batch(RECORDS[:25])
-    with pytest.raises(streamrec.AlreadyExistsError) as caught:
+    with pytest.raises(streamrec.errors.AlreadyExistsError) as caught:
         async with ShardWriter(f"{place}/x-{{shard}}", max_shard_records=10, overwrite=False) as writer:
             await writer.write_batch(RECORDS[10:25])
     assert caught.value.path == f"{place}/x-0"
@@ -149,7 +149,7 @@ async def test_without_overwriting(place: str) -> None:
 
 async def test_a_manifest_is_not_overwritten_either(place: str) -> None:
     fsspec.filesystem("memory" if "://" in place else "file").pipe_file(f"{place}/m.json", b"other")
-    with pytest.raises(streamrec.AlreadyExistsError, match=r"m\.json"):
+    with pytest.raises(streamrec.errors.AlreadyExistsError, match=r"m\.json"):
         async with ShardWriter(f"{place}/x", overwrite=False, manifest=f"{place}/m.json") as writer:
             await writer.write(b"record")
     assert names(place) == ["m.json", "x"]
@@ -157,7 +157,7 @@ async def test_a_manifest_is_not_overwritten_either(place: str) -> None:
 
 async def test_what_is_not_overwritten_where_that_cannot_be_promised(tmp_path: Path) -> None:
     own = DirFileSystem(path=str(tmp_path), fs=LocalFileSystem())
-    with pytest.raises(streamrec.UnsupportedOperationError, match="overwrite=True"):
+    with pytest.raises(streamrec.errors.UnsupportedOperationError, match="overwrite=True"):
         async with ShardWriter("/x", overwrite=False, filesystem=own) as writer:
             await writer.write(b"record")
     assert names(str(tmp_path)) == []
@@ -169,7 +169,7 @@ def test_the_synchronous_writer_without_overwriting(place: str) -> None:
             with TFRecordWriter(f"{place}/x", overwrite=False) as writer:
                 writer.write(b"first" if first else b"second")
             assert first
-        except streamrec.AlreadyExistsError:
+        except streamrec.errors.AlreadyExistsError:
             assert not first
     assert list(streamrec.TFRecordDataset(f"{place}/x")) == [b"first"]
 
@@ -189,7 +189,7 @@ def test_the_synchronous_writer(place: str, kind: str | None, threads: int | Non
             if index == 7:
                 writer.flush()
     assert list(streamrec.TFRecordDataset(f"{place}/x")) == RECORDS
-    with pytest.raises(streamrec.ClosedError):
+    with pytest.raises(streamrec.errors.ClosedError):
         writer.write(b"late")
 
 
@@ -220,12 +220,12 @@ async def test_a_writer_that_was_not_entered_takes_nothing(
     tmp_path: Path, use: Callable[[ShardWriter], Awaitable[None]]
 ) -> None:
     writer = ShardWriter(f"{tmp_path}/x-{{shard}}", max_shard_records=10)
-    with pytest.raises(streamrec.ClosedError, match="is not open yet: write within its own `async with` block"):
+    with pytest.raises(streamrec.errors.ClosedError, match="is not open yet: write within its own `async with` block"):
         await use(writer)
     assert names(str(tmp_path)) == []
     async with writer:
         await writer.write(b"y")
-    with pytest.raises(streamrec.ClosedError, match="was closed"):
+    with pytest.raises(streamrec.errors.ClosedError, match="was closed"):
         await writer.__aenter__()
     assert await read(f"{tmp_path}/x-0") == [b"y"]
 
@@ -239,7 +239,7 @@ def child(use):
         return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
     try:
         use()
-    except streamrec.ClosedError as error:
+    except streamrec.errors.ClosedError as error:
         os._exit(3 if "forked this one" in str(error) else 4)
     os._exit(0)
 
@@ -277,7 +277,7 @@ def test_a_forked_process_cannot_write_to_its_parents_shard(tmp_path: Path) -> N
 async def test_a_writer_is_entered_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with streamrec.ShardWriter(tmp_path / "x") as writer:
         await writer.write(b"1")
-        with pytest.raises(streamrec.ClosedError, match="is open already: enter it once"):
+        with pytest.raises(streamrec.errors.ClosedError, match="is open already: enter it once"):
             async with writer:
                 pass
     del writer

@@ -21,13 +21,11 @@ from streamrec import (
     Dataset,
     FixedLenFeature,
     NotFoundError,
-    PermissionDeniedError,
     RecordSource,
     ShardWriter,
     StorageError,
     TFRecordDataset,
     TFRecordWriter,
-    UnsupportedOperationError,
     encode_example,
     matching_files,
     verify_sync,
@@ -35,6 +33,7 @@ from streamrec import (
     write_manifest_sync,
 )
 from streamrec.cli import program
+from streamrec.errors import PermissionDeniedError, UnsupportedOperationError
 from streamrec.tfrecord import encode_records
 from tests.servers.real import Store, sftp
 

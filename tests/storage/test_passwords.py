@@ -6,17 +6,10 @@ from typing import Any
 
 import pytest
 
-from streamrec import (
-    Dataset,
-    Loss,
-    ManifestError,
-    NotFoundError,
-    ShardInfo,
-    StreamrecError,
-    TFRecordDataset,
-    TFRecordWriter,
-    TruncatedShardError,
-)
+from streamrec import Dataset, NotFoundError, StreamrecError, TFRecordDataset, TFRecordWriter
+from streamrec.errors import ManifestError, TruncatedShardError
+from streamrec.shards import ShardInfo
+from streamrec.tfrecord import Loss
 
 URL = "sftp://user:se:cr@et@host:22/a.tfrecord"
 SHOWN = "sftp://user:***@host:22/a.tfrecord"

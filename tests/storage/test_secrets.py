@@ -135,16 +135,21 @@ def test_no_repr_state_metric_or_trace_shows_a_secret(
             metrics = generate_latest(registry).decode() + str(reader.get_metrics_data())
         several = TFRecordDataset([url, *(f"{url}{number}" for number in range(9))])
         told: list[Any] = [dataset, several, Dataset.list_files(url), dataset.cache(url), state, stats, dataset.chain]
-        told += [dataset.fingerprint(), several.fingerprint(), streamrec.ShardInfo(url, 1, 2, 3, 4), json.dumps(state)]
-        told += [str(stats), dataset._repr_html_(), streamrec.Loss(url, 1, 2, "broken", 3)]
-        told += [metrics, (tmp_path / "trace").read_text(), *capsys.readouterr()]
+        told += [dataset.fingerprint(), several.fingerprint(), json.dumps(state)]
+        told += [streamrec.shards.ShardInfo(url, 1, 2, 3, 4), str(stats), dataset._repr_html_()]
+        told += [
+            streamrec.tfrecord.Loss(url, 1, 2, "broken", 3),
+            metrics,
+            (tmp_path / "trace").read_text(),
+            *capsys.readouterr(),
+        ]
         for text in (show(each) for each in told for show in (repr, str)):
             assert CANARY not in text, (url, text[max(0, text.find(CANARY) - 200) :][:300])
 
 
 def test_states_tell_urls_apart_that_differ_in_what_is_masked() -> None:
     state = TFRecordDataset("http://127.0.0.1:1/a?object=1").iterate().state_dict()
-    with pytest.raises(streamrec.PositionMismatchError):
+    with pytest.raises(streamrec.errors.PositionMismatchError):
         TFRecordDataset("http://127.0.0.1:1/a?object=2").iterate(state)
     signed = TFRecordDataset("http://127.0.0.1:1/a?object=1&sig=1").iterate().state_dict()
     TFRecordDataset("http://127.0.0.1:1/a?object=1&sig=2").iterate(signed).close()

@@ -13,14 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import (
-    CorruptRecordError,
-    Framer,
-    MissingExtraError,
-    TFRecordOptions,
-    TruncatedShardError,
-    encode_records,
-)
+from streamrec import CorruptRecordError, Framer, TFRecordOptions, encode_records
+from streamrec.errors import MissingExtraError, TruncatedShardError
 from streamrec.tfrecord import CompressionType, Deflater, Inflater, compression, detect_compression
 from tests.effort import thorough
 

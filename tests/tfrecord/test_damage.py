@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec import CorruptRecordError, Framer, TruncatedShardError, encode_record, encode_records
+from streamrec import CorruptRecordError, Framer, encode_record, encode_records
+from streamrec.errors import TruncatedShardError
 from streamrec.tfrecord import Loss
 from streamrec.tfrecord.recovery import WINDOW
 from tests.effort import few

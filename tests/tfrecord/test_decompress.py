@@ -22,7 +22,7 @@ def test_each_string_by_itself(kind: str, compress: object) -> None:
 
 
 def test_damage_is_told() -> None:
-    with pytest.raises(streamrec.TruncatedShardError):
+    with pytest.raises(streamrec.errors.TruncatedShardError):
         decode_compressed(gzip.compress(TEXT)[:-9], "GZIP")
     with pytest.raises(streamrec.CorruptRecordError):
         decode_compressed(b"no gzip at all", "GZIP")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import CorruptRecordError, Framer, TruncatedShardError, encode_record, encode_records
+from streamrec import CorruptRecordError, Framer, encode_record, encode_records
+from streamrec.errors import TruncatedShardError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDS = [b"", b"a", b"cat", b"x" * 11, b"\0" * 300, b"last"]

@@ -17,6 +17,7 @@ from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_matching
 from streamrec.html import png
+from streamrec.shards import ShardInfo
 from streamrec.storage import Replacement
 
 EXAMPLES: Final = 1000
@@ -51,7 +52,7 @@ def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: M
         print_line(f"  streamrec {name}{again} {shlex.quote(source)}")
 
 
-async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[streamrec.ShardInfo]:
+async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[ShardInfo]:
     pattern, manifest = f"{folder}train-{{shard:05d}}.tfrecord", f"{folder}manifest.json"
     writer = streamrec.ShardWriter(
         pattern, max_shard_records=SHARD_EXAMPLES, manifest=manifest, storage_options=storage_options

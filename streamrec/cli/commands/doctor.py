@@ -22,7 +22,7 @@ import anyio
 import click
 from fsspec.core import url_to_fs
 
-from streamrec import AlreadyExistsError, NotFoundError, ObjectChangedError, StreamrecError, UnsupportedOperationError
+from streamrec import NotFoundError, StreamrecError
 from streamrec.cli import options
 from streamrec.cli.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
 from streamrec.cli.measuring import measure
@@ -32,6 +32,7 @@ from streamrec.cli.reading import run
 from streamrec.cli.sources import Found, directory_of, find, storages_for
 from streamrec.cli.writing import remove_all, temporary_objects
 from streamrec.display import display_name, mask_values
+from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
 from streamrec.storage import Storages, is_temporary, secured_of
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}

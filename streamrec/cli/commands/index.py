@@ -19,7 +19,7 @@ from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.sources import find_records, storages_for
 from streamrec.cli.writing import refuse_existing, temporary_objects
-from streamrec.shards import IndexReader, open_index
+from streamrec.shards import IndexReader, join_index, open_index
 from streamrec.storage import Storages
 
 ENDING = ".index"
@@ -127,14 +127,14 @@ class Wanted:
     overwrite: bool
 
 
-async def build(wanted: Wanted, ray_address: str | None, storage_options: Mapping[str, Any]) -> streamrec.Index:
+async def build(wanted: Wanted, ray_address: str | None, storage_options: Mapping[str, Any]) -> streamrec.shards.Index:
     """Writes an index."""
     target = wanted.index if wanted.part is None else streamrec.shards.part_of(wanted.index, *wanted.part)
     async with storages_for(storage_options) as storages:
         if not wanted.overwrite:
             await refuse_existing(storages, [target])
         if wanted.join:
-            return await streamrec.join_index(list(wanted.sources), wanted.index, storage_options=storage_options)
+            return await join_index(list(wanted.sources), wanted.index, storage_options=storage_options)
         shards = await find_records(storages, wanted.sources or [wanted.index], wanted.shard_root)
     paths = [shard.path for shard in shards]
     if ray_address is not None:
@@ -151,7 +151,7 @@ async def build(wanted: Wanted, ray_address: str | None, storage_options: Mappin
         )
 
 
-async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.Index:
+async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.shards.Index:
     """Writes an index in parts, on a cluster, and joins them."""
     count = min(len(paths), PARTS)
     names = [streamrec.shards.part_of(wanted.index, number, count) for number in range(count)]
@@ -160,7 +160,7 @@ async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mappin
     async with temporary_objects(storage_options) as parts:
         parts += names
         written = await map_on(partial(write_part, paths, wanted, count, storage_options), range(count))
-        return await streamrec.join_index(written, wanted.index, storage_options=storage_options)
+        return await join_index(written, wanted.index, storage_options=storage_options)
 
 
 def write_part(
@@ -199,7 +199,7 @@ class Difference:
     how: str
 
 
-async def differs(storages: Storages, shard: streamrec.ShardInfo) -> Difference | None:
+async def differs(storages: Storages, shard: streamrec.shards.ShardInfo) -> Difference | None:
     try:
         about = await (await storages.at(shard.path)).stat(shard.path)
     except streamrec.NotFoundError:

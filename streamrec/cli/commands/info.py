@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from streamrec import FeatureSummary
 from streamrec.cli import options
 from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
 from streamrec.cli.reading import (
@@ -22,6 +21,7 @@ from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
 from streamrec.cli.rendering import print_table
 from streamrec.cli.sources import Found, check_present, find, find_records, storages_for
+from streamrec.example import FeatureSummary
 
 COUNTED_BYTES = 256 << 20
 """Data sets up to this size are counted; of larger ones the number is worked out from the sample."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import click
 
-from streamrec import Frames, ShardInfo, ShardWriter
+from streamrec import Frames, ShardWriter
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
@@ -35,7 +35,7 @@ from streamrec.cli.writing import (
 )
 from streamrec.display import display_name
 from streamrec.pipeline import read_portions
-from streamrec.shards import Expected, assign_records, list_numbered, shard_path
+from streamrec.shards import Expected, ShardInfo, assign_records, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages
 
 COMPRESSED_BY: Final = 4

@@ -32,7 +32,7 @@ class Verdict:
         scans: What each shard that was read holds.
     """
 
-    reports: tuple[streamrec.VerifyReport, ...]
+    reports: tuple[streamrec.shards.VerifyReport, ...]
     scans: tuple[Scan, ...]
 
     @property
@@ -193,7 +193,7 @@ class Scan:
 
     path: str
     records: int
-    losses: tuple[streamrec.Loss, ...]
+    losses: tuple[streamrec.tfrecord.Loss, ...]
     damages: int
     lost_bytes: int
     copy: str | None
@@ -242,7 +242,7 @@ async def scan(
     return Scan(shard.path, reader.place.record, tuple(reader.losses), reader.skipped, lost_bytes, copy)
 
 
-async def copy_long_records(reader: streamrec.ShardReader, writer: streamrec.ShardWriter) -> None:
+async def copy_long_records(reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter) -> None:
     """Copies the records that were checked and not held in memory: reads their bytes again, piece by piece."""
     for record in reader.take_long_records():
         frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)

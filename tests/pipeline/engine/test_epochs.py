@@ -249,7 +249,7 @@ def test_an_endless_repeat_of_nothing_says_so_and_can_be_left(caplog: pytest.Log
 
     thread = threading.Thread(target=leave)
     thread.start()
-    with pytest.raises(streamrec.ClosedError):
+    with pytest.raises(streamrec.errors.ClosedError):
         next(iterator)
     thread.join()
     assert "100 epochs in a row had no element" in caplog.text

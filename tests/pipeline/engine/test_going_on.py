@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from streamrec import (
-    ClosedError,
     CorruptRecordError,
     Dataset,
     FeatureError,
@@ -22,6 +21,7 @@ from streamrec import (
     TFRecordDataset,
     encode_records,
 )
+from streamrec.errors import ClosedError
 from streamrec.example import encode_example
 from tests.pipeline.small_shards import SHARDS
 

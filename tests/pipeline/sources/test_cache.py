@@ -20,7 +20,8 @@ from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from streamrec import CacheError, Dataset, Frames, TFRecordDataset, encode_records
+from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.errors import CacheError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.description import Chain, RunContext, Source

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamrec import Dataset, Frames, ObjectChangedError, TFRecordDataset, encode_records
+from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.errors import ObjectChangedError
 
 
 def rewrite(path: Path) -> None:

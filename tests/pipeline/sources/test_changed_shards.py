@@ -12,14 +12,8 @@ import fsspec
 import pytest
 
 import streamrec
-from streamrec import (
-    ManifestError,
-    ObjectChangedError,
-    PositionMismatchError,
-    StreamrecError,
-    TFRecordDataset,
-    encode_records,
-)
+from streamrec import StreamrecError, TFRecordDataset, encode_records
+from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.shards import Manifest
 from tests.servers.real import Store
 from tests.shards.test_places import put

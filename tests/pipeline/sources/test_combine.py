@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.session import StoreOptions, session
 from streamrec.tfrecord import Scattered
@@ -196,12 +197,10 @@ def test_other_names_are_refused(folder: str) -> None:
     next(elements)
     state = elements.state_dict()
     (Path(folder) / "s-1").rename(Path(folder) / "t-1")
-    with pytest.raises(
-        streamrec.PositionMismatchError, match=r"there were 5, now there are 5; the next one was .*s-1, "
-    ):
+    with pytest.raises(PositionMismatchError, match=r"there were 5, now there are 5; the next one was .*s-1, "):
         list(Dataset.list_files(f"{folder}/*").iterate(state))
     (Path(folder) / "t-2").write_bytes(b"")
-    with pytest.raises(streamrec.PositionMismatchError, match="there were 5, now there are 6"):
+    with pytest.raises(PositionMismatchError, match="there were 5, now there are 6"):
         list(Dataset.list_files(f"{folder}/*").iterate(state))
 
 
@@ -217,14 +216,14 @@ def test_another_function_or_fewer_elements_are_refused(folder: str) -> None:
     state = json.loads(json.dumps(elements.state_dict()))
     elements.close()
     kinds[0] = lambda name: small_blocks(name).skip(1)
-    with pytest.raises(streamrec.PositionMismatchError, match=r"flexible makes another dataset of element 0 .*Skip"):
+    with pytest.raises(PositionMismatchError, match=r"flexible makes another dataset of element 0 .*Skip"):
         list(dataset.iterate(state))
     cut = Dataset.range(5).filter(lambda n: n < len(kinds) * 3).flat_map(Dataset.range)
     kinds *= 2
     elements = cut.iterate()
     state = [elements.state_dict() for _ in elements][-1]
     kinds.pop()
-    with pytest.raises(streamrec.PositionMismatchError, match=r"its input ends before element 4, .* 5 were in use"):
+    with pytest.raises(PositionMismatchError, match=r"its input ends before element 4, .* 5 were in use"):
         list(cut.iterate(state))
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Loss, TFRecordDataset
+from streamrec import TFRecordDataset
+from streamrec.tfrecord import Loss
 from tests.pipeline.test_dataset import collect, plain
 from tests.tfrecord.damage import Edit, damaged, records_of, starts_of
 

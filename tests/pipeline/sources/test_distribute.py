@@ -17,15 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import (
-    Dataset,
-    ManifestError,
-    TFRecordDataset,
-    TFRecordWriter,
-    encode_records,
-    write_index_sync,
-    write_manifest_sync,
-)
+from streamrec import Dataset, TFRecordDataset, TFRecordWriter, encode_records, write_index_sync, write_manifest_sync
+from streamrec.errors import ManifestError
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
 from tests.effort import draws
 from tests.pipeline.distributed_shards import all_records, folder_of, of, record

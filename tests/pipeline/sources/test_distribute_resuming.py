@@ -9,7 +9,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from streamrec import CacheError, Dataset, PositionMismatchError, TFRecordDataset, encode_records
+from streamrec import Dataset, TFRecordDataset, encode_records
+from streamrec.errors import CacheError, PositionMismatchError
 from tests.pipeline.distributed_shards import folder_of, of
 from tests.servers.resuming import assert_resumes_everywhere
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import ClosedError, Dataset, Frames, PositionMismatchError, bridge
+from streamrec import Dataset, Frames, bridge
+from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.run import started
 from streamrec.pipeline.telemetry.meters import Telemetry

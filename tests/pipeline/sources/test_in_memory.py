@@ -106,7 +106,7 @@ def test_slices_of_other_values_are_another_dataset() -> None:
     assert dataset == Dataset.from_tensor_slices({"x": [1, 2], "y": [b"a", b"b"]})
     state = dataset.iterate().state_dict()
     for other in ({"x": [1, 3], "y": [b"a", b"b"]}, {"x": [1, 2], "y": [b"ab", b""]}, {"y": [1, 2], "x": [b"a", b"b"]}):
-        with pytest.raises(streamrec.PositionMismatchError, match="had Slices"):
+        with pytest.raises(streamrec.errors.PositionMismatchError, match="had Slices"):
             Dataset.from_tensor_slices(other).iterate(state)
 
 

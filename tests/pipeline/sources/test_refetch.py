@@ -10,15 +10,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from streamrec import (
-    CorruptRecordError,
-    Dataset,
-    ObjectChangedError,
-    PositionMismatchError,
-    TFRecordDataset,
-    TFRecordWriter,
-    encode_records,
-)
+from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec.errors import ObjectChangedError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_of
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.shards import byte_runs

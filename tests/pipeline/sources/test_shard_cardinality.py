@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from streamrec import UNKNOWN_CARDINALITY, Dataset, NotFoundError, TFRecordDataset
+from streamrec import Dataset, NotFoundError, TFRecordDataset
+from streamrec.pipeline import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from tests.pipeline.distributed_shards import folder_of, of
 from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered

@@ -11,16 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import (
-    Dataset,
-    FixedLenFeature,
-    Frames,
-    PositionMismatchError,
-    StreamrecError,
-    TFRecordDataset,
-    encode_example,
-    encode_records,
-)
+from streamrec import Dataset, FixedLenFeature, Frames, StreamrecError, TFRecordDataset, encode_example, encode_records
+from streamrec.errors import PositionMismatchError
 from tests.effort import thorough
 from tests.pipeline.small_shards import ALL
 from tests.servers.resuming import assert_resumes_everywhere, plain

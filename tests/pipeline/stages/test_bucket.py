@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Dataset, Frames, PositionMismatchError, TFRecordDataset, encode_records
+from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.errors import PositionMismatchError
 from tests.effort import draws
 from tests.servers.resuming import assert_resumes_everywhere, plain
 

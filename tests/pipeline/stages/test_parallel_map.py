@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import trio
 
-from streamrec import AUTOTUNE, ClosedError, Dataset, Frames, TFRecordDataset, encode_records
+from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset, encode_records
+from streamrec.errors import ClosedError
 from streamrec.pipeline.engine.stage import Halt
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.calls import results_until

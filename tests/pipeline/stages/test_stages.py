@@ -21,6 +21,7 @@ from streamrec import (
     encode_example,
     encode_records,
 )
+from streamrec.errors import PositionMismatchError
 from streamrec.example.features import Feature
 from tests.pipeline.small_shards import ALL
 from tests.servers.resuming import assert_resumes_everywhere, plain
@@ -239,7 +240,7 @@ def test_a_position_belongs_to_the_features_that_were_parsed(examples: str) -> N
     iterator.close()
     following = batched.parse_example(FEATURES, num_parallel_calls=streamrec.AUTOTUNE).iterate(state)
     assert [batch["id"].tolist() for batch in following] == [[*range(16, 32)], [*range(32, 40)]]
-    with pytest.raises(streamrec.PositionMismatchError):
+    with pytest.raises(PositionMismatchError):
         batched.parse_example({"id": FEATURES["id"]}, num_parallel_calls=2).iterate(state)
 
 
@@ -280,5 +281,5 @@ def test_stages_are_values_and_check_their_arguments(files: list[str]) -> None:
             getattr(dataset, stage)(*arguments)
     with pytest.raises(ValueError, match="less than num_shards=2"):
         dataset.shard(2, 2)
-    with pytest.raises(streamrec.PositionMismatchError, match=r"had Filter\(.*long\), and now there is TakeWhile"):
+    with pytest.raises(PositionMismatchError, match=r"had Filter\(.*long\), and now there is TakeWhile"):
         TFRecordDataset(files).take_while(long).iterate(TFRecordDataset(files).filter(long).iterate().state_dict())

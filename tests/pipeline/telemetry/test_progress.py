@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from streamrec import Dataset, StageStats, Stats
+from streamrec import Dataset
+from streamrec.pipeline import StageStats, Stats
 from streamrec.pipeline.telemetry.progress import PLAIN_SECONDS, Display, PlainDisplay, format_line
 from streamrec.pipeline.telemetry.stats import ChainStats
 from streamrec.storage import Snapshot
@@ -158,7 +159,7 @@ def test_a_package_that_is_missing_is_named() -> None:
         "import sys; sys.modules['rich'] = None\n"
         "import streamrec\n"
         "try: streamrec.Dataset.range(3).iterate(progress=True)\n"
-        "except streamrec.MissingExtraError as error: print(error)"
+        "except streamrec.errors.MissingExtraError as error: print(error)"
     )
     assert code == 0
     assert output.strip() == b"progress=True in a terminal needs rich: pip install 'streamrec[cli]'"

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import trio
 
-from streamrec import Dataset, StageStats, Stats, TFRecordDataset, encode_records
+from streamrec import Dataset, TFRecordDataset, encode_records
+from streamrec.pipeline import StageStats, Stats
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.description import Chain, RunContext, Source
 from streamrec.pipeline.sources.chains import Prefetch, Repeat

@@ -8,7 +8,6 @@ import pytest
 
 import streamrec
 from streamrec import (
-    ObjectChangedError,
     RecordSource,
     ShardWriter,
     TFRecordDataset,
@@ -18,6 +17,7 @@ from streamrec import (
     write_index,
     write_index_sync,
 )
+from streamrec.errors import ObjectChangedError
 from tests.servers.real import Store
 
 RECORDS = [b"%d" % number * (number % 50) for number in range(5000)]

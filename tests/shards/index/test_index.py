@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec import Index, ManifestError, RecordSource, ShardInfo, verify_sync
+from streamrec import RecordSource, verify_sync
+from streamrec.errors import ManifestError
 from streamrec.kernels import crc32c
-from streamrec.shards import IndexReader, open_index
+from streamrec.shards import Index, IndexReader, ShardInfo, open_index
 from streamrec.shards.index import (
     FOOT_BYTES,
     MAGIC,

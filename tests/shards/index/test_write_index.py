@@ -10,19 +10,16 @@ import pytest
 
 from streamrec import (
     CorruptRecordError,
-    ManifestError,
     NotFoundError,
     RecordSource,
     StorageError,
-    TruncatedShardError,
     encode_records,
-    join_index,
-    join_index_sync,
     write_index,
     write_index_sync,
     write_manifest_sync,
 )
-from streamrec.shards import part_of
+from streamrec.errors import ManifestError, TruncatedShardError
+from streamrec.shards import join_index, join_index_sync, part_of
 from streamrec.shards.indexing import Survey
 
 COUNTS = [1500, 0, 3, 2048]

@@ -19,12 +19,12 @@ from streamrec import (
     CorruptRecordError,
     Frames,
     NotFoundError,
-    ObjectChangedError,
     RecordSource,
     RetryPolicy,
     encode_records,
     write_index_sync,
 )
+from streamrec.errors import ObjectChangedError
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 

@@ -61,7 +61,7 @@ def test_shards(store: Store, scheme: str) -> None:
 
 async def test_a_wrong_key_is_refused_at_once(store: Store) -> None:
     wrong = {"connection_string": store.options["connection_string"].replace("AccountKey=Eby8", "AccountKey=AAAA")}
-    with pytest.raises(streamrec.PermissionDeniedError, match="check the credentials"):
+    with pytest.raises(streamrec.errors.PermissionDeniedError, match="check the credentials"):
         [_ async for _ in streamrec.TFRecordDataset("az://streamrec/x", storage_options=wrong)]
 
 
@@ -99,7 +99,7 @@ async def test_the_retry_policy_is_the_only_one(store: Store) -> None:
         dataset = streamrec.TFRecordDataset(
             "az://streamrec/x", storage_options={"connection_string": busy}, retry=QUICK
         )
-        with pytest.raises(streamrec.ThrottledError, match=r"in 3 attempts in a row"):
+        with pytest.raises(streamrec.errors.ThrottledError, match=r"in 3 attempts in a row"):
             [_ async for _ in dataset]
         server.shutdown()
         thread.join()

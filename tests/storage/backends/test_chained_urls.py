@@ -354,7 +354,7 @@ async def test_a_link_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) 
         "sftp://host/x": "pip install paramiko",
         "hf://datasets/x": "pip install huggingface_hub",
     }.items():
-        with pytest.raises(streamrec.MissingExtraError) as caught:
+        with pytest.raises(streamrec.errors.MissingExtraError) as caught:
             [_ async for _ in streamrec.TFRecordDataset(url)]
         assert command in str(caught.value)
 

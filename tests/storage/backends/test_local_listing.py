@@ -114,7 +114,7 @@ PROGRAM = textwrap.dedent("""
             names = streamrec.matching_files(pattern)
             print(*names)
             list(streamrec.TFRecordDataset(names))
-        except streamrec.PermissionDeniedError as error:
+        except streamrec.errors.PermissionDeniedError as error:
             print("refused:", error)
 """)
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import streamrec
-from streamrec import MissingExtraError, StorageError, StreamrecError, TFRecordDataset
+from streamrec import StorageError, StreamrecError, TFRecordDataset
+from streamrec.errors import MissingExtraError
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     (

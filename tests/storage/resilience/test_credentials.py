@@ -14,7 +14,8 @@ from aiobotocore.session import AioSession
 from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 
-from streamrec import PermissionDeniedError, TFRecordDataset, encode_records
+from streamrec import TFRecordDataset, encode_records
+from streamrec.errors import PermissionDeniedError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore

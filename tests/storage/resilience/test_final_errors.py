@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from streamrec import NotFoundError, PermissionDeniedError, StorageError
+from streamrec import NotFoundError, StorageError
+from streamrec.errors import PermissionDeniedError
 from streamrec.storage import Storage, Storages
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store

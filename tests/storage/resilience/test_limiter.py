@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import TFRecordDataset, ThrottledError, encode_records
+from streamrec import TFRecordDataset, encode_records
+from streamrec.errors import ThrottledError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.traffic import HOLD_CAP, LEAST_RATE, Limiter, Traffic
 from tests.effort import draws

@@ -232,7 +232,7 @@ def test_a_shard_that_was_written_since(tmp_path: Path) -> None:
     """It is refused, whatever it holds."""
     data = indexed(tmp_path, numbered([50, 50]))
     (tmp_path / "001.tfrecord").write_bytes(streamrec.encode_records(numbered([50, 50])[1][:-1]))
-    with pytest.raises(streamrec.ObjectChangedError, match=r"001\.tfrecord.*index --update"):
+    with pytest.raises(streamrec.errors.ObjectChangedError, match=r"001\.tfrecord.*index --update"):
         list(data.shuffled())
 
 

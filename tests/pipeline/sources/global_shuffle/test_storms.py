@@ -10,6 +10,7 @@ import pytest
 
 import streamrec
 from streamrec import RetryPolicy, TFRecordDataset, encode_records, write_index_sync
+from streamrec.errors import ObjectChangedError
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 
@@ -74,7 +75,7 @@ def test_a_shard_that_changes_under_way(store: ObjectStore, tmp_path: Path) -> N
     calm = [list(batch) for batch in shuffled(store, "blocks", index)]
     store.faults = replace(NO_FAULTS, script=("", "change"))
     found: list[list[bytes]] = []
-    with pytest.raises(streamrec.ObjectChangedError, match=r"s3://bucket/\d\.tfrecord.*streamrec index --update"):
+    with pytest.raises(ObjectChangedError, match=r"s3://bucket/\d\.tfrecord.*streamrec index --update"):
         for batch in shuffled(store, "blocks", index):
             found.append(list(batch))
     assert found == calm[: len(found)]
@@ -85,5 +86,5 @@ def test_a_truncated_index(store: ObjectStore, tmp_path: Path, cut: int) -> None
     """One error before any record, which says how to write it anew."""
     index = tmp_path / "bucket" / "x.index"
     index.write_bytes(index.read_bytes()[:cut])
-    with pytest.raises(streamrec.ManifestError, match=r"x\.index"):
+    with pytest.raises(streamrec.errors.ManifestError, match=r"x\.index"):
         list(shuffled(store, "blocks"))
