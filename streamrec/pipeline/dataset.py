@@ -23,16 +23,15 @@ from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.options import AUTOTUNE, Options
+from streamrec.pipeline.engine.options import AUTOTUNE, Options, check_calls
 from streamrec.pipeline.engine.ranks import rank_of
 from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.runnable import Runnable
 from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality
-from streamrec.pipeline.sources.parallel_map.calls import check_calls, is_async
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.calling import Map
+from streamrec.pipeline.stages.calling import Map, is_async
 from streamrec.storage import RetryPolicy, check_source
 
 if TYPE_CHECKING:

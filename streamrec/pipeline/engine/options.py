@@ -10,10 +10,16 @@ from streamrec.arguments import flag, integer
 from streamrec.pipeline.engine.budget import default_budget
 from streamrec.pipeline.engine.ranks import Rank
 
-__all__ = ["AUTOTUNE", "Options"]
+__all__ = ["AUTOTUNE", "Options", "check_calls"]
 
 AUTOTUNE: Final = -1
 """As an argument: choose for me, and go on choosing while the pipeline runs. tf.data.AUTOTUNE is the same number."""
+
+
+def check_calls(calls: int | None) -> None:
+    """Refuses a `num_parallel_calls` that is not a number of calls, AUTOTUNE, or None."""
+    if integer("num_parallel_calls", calls, none=True) not in (None, AUTOTUNE) and calls < 1:  # type: ignore[operator]
+        raise ValueError(f"num_parallel_calls={calls} must be at least 1, AUTOTUNE, or None")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,7 @@ from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Batch", "Batching", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "check_size", "made", "stack"]
-
-
-def check_size(size: int) -> None:
-    """Refuses a batch of less than one element."""
-    if size < 1:
-        raise ValueError(f"batch_size={size} must be at least 1")
+__all__ = ["Batch", "Batching", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "made", "stack"]
 
 
 class Batching(Stage):
@@ -49,9 +43,6 @@ class Batching(Stage):
     __slots__ = ()
     batch_size: int
     drop_remainder: bool
-
-    def __post_init__(self) -> None:
-        check_size(self.batch_size)
 
     def cardinality(self, count: int) -> int:
         if count < 0:

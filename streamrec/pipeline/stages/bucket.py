@@ -23,7 +23,7 @@ from streamrec.pipeline.elements.nests import is_nest
 from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.batch import batched, check_size, made
+from streamrec.pipeline.stages.batch import batched, made
 from streamrec.pipeline.stages.calling import Calls
 from streamrec.pipeline.stages.deferred_positions import (
     NONE,
@@ -62,8 +62,6 @@ class Bucket(Stage):
             )
         if any(last <= first for first, last in pairwise(self.boundaries)):
             raise ValueError(f"bucket_boundaries={list(self.boundaries)} must grow from each to the next")
-        for size in self.batch_sizes:
-            check_size(size)
 
     def __repr__(self) -> str:
         """As in positions: functions differ from run to run but for their names."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,12 +21,17 @@ from streamrec.pipeline.elements.specs import TensorSpec, conformed
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
 from streamrec.tfrecord import Frames
 
-__all__ = ["Calling", "Calls", "Conform", "Map", "Results", "called"]
+__all__ = ["Calling", "Calls", "Conform", "Map", "Results", "called", "is_async"]
 
 
 def called(function: Callable[..., Any], element: Any) -> Any:
     """What a function of the user's makes of an element."""
     return function(*element) if type(element) is tuple else function(element)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a function, or an object that is called, is declared `async`."""
+    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
 
 
 class Calls:

@@ -12,7 +12,7 @@ from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, with_state
 from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import Stage, Step
-from streamrec.pipeline.stages.batch import batch_spec, batched, check_size
+from streamrec.pipeline.stages.batch import batch_spec, batched
 from streamrec.tfrecord import Frames
 
 __all__ = ["CyclicBatch", "RowPositions", "Unbatch"]
@@ -96,8 +96,6 @@ class CyclicBatch(Stage):
     def __post_init__(self) -> None:
         if not self.batch_sizes:
             raise ValueError("batch_size=[] must hold at least a number")
-        for size in self.batch_sizes:
-            check_size(size)
 
     def cardinality(self, count: int) -> int:
         if count < 0:

@@ -88,13 +88,16 @@ class StageMeter:
     """Counts what one stage does."""
 
     def __init__(self, lock: Lock, trace: Trace | None, stage: Stage) -> None:
-        self.title = title(stage)
-        self._line = own_line(stage)
+        self._stage = stage
         self._lock = lock
-        self._clock = StateClock(trace, self.title)
+        self._clock = StateClock(trace, title(stage) if trace is not None else "")
         self._running = 0
         self._elements_in = self._bytes_in = self._elements_out = self._bytes_out = 0
         self._ignored = 0
+
+    @property
+    def title(self) -> str:
+        return title(self._stage)
 
     def begin(self, chunk: Chunk | None) -> int:
         """The stage gets a chunk, or learns of the end; returns how many elements it had before."""
@@ -126,7 +129,7 @@ class StageMeter:
         """Its figures, with the seconds that the chain knows."""
         return StageStats(
             self.title,
-            self._line,
+            own_line(self._stage),
             self._elements_in,
             self._bytes_in,
             self._elements_out,
@@ -214,20 +217,26 @@ class SourceMeter:
     """
 
     def __init__(self, lock: Lock, trace: Trace | None, source: Source | None) -> None:
-        self.title = "" if source is None else title(source)
-        self._line = "" if source is None else own_line(source)
-        self._held = {id(chain): chain for chain in held_chains(source)}
+        self._source = source
+        self._held: dict[int, Chain] | None = None
         self._lock = lock
         self._trace = trace
-        self._clock = StateClock(trace if source is not None else None, self.title)
+        traced = trace if source is not None else None
+        self._clock = StateClock(traced, self.title if traced is not None else "")
         self._elements = self._bytes = 0
         self._running = self._asked = self._asking = 0
         self._worked = self._worked_before = 0.0
         self._chains: dict[object, ChainMeter] = {}
         self._queues: WeakSet[ByteQueue] = WeakSet()
 
+    @property
+    def title(self) -> str:
+        return "" if self._source is None else title(self._source)
+
     def chain(self, chain: Chain) -> ChainMeter:
         """The rows of a chain that it runs."""
+        if self._held is None:
+            self._held = {id(held): held for held in held_chains(self._source)}
         key: object = id(chain) if id(chain) in self._held else tuple(map(type, (chain.source, *chain.stages)))
         with self._lock:
             meter = self._chains.get(key)
@@ -305,7 +314,7 @@ class SourceMeter:
         queues = list(self._queues)
         return StageStats(
             self.title,
-            self._line,
+            "" if self._source is None else own_line(self._source),
             sum(chain.stages[-1].elements_out for chain in chains),
             sum(chain.stages[-1].bytes_out for chain in chains),
             self._elements,

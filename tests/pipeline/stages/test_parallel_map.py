@@ -20,7 +20,7 @@ from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.errors import ClosedError
 from streamrec.pipeline.engine.stage import Halt
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
-from streamrec.pipeline.sources.parallel_map.calls import results_until
+from streamrec.pipeline.sources.parallel_map.source import results_until
 from tests.pipeline.stages.squares import square, square_soon
 
 CALLS = [1, 2, 7, AUTOTUNE]
@@ -318,7 +318,7 @@ def test_a_run_of_elements_that_halts_gives_what_it_has() -> None:
 
 async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call lasts longer than a run may, so each run is of one element."""
-    monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.calls.CUT_SECONDS", 0)
+    monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.source.CUT_SECONDS", 0)
     loop, counts = asyncio.get_running_loop(), []
     monkeypatch.setattr(TaskSize, "ran", lambda self, count, seconds, nbytes: counts.append(count))
 
