@@ -19,11 +19,11 @@ from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.states import check_state, shared_seed
-from streamrec.pipeline.iteration import Run
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
     DatasetIterator,
     NumpyIterator,
+    Run,
     ThreadedAsyncIterator,
     in_this_loop,
 )

@@ -26,8 +26,7 @@ from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.engine.queue import ByteQueue, background, fill
 from streamrec.pipeline.engine.run import started
-from streamrec.pipeline.iteration import Run
-from streamrec.pipeline.iterators import counted
+from streamrec.pipeline.iterators import Run, counted
 from streamrec.shards import ShardInfo, ShardSet, ShardTarget
 from streamrec.shards.patterns import is_numbered
 from streamrec.storage import Storages, located
