@@ -22,7 +22,7 @@ from streamrec.tfrecord import Frames
 __all__ = ["arrow_chain", "read_batches"]
 
 RECORD: Final = "record"
-"""The one column of a batch of records that nobody parsed."""
+"""The one column of a batch of records that were not parsed."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ToArrow(Stage):
 def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
     """The chain, whose elements become ArrowBatches.
 
-    Where its last stage parses, a FixedLenSequenceFeature is not padded: padding would be values that nobody wrote.
+    Where its last stage parses, a FixedLenSequenceFeature is not padded: padding would be values that were not written.
     """
     names = names_of_text(text)
     parallel = chain.source if isinstance(chain.source, sources.ParallelMap) and not chain.stages else None

@@ -132,7 +132,7 @@ async def told(source: sources.Distribute | sources.GlobalShuffle, rank: Rank | 
 
 
 def repeated(count: int, times: int) -> int:
-    """Of an epoch of so many elements again and again; as in tf.data, one of an unknown number has some."""
+    """Of an epoch of `count` elements, repeated; as in tf.data, one of an unknown number is not empty."""
     if times == 0 or count == 0:
         return 0
     if times < 0:

@@ -1,12 +1,12 @@
 """Iterators over a running pipeline: for `for`, for `async for` on asyncio, and for `async for` elsewhere.
 
 All three hand out elements one at a time from chunks that cross once, so an element costs one `next()` on a
-list or on Frames. All can say where they stand (`state_dict`), and end their run when they are closed, dropped
+list or on Frames. All can say where they are (`state_dict`), and end their run when they are closed, dropped
 or interrupted.
 
 Several threads may take from one DatasetIterator, and several tasks of one loop from the two others: each element goes
 to one of them, and all of them see the end. An element that failed is an error for one of them, and the run goes on
-behind it. An error that ends the run is for one of them, too; who asks later gets a ClosedError. A call that is
+after it. An error that ends the run is for one of them, too; later calls get a ClosedError. A call that is
 cancelled takes no element with it. So one caller at a time waits for the next chunk, and looks first whether another
 one has entered a chunk meanwhile.
 """
@@ -49,7 +49,7 @@ __all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "Run", "T
 T = TypeVar("T")
 
 FAIR_ELEMENTS: Final = 4096
-"""So many elements at the most are taken on an event loop before its other tasks have their turn."""
+"""At most this many elements are taken on an event loop before its other tasks have their turn."""
 
 
 class Run:
@@ -125,7 +125,7 @@ class Iteration:
         return self._run.telemetry.waited
 
     def stats(self) -> Stats:
-        """How the run stands: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
+        """The run's figures: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
         return self._run.telemetry.stats()
 
 
@@ -169,7 +169,7 @@ class DatasetIterator(Iteration, Generic[T]):
         Raises:
             StopIteration: There are no more.
             ClosedError: The run has failed before, and is over.
-            Exception: The next element failed: the one behind it comes next. Or the run failed, and is over.
+            Exception: The next element failed: the one after it comes next. Or the run failed, and is over.
         """
         with self._refilling:
             if length_hint(self._run.elements):
@@ -199,7 +199,7 @@ class DatasetIterator(Iteration, Generic[T]):
     def close(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine.
 
-        An error that lies ahead of the last element taken is not raised: nobody has come to it.
+        An error ahead of the last element taken is not raised: it has not been reached.
 
         Raises:
             Exception: What went wrong while the run was closed.
@@ -395,11 +395,11 @@ def entered(run: Run, chunk: Chunk) -> Exception | None:
 
 
 def over(error: BaseException) -> str | None:
-    """What is said to whoever asks for more behind an error that ended a run."""
+    """The message for calls after an error that ended a run."""
     if isinstance(error, ClosedError) or not isinstance(error, Exception):
         return None
     return (
-        f"this run cannot go on behind the error that it failed with ({type(error).__name__}: {error}): mend what "
+        f"this run cannot go on after the error that it failed with ({type(error).__name__}: {error}): mend what "
         "failed, and make a new iterator, from `state_dict()` if it is to go on here"
     )
 

@@ -2,9 +2,9 @@
 
 Rules:
 - An element is converted ahead of its turn only where it is there already, so one that is ready waits for no other.
-- The state says where the next element comes from that is handed out, however many were converted ahead; behind the
+- The state says where the next element comes from that is handed out, however many were converted ahead; after the
   end, that is the first one of the next epoch.
-- An error comes behind all elements before it, once; after it is the end.
+- An error comes once, after all elements before it; then comes the end.
 - Nothing here runs in a thread: `next` converts, and what conversion starts on a device goes on there.
 """
 
@@ -155,7 +155,7 @@ class Epochs(Generic[T]):
         """The next iteration goes on where the state was saved; {} for the start.
 
         Raises:
-            PositionMismatchError: It is no state, or not as it was saved.
+            PositionMismatchError: It is not a state, or not as it was saved.
         """
         if state:
             check_state(state)

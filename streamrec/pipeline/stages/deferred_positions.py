@@ -1,10 +1,10 @@
-"""Positions where some elements wait although others behind them have gone: as references, without their data.
+"""Positions where some elements wait although later ones have gone: as references, without their data.
 
 Rules:
-- Elements have ordinals, from 0 for the first that the step was given. A position stands at the oldest waiting one.
+- Elements have ordinals, from 0 for the first that the step was given. A position is that of the oldest waiting one.
 - A stage's state there is `span`, how many elements from there on had been seen, and `waiting`, which of these are
   still wanted: the differences between their ordinals. All others in the span are passed over.
-- Nothing is worked out before somebody asks.
+- Nothing is worked out before a position is asked for.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Origins:
         return Origins(tuple(self.firsts[chunk] for chunk in chunks), tuple(self.positions[chunk] for chunk in chunks))
 
     def at(self, ordinal: int) -> Position:
-        """The place before an element of one of the chunks, or behind the last one's last."""
+        """The place before an element of one of the chunks, or after the last one's last."""
         chunk = bisect_right(self.firsts, ordinal) - 1
         return self.positions[chunk].at(ordinal - self.firsts[chunk])
 
@@ -128,7 +128,7 @@ class RemainderPositions(Positions):
         places: Where the elements came from.
         waiting: For each of the batches its elements' ordinals.
         seen: How many elements there were.
-        last: The place behind all of them.
+        last: The place after all of them.
         ended: Whether that is the end of the input.
     """
 

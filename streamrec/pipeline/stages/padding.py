@@ -58,7 +58,7 @@ def part(values: Any, shapes: Any, padding: Any, place: str) -> Any:
 
 
 def padded(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
-    """The arrays of a column as one array, filled up behind each."""
+    """The arrays of a column as one array, each filled up at its end."""
     if isinstance(column, RaggedRows) and column.values.ndim == 1 and column.values.dtype != object:
         [size] = sizes((int(column.lengths.max()),), shape, place)
         return column.padded(size, 0 if value is None else value)

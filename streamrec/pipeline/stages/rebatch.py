@@ -189,7 +189,7 @@ class TurnPositions(Positions):
         return {**found, "ended": True} if index == len(self.marks) else found
 
     def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        """A row of a batch that lies in one chunk, or the first one."""
+        """A row of a batch whose elements are all in one chunk, or the first one."""
         positions, first = self.marks[index]
         end = self.marks[index + 1] if index + 1 < len(self.marks) else None
         return (Precursor(positions, first + row),) if not row or (end and end[0] is positions) else ()

@@ -2,7 +2,7 @@
 
 A position holds the state before a chunk's first element, and how many elements of the chunk had been seen: a run that
 goes on there calls the function for these once more. So one state is kept for each chunk, and not one for each element.
-An element at which the function fails leaves the state as it was, as in tf.data; what is behind it counts from there.
+An element at which the function fails leaves the state as it was, as in tf.data; what follows counts from there.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ScanPositions(Derived):
 
 @dataclass(frozen=True, slots=True)
 class BesidePositions(Derived):
-    """Positions before and behind an element that failed: the scan has the same state at both."""
+    """Positions before and after an element that failed: the scan has the same state at both."""
 
     stage: str
     state: str
@@ -133,5 +133,5 @@ def packed(state: Any) -> str:
 
 
 def unpacked(text: str) -> Any:
-    """The state again: a copy, so that a function that changes it in place changes nobody else's."""
+    """The state again: a copy, so that a function that changes it in place changes no other."""
     return unpack(memoryview(b64decode(text)))[0]

@@ -4,9 +4,9 @@ Rules:
 - A window is a dataset in memory (`Slices`), in columns: several can be run beside each other, any number of times.
 - A tuple or dict becomes a tuple or dict of datasets in `window`, as in tf.data, and stays an element in
   `group_by_window`.
-- What the next windows need is held. A position stands at the first element of the next window, so that a resumed run
+- What the next windows need is held. A position is that of the first element of the next window, so that a resumed run
   reads again what was held; where that element did not come yet, it says how many are passed over.
-- Stages stand below `Dataset`: what makes one of a chain is given to them.
+- Stages do not know `Dataset`: they are given what makes one.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Windowing(Step):
         """Holds elements from the given one on."""
         self._held = len(rows) - first
         self._parts = [compacted(window(rows, first, len(rows)))] if self._held else []
-        needed = min(self._seen - self._held, self._seen - 1)  # the last chunk tells the place behind all
+        needed = min(self._seen - self._held, self._seen - 1)  # the last chunk has the place after all
         low = max(0, bisect_right(self._places.firsts, needed) - 1)
         self._places = Origins(self._places.firsts[low:], self._places.positions[low:])
 
@@ -163,7 +163,7 @@ def stage_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> t
 
 @dataclass(frozen=True, slots=True)
 class GroupByWindow(Stage):
-    """Pairs of a key and the dataset of so many elements of that key; see `Dataset.group_by_window`."""
+    """Pairs of a key and the dataset of that many elements of that key; see `Dataset.group_by_window`."""
 
     key_func: Callable[..., Any]
     size: int | Callable[[Any], Any]

@@ -32,10 +32,10 @@ class Trace:
 
     Args:
         path: Where; an older trace is overwritten.
-        limit: How many events at the most.
+        limit: How many events at most.
 
     Raises:
-        OSError: It cannot be written, or there is a file that is no trace.
+        OSError: It cannot be written, or there is another file.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = LIMIT) -> None:
