@@ -182,7 +182,7 @@ def test_an_error_comes_once_behind_the_elements_before_it(generator: Callable[[
         found.extend(iterator)
     assert found == list(range(before))
     assert generator.__name__ in [entry.name for entry in traceback.extract_tb(caught.tb)]
-    with pytest.raises(ClosedError, match="cannot go on behind the error"):
+    with pytest.raises(ClosedError, match="cannot go on after the error"):
         next(iterator)
 
 
