@@ -177,7 +177,7 @@ def test_an_error_arrives_once(files: list[str]) -> None:
     assert [next(iterator) for _ in ALL] == ALL
     with pytest.raises(streamrec.NotFoundError):
         next(iterator)
-    with pytest.raises(streamrec.errors.ClosedError, match=r"cannot go on behind .*NotFoundError: /none"):
+    with pytest.raises(streamrec.errors.ClosedError, match=r"cannot go on after .*NotFoundError: /none"):
         next(iterator)
 
 
