@@ -181,7 +181,7 @@ def kind_of(data: bytes) -> str:
         if data[: len(signature)] == signature:
             return kind
     start = f"{len(data):,} bytes that begin with {bytes(data[:8])!r}" if data else "an empty string"
-    raise FeatureError(f"this is no JPEG, PNG, GIF or BMP image: {start}")
+    raise FeatureError(f"this is not a JPEG, PNG, GIF or BMP image: {start}")
 
 
 def from_jpeg(data: bytes, channels: int, ratio: int) -> Pixels:

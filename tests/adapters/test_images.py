@@ -224,7 +224,7 @@ def test_a_pipeline_says_in_which_shard_and_record(shards: list[str], calls: int
     parsed = TFRecordDataset(files, num_parallel_reads=cycle).batch(8).parse_example(FEATURES, string_columns=True)
     images = parsed.map(lambda batch: decode_jpeg(batch["image"]), num_parallel_calls=calls).iterate()
     number = 13 if cycle == 1 else 40
-    with pytest.raises(FeatureError, match=f"record {number % 8}: this is no JPEG") as caught:
+    with pytest.raises(FeatureError, match=f"record {number % 8}: this is not a JPEG") as caught:
         for _ in range(9):
             next(images)
     (note,) = caught.value.__notes__
