@@ -21,13 +21,13 @@ RECORD = streamrec.encode_example({"image": b"\xff\xd8\xff", "label": 3})
 @pytest.mark.parametrize(
     ("value", "advice"),
     [
-        (5, r"int 5: write the bytes that stand for it"),
+        (5, r"int 5: write it as bytes"),
         ("text", r"str 'text': write it with \.encode\(\)"),
         ({"a": 1}, r"dict: write streamrec\.encode_example\(\.\.\.\) of it"),
         (streamrec.Example(), r"the message Example: write its \.SerializeToString\(\)"),
         ([1, 2], r"list: write its elements one by one, or all of them with write_batch"),
-        (None, r"NoneType None: write the bytes"),
-        (1.5, r"float 1\.5: write the bytes"),
+        (None, r"NoneType None: write it as bytes"),
+        (1.5, r"float 1\.5: write it as bytes"),
         (np.array([b"a"], object), r"an array of objects"),
     ],
 )
@@ -92,7 +92,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.flat_map(5), "map_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.concatenate(5), "dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
     (lambda: ds.rebatch([2, 1.5]), "batch_size is 1.5 (float)"),  # type: ignore[list-item]
-    (lambda: ds.rebatch([]), "batch_size=[] must hold a number"),
+    (lambda: ds.rebatch([]), "batch_size=[] must hold at least a number"),
     (lambda: ds.window(0), "size is 0: it must be a whole number, 1 or more"),
     (lambda: ds.window(2, shift="1"), "shift is '1' (str)"),  # type: ignore[arg-type]
     (lambda: ds.window(2, stride=0), "stride is 0"),
@@ -246,3 +246,21 @@ async def test_prefetch_counts_elements() -> None:
     assert [int(batch[0, 0]) for batch in dataset] == list(range(20))
     assert [int(number) for number in Dataset.range(1000).prefetch(1)] == list(range(1000))
     assert Dataset.range(3).prefetch(0) == Dataset.range(3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **more: streamrec.matching_files("x-*", **more),
+        lambda **more: streamrec.write_index_sync("x-*", "x.index", **more),
+        lambda **more: streamrec.write_manifest_sync("x-*", "m.json", **more),
+        lambda **more: streamrec.verify_sync("x-*", **more),
+        lambda **more: streamrec.ShardWriter("x-{shard}", **more),
+        lambda **more: streamrec.RecordSource("x.index", **more),
+        lambda **more: streamrec.TFRecordWriter("x", **more),
+    ],
+)
+@pytest.mark.parametrize("name", ["storage_option", "max_connections"])
+def test_a_keyword_that_is_not_one_is_refused_by_the_function_that_was_called(call: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"^(?!Storages)\w+\(\) got an unexpected keyword argument '{name}'"):
+        call(**{name: 1})

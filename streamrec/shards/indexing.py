@@ -32,7 +32,7 @@ from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.patterns import Filenames, listed
 from streamrec.shards.places import portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
-from streamrec.storage import Storage, Storages, StoreOptions, local_path, located, protocol_of
+from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, local_path, located, protocol_of
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import PackedLengths
 
@@ -208,6 +208,7 @@ async def write_index(
     target = url if part is None else part_of(url, *part)
     flag("update", update)
     integer("parallel", parallel, 1)
+    check_keywords("write_index", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
         await storages.check_spared(target, paths)
@@ -256,6 +257,7 @@ async def join_index(
     filesystem = store.get("filesystem")
     url = located(index, filesystem)
     names = [located(name, filesystem) for name in listed(parts)]
+    check_keywords("join_index", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
         check_parts(paths)

@@ -38,7 +38,7 @@ from streamrec.shards.patterns import (
     is_web_glob,
     listed,
 )
-from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, located, split_chain
+from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, located, split_chain
 
 __all__ = ["Listing", "expand_name", "find_shards", "list_shards", "matching_files"]
 
@@ -286,6 +286,7 @@ def matching_files(
         >>> matching_files("memory://names/*"), matching_files("memory://names/c*")
         (['memory://names/a', 'memory://names/b'], [])
     """
+    check_keywords("matching_files", store)
     find, filesystem = partial(_found, **store), store.get("filesystem")
     return [path for name in listed(pattern) for path in bridge.run(find, located(name, filesystem))]
 

@@ -28,7 +28,7 @@ from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.patterns import Filenames, list_numbered, listed
 from streamrec.shards.places import location_of
 from streamrec.shards.scan import ShardScan
-from streamrec.storage import Storage, Storages, StoreOptions, located
+from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, located
 from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import (
     CompressionType,
@@ -160,6 +160,7 @@ async def verify(
     """
     filesystem = store.get("filesystem")
     manifest = located(manifest, filesystem)
+    check_keywords("verify", store)
     async with Storages(**store) as storages:
         found = (await read_manifest(await storages.at(manifest), manifest)).follow(
             None if shard_root is None else located(shard_root, filesystem)
@@ -262,6 +263,7 @@ async def write_manifest(
     """
     filesystem = store.get("filesystem")
     manifest, filenames = located(manifest, filesystem), [located(name, filesystem) for name in listed(filenames)]
+    check_keywords("write_manifest", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, filenames)
         await storages.check_spared(manifest, paths)

@@ -42,6 +42,7 @@ from streamrec.storage import (
     Storages,
     StoreOptions,
     Tally,
+    check_keywords,
     located,
 )
 from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, LongRecord, Loss
@@ -463,6 +464,7 @@ async def open_shard(
     piece = Piece(start or 0, end) if start or end is not None else None
     url = located(os.fspath(url), store.get("filesystem"))
     buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)
+    check_keywords("open_shard", store)
     async with Storages(**store, buffer_bytes=buffer_bytes) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
         try:

@@ -27,7 +27,7 @@ from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
 from streamrec.shards.index_reader import CACHE_BYTES, IndexReader, Places, open_index
 from streamrec.shards.record_fetcher import PARALLEL, RecordFetcher
-from streamrec.storage import Storages, StoreOptions, check_source, located
+from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, located
 from streamrec.tfrecord import Frames
 
 __all__ = ["RecordSource", "Sessions"]
@@ -152,6 +152,7 @@ class RecordSource:
         cache_bytes: int = CACHE_BYTES,
         **store: Unpack[StoreOptions],
     ) -> None:
+        check_keywords("RecordSource", store)
         filesystem = store.get("filesystem")
         check_source(store.get("storage_options"), filesystem)
         verify = flag("verify", verify)

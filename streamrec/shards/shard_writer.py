@@ -36,7 +36,7 @@ from streamrec.shards.patterns import is_numbered, shard_path
 from streamrec.shards.places import portable
 from streamrec.shards.serial_calls import Serial
 from streamrec.shards.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
-from streamrec.storage import Replacement, Storages, StoreOptions, Upload, located
+from streamrec.storage import Replacement, Storages, StoreOptions, Upload, check_keywords, located
 from streamrec.tfrecord import (
     Deflater,
     Frames,
@@ -134,6 +134,7 @@ class ShardWriter:
             shown = display_name(self._index)
             raise ValueError(f"{shown}: compressed shards have no index: leave out the compression, or index=")
         self._indexed: list[IndexedShard] = []
+        check_keywords("ShardWriter", store)
         self._storages = Storages(**store)
         self._stack = AsyncExitStack()
         self._several = self._numbered or manifest is not None or index is not None

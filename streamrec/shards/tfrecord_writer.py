@@ -15,7 +15,7 @@ from streamrec.display import display_name
 from streamrec.errors import ClosedError
 from streamrec.shards.shard_upload import FRAME_BYTES
 from streamrec.shards.shard_writer import ShardWriter
-from streamrec.storage import StoreOptions
+from streamrec.storage import StoreOptions, check_keywords
 from streamrec.tfrecord import TFRecordOptions, as_record
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class TFRecordWriter:
         overwrite: bool = True,
         **store: Unpack[StoreOptions],
     ) -> None:
+        check_keywords("TFRecordWriter", store)
         self._path = os.fspath(path)
         self._block: list[bytes] = []
         self._block_bytes = 0

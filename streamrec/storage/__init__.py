@@ -14,7 +14,7 @@ from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.identity import Identity
 from streamrec.storage.protocols import located
-from streamrec.storage.registry import Storages, StoreOptions, check_source
+from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source
 from streamrec.storage.replacement import Replacement
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
@@ -55,6 +55,7 @@ __all__ = [
     "StoreOptions",
     "Tally",
     "Upload",
+    "check_keywords",
     "check_source",
     "collecting",
     "directory_advice",

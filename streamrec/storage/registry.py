@@ -34,7 +34,7 @@ from streamrec.storage.tasks import finish
 from streamrec.storage.traffic import Traffic
 from streamrec.storage.urls import protocol_of
 
-__all__ = ["Storages", "StoreOptions", "check_source"]
+__all__ = ["Storages", "StoreOptions", "check_keywords", "check_source"]
 
 
 class StoreOptions(TypedDict, total=False):
@@ -199,6 +199,17 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
     guesses = policy.first_byte_timeout / 10, policy.stall_timeout / 10
     floors = policy.first_byte_floor, policy.stall_floor
     return Hedging(policy.hedge_share, *guesses, policy.hedge_allowance, *floors)
+
+
+def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
+    """Refuses keyword arguments that are not StoreOptions, as Python does.
+
+    Raises:
+        TypeError: There is one.
+    """
+    for name in store:
+        if name not in StoreOptions.__annotations__:
+            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
 
 
 def check_source(storage_options: object, filesystem: object) -> None:
