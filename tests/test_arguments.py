@@ -92,7 +92,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.flat_map(5), "map_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.concatenate(5), "dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
     (lambda: ds.rebatch([2, 1.5]), "batch_size is 1.5 (float)"),  # type: ignore[list-item]
-    (lambda: ds.rebatch([]), "batch_size=[] must hold at least a number"),
+    (lambda: ds.rebatch([]), "batch_size=[] must hold at least one number"),
     (lambda: ds.window(0), "size is 0: it must be a whole number, 1 or more"),
     (lambda: ds.window(2, shift="1"), "shift is '1' (str)"),  # type: ignore[arg-type]
     (lambda: ds.window(2, stride=0), "stride is 0"),

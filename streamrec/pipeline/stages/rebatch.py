@@ -95,7 +95,7 @@ class CyclicBatch(Stage):
 
     def __post_init__(self) -> None:
         if not self.batch_sizes:
-            raise ValueError("batch_size=[] must hold at least a number")
+            raise ValueError("batch_size=[] must hold at least one number")
 
     def cardinality(self, count: int) -> int:
         if count < 0:
