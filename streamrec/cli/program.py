@@ -143,15 +143,22 @@ def run(arguments: Sequence[str]) -> int:
             text = text.replace(message, display_text(message))
         click.echo(display_text(text, lines=True), err=True, nl=False)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("streamrec: interrupted", err=True)
+    except (KeyboardInterrupt, click.Abort) as error:
+        print_failure("interrupted", error)
         return INTERRUPTED
     except StreamrecError as error:
-        print_error(error)
+        print_failure(error, error)
         return code_of(error)
     except OSError as error:  # standard output on a full disk, say
         print_error(error)
         return STORE_FAILED
+
+
+def print_failure(what: object, error: BaseException) -> None:
+    """Prints what went wrong, and the notes: where old data is kept that could not be put back, for example."""
+    print_error(what)
+    for note in getattr(error, "__notes__", ()):
+        print_error(note)
 
 
 def code_of(error: StreamrecError) -> int:
