@@ -89,18 +89,18 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (53_137, lambda: count_lines(PACKAGE.rglob("*.py"))),
-    "files": (340, lambda: len(trees())),
-    "classes": (579, lambda: sum(class_names().values())),
+    "lines of Python": (51_571, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "files": (264, lambda: len(trees())),
+    "classes": (547, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (48_325, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of tests": (48_282, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (
-        68,
+        32,
         lambda: sum(len(path.read_text().splitlines()) < SMALL_FILE_LINES for path in trees()),
     ),
-    "class names used twice": (29, lambda: sum(count > 1 for count in class_names().values())),
-    "public names": (94, lambda: len(streamrec.__all__)),
-    "numeric constants": (360, lambda: len(numeric_constants())),
+    "class names used twice": (24, lambda: sum(count > 1 for count in class_names().values())),
+    "public names": (50, lambda: len(streamrec.__all__)),
+    "numeric constants": (358, lambda: len(numeric_constants())),
     "private names of other libraries": (28, lambda: len(foreign_private_names())),
 }
 """Each number's ceiling, and how it is counted."""
