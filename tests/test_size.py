@@ -91,9 +91,9 @@ def foreign_private_names() -> set[str]:
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
     "lines of Python": (51_571, lambda: count_lines(PACKAGE.rglob("*.py"))),
     "files": (264, lambda: len(trees())),
-    "classes": (547, lambda: sum(class_names().values())),
+    "classes": (546, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (48_282, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of tests": (48_278, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (
         32,
         lambda: sum(len(path.read_text().splitlines()) < SMALL_FILE_LINES for path in trees()),

@@ -7,21 +7,22 @@ A source or stage that is not named here is of an unknown number: what it gives 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, Final
 
 from streamrec import bridge
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.elements.nests import leaves
-from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.description import Chain, Source, name_of
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.batch import Batching
 
-__all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of", "is_endless"]
+__all__ = ["INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY", "cardinality_of", "is_endless", "refuse_endless_inputs"]
 
 INFINITE_CARDINALITY: Final = -1
 """What `cardinality()` gives of a Dataset without an end. tf.data.INFINITE_CARDINALITY is the same number."""
@@ -88,6 +89,32 @@ def is_endless_source(source: Source) -> bool:
             return is_endless(source.inner)
         case _:
             return False
+
+
+def refuse_endless_inputs(chain: Chain, verb: str) -> Chain:
+    """The chain, in which a function of `interleave` or `flat_map` that makes a dataset without an end is an error."""
+    source = chain.source
+    if isinstance(source, Shards) or any(stage.ends for stage in chain.stages):
+        return chain
+    if isinstance(source, sources.Interleaved):
+        source = replace(source, function=_refusing(source.function, verb))
+    elif isinstance(source, sources.Cache | sources.ParallelMap | sources.Prefetch | sources.Repeat | sources.Shuffle):
+        source = replace(source, inner=refuse_endless_inputs(source.inner, verb))
+    return replace(chain, source=source)
+
+
+def _refusing(function: Callable[..., Any], verb: str) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*element: Any) -> Any:
+        dataset = function(*element)
+        chain = getattr(dataset, "chain", None)
+        if isinstance(chain, Chain) and is_endless(chain):
+            raise ValueError(
+                f"{verb} would never end: {name_of(function)} makes a dataset that has no end; put take(count) after it"
+            )
+        return dataset
+
+    return call
 
 
 def of_source(source: Source, rank: Rank | None) -> int:

@@ -709,7 +709,7 @@ class Dataset(Runnable[T]):
         """
         name = os.fspath(filename)
         if name:
-            self._check_ends("the first pass of cache")
+            self._ending("the first pass of cache")
         check_source(storage_options, filesystem)
         file = sources.CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
         return self._of(sources.Cache(self.chain, file))
@@ -738,10 +738,10 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.load("memory://docs/saved")))
             [0, 1, 2]
         """
-        self._check_ends("save")
+        chain = self._ending("save")
         check_source(storage_options, filesystem)
         file = sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "save()")
-        with self._of(sources.Saving(self.chain, file)).iterate() as elements:
+        with self._of(sources.Saving(chain, file)).iterate() as elements:
             deque(elements, maxlen=0)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

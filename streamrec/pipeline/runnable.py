@@ -14,7 +14,7 @@ from streamrec import bridge, pipeline
 from streamrec.arguments import flag, function
 from streamrec.display import display_text
 from streamrec.errors import LoopThreadError
-from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of, is_endless
+from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of, is_endless, refuse_endless_inputs
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
 from streamrec.pipeline.engine.options import Options
@@ -144,7 +144,7 @@ class Runnable(Generic[T]):
             >>> [shard.records for shard in squares.write_sync("memory://doc/squares-{shard}", num_shards=2)]
             [2, 1]
         """
-        self._check_ends("write")
+        chain = self._ending("write")
         target = pipeline.sink.target_of(
             pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
         )
@@ -153,7 +153,7 @@ class Runnable(Generic[T]):
         encoder = pipeline.sink.Encoder(batched if batched is None else flag("batched", batched))
         storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
         return await pipeline.sink.write_shards(
-            self._begun(None, None, progress is True), target, storages, encoder, callback
+            self._begun(None, None, progress is True, chain), target, storages, encoder, callback
         )
 
     def write_sync(
@@ -211,9 +211,9 @@ class Runnable(Generic[T]):
             10
         """
         function("reduce_func", reduce_func)
-        self._check_ends("reduce")
-        state = initial_state
-        with self.iterate() as elements:
+        chain, state = self._ending("reduce"), initial_state
+        iterator: DatasetIterator[T] = DatasetIterator(self._begun(None, None, False, chain))
+        with iterator as elements:
             for element in elements:
                 state = reduce_func(state, element)
         return state
@@ -275,7 +275,7 @@ class Runnable(Generic[T]):
         Raises:
             ValueError: The dataset has no end.
         """
-        self._check_ends("list")
+        self._ending("list")
         return NotImplemented
 
     def __bool__(self) -> bool:
@@ -351,9 +351,15 @@ class Runnable(Generic[T]):
         self._epochs.resume(first, epoch, run.position["seed"])
         return run
 
-    def _check_ends(self, verb: str) -> None:
+    def _ending(self, verb: str) -> Chain:
+        """The chain of what must end.
+
+        Raises:
+            ValueError: It has no end.
+        """
         if is_endless(self.chain):
             raise ValueError(f"{verb} would never end: {self!r} has no end; put take(count) before it")
+        return refuse_endless_inputs(self.chain, verb)
 
     def _told(self, options: Options) -> Self:
         """The same, told something else: where no seed was given, chance comes from the same one."""

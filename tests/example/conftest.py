@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from streamrec.example.parsing.native import NATIVE
-from streamrec.example.parsing.walk import Walker
+from streamrec.example.parsing.native import NATIVE, NativeWalker
 from tests.oracle.parsing import ReferenceWalker
 
-WALKERS: dict[str, Walker] = {"reference": ReferenceWalker(), "native": NATIVE}
+WALKERS: dict[str, NativeWalker] = {"reference": ReferenceWalker(), "native": NATIVE}
 
 
 @pytest.fixture(params=list(WALKERS))
-def walker(request: pytest.FixtureRequest) -> Walker:
+def walker(request: pytest.FixtureRequest) -> NativeWalker:
     """Each of the two walkers in turn."""
     return WALKERS[request.param]

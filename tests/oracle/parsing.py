@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.walk import Array, Code, Found, Raw, Records, Slot, WalkError
 from tests.oracle.kernels import pad_rows
 
@@ -313,11 +314,10 @@ def _messages(records: Records) -> Iterator[_Wire]:
         yield _Wire(view, start, end)
 
 
-class ReferenceWalker:
-    """Walker (walk.py) in plain Python: for reading, for tests, and for where the native one is left out."""
+class ReferenceWalker(NativeWalker):
+    """The walk in plain Python."""
 
     def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
-        """See walk.Walker."""
         columns = [_Values(slot, False, spans) for slot in slots]
         by_key = {slot.name.encode(): slot for slot in slots}
         ends: list[list[int]] = [[0] for _ in slots]
@@ -334,7 +334,6 @@ class ReferenceWalker:
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
     ) -> tuple[list[Found], list[Raw]]:
-        """See walk.Walker."""
         features = [_Values(slot, True, spans) for slot in context]
         ends: list[list[int]] = [[0] for _ in context]
         steps = [_Steps(slot, spans) for slot in lists]

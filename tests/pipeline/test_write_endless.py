@@ -66,3 +66,21 @@ def test_what_has_an_end_is_not(tmp_path: Path, dataset: Dataset[Any], count: in
     assert count is None or len(elements) == count
     dataset.save(f"{tmp_path}/x")
     assert len(list(streamrec.Dataset.load(f"{tmp_path}/x"))) == len(elements)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        THREE.flat_map(lambda _: Dataset.counter()),
+        THREE.interleave(lambda _: THREE.repeat(), cycle_length=2).map(abs).batch(2),
+        THREE.flat_map(lambda _: Dataset.counter()).shuffle(4).prefetch(1),
+        THREE.flat_map(lambda _: Dataset.counter()).repeat(2),
+    ],
+)
+@pytest.mark.parametrize("drain", ["write", "save", "reduce"])
+def test_a_function_that_makes_a_dataset_without_an_end(tmp_path: Path, drain: str, dataset: Dataset[Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{drain} would never end: .*lambda> makes a dataset that has no end"):
+        DRAINS[drain](dataset, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    assert len(list(dataset.take(3))) == 3
+    dataset.take(3).save(f"{tmp_path}/three")

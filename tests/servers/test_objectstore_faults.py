@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.effort import draws
-from tests.servers.faults import FAULTS_OF, NO_FAULTS, Faults
+from tests.servers.faults import FAULTS_OF, NO_FAULTS
 from tests.servers.objectstore import ObjectStore
 from tests.servers.plainclient import ask
 from tests.servers.requestlog import Entry, repeated_bytes
@@ -130,29 +130,6 @@ def test_unavailable(store: ObjectStore, target: str) -> None:
     assert ask(store.url, target, method="HEAD").body == b""
     assert store.wait_idle()
     assert store.counters.by_fault == {"unavailable": 3}
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [(400, "ExpiredToken"), (403, "AccessDenied"), (429, "TooManyRequests"), (500, "InternalError")],
-)
-def test_unavailable_by_another_status(store: ObjectStore, status: int, words: str) -> None:
-    store.faults = replace(NO_FAULTS, unavailable=1.0, status=status)
-    assert ask(store.url, KEY).status == ask(store.url, MEDIA).status == status
-    assert words.encode() in ask(store.url, KEY).body
-    assert json.loads(ask(store.url, MEDIA).body)["error"]["code"] == status
-    with pytest.raises(ValueError, match="400 to 599"):
-        replace(NO_FAULTS, status=200)
-
-
-def test_slow_requests_and_delays_are_in_the_log(store: ObjectStore, content: bytes) -> None:
-    store.faults = Faults(first_byte=0.001, jitter=0.001, slow=0.5, slow_first_byte=0.01)
-    for _ in range(20):
-        assert ask(store.url, KEY).body == content
-    assert store.wait_idle()
-    assert {entry.delay == 0.01 for entry in store.log if entry.slow} == {True}
-    assert all(0.001 <= entry.delay <= 0.002 for entry in store.log if not entry.slow)
-    assert 0 < store.counters.by_fault["slow"] < 20
 
 
 def test_bodies_that_crawl(store: ObjectStore, content: bytes) -> None:

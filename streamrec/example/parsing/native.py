@@ -17,10 +17,14 @@ __all__ = ["NATIVE", "NativeWalker"]
 
 
 class NativeWalker:
-    """Walker (walk.py) in C."""
+    """The walk (walk.py) in C.
+
+    With `spans`, byte strings come as spans, and records are not bytes objects. No two slots have one
+    name. The first record that TensorFlow would refuse is a WalkError.
+    """
 
     def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
-        """See walk.Walker."""
+        """What Example messages hold for each slot."""
         arrays, blocks, _ = _walk(records, slots)
         return _gather(slots, arrays, blocks, records if spans else None)
 
@@ -31,7 +35,7 @@ class NativeWalker:
     def sequences(
         self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
     ) -> tuple[list[Found], list[Raw]]:
-        """See walk.Walker."""
+        """What SequenceExample messages hold for each slot of the context, and a Raw for each of the feature lists."""
         (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
         arrays = _arrays(layout, len(records))
         splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)

@@ -27,9 +27,9 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature
 from streamrec.example.parsing.assemble import batch_columns, single_columns
-from streamrec.example.parsing.native import NATIVE
+from streamrec.example.parsing.native import NATIVE, NativeWalker
 from streamrec.example.parsing.plan import Plan, plan_examples
-from streamrec.example.parsing.walk import Records, Walker, WalkError
+from streamrec.example.parsing.walk import Records, WalkError
 
 __all__ = ["ExampleParser", "count_other_features", "parse_example", "parse_single_example"]
 
@@ -105,7 +105,7 @@ def count_other_features(serialized: Any, features: Mapping[str, Feature]) -> in
 
 
 def parse_examples_with(
-    walker: Walker, serialized: Any, features: Mapping[str, Feature], names: Any, string_columns: bool
+    walker: NativeWalker, serialized: Any, features: Mapping[str, Feature], names: Any, string_columns: bool
 ) -> dict[str, Column]:
     """`parse_example` on a walker of choice: the tests run both."""
     if is_scalar(serialized):
@@ -113,7 +113,9 @@ def parse_examples_with(
     return parse_by_plan(walker, plan_examples(features, single=False), serialized, names, string_columns)
 
 
-def parse_by_plan(walker: Walker, plan: Plan, serialized: Any, names: Any, string_columns: bool) -> dict[str, Column]:
+def parse_by_plan(
+    walker: NativeWalker, plan: Plan, serialized: Any, names: Any, string_columns: bool
+) -> dict[str, Column]:
     """A batch by a plan that was made before."""
     records = as_records(serialized, string_columns)
     count = len(records)
@@ -146,7 +148,7 @@ class ExampleParser:
 
 
 def parse_single_with(
-    walker: Walker, serialized: Any, features: Mapping[str, Feature], name: Any, string_columns: bool
+    walker: NativeWalker, serialized: Any, features: Mapping[str, Feature], name: Any, string_columns: bool
 ) -> dict[str, Column]:
     """`parse_single_example` on a walker of choice: the tests run both."""
     plan = plan_examples(features, single=True)

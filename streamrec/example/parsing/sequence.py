@@ -27,11 +27,11 @@ from streamrec.example.parsing.assemble import (
     sparse_tensor,
     wrapper,
 )
-from streamrec.example.parsing.native import NATIVE
+from streamrec.example.parsing.native import NATIVE, NativeWalker
 from streamrec.example.parsing.parse import as_records, check_names, is_scalar, single_record
 from streamrec.example.parsing.plan import Plan, plan_context, plan_lists
 from streamrec.example.parsing.ragged import Rows
-from streamrec.example.parsing.walk import Array, Code, Found, Offsets, Raw, Records, Slot, Walker, WalkError
+from streamrec.example.parsing.walk import Array, Code, Found, Offsets, Raw, Records, Slot, WalkError
 
 __all__ = ["parse_sequence_example", "parse_single_sequence_example"]
 
@@ -103,7 +103,7 @@ def parse_single_sequence_example(
 
 
 def parse_sequences_with(
-    walker: Walker, serialized: Any, context: Features, lists: Features, names: Any, string_columns: bool
+    walker: NativeWalker, serialized: Any, context: Features, lists: Features, names: Any, string_columns: bool
 ) -> tuple[Columns, Columns, dict[str, Offsets]]:
     """`parse_sequence_example` on a walker of choice: the tests run both."""
     if is_scalar(serialized):
@@ -119,7 +119,7 @@ def parse_sequences_with(
 
 
 def parse_single_sequence_with(
-    walker: Walker, serialized: Any, context: Features, lists: Features, name: Any, string_columns: bool
+    walker: NativeWalker, serialized: Any, context: Features, lists: Features, name: Any, string_columns: bool
 ) -> tuple[Columns, Columns, dict[str, Offsets]]:
     """`parse_single_sequence_example` on a walker of choice: the tests run both."""
     plans = _plans(context, lists)
@@ -142,7 +142,7 @@ def _plans(context: Features, lists: Features) -> tuple[Plan, Plan]:
 
 
 def _walk(
-    walker: Walker, records: Records, plans: tuple[Plan, Plan], names: Any, spans: bool, single: bool = False
+    walker: NativeWalker, records: Records, plans: tuple[Plan, Plan], names: Any, spans: bool, single: bool = False
 ) -> tuple[list[Found], list[Raw]]:
     """What a walk finds; TensorFlow refuses required context features also for a batch of nothing."""
     required = [slot for slot in plans[0].slots if slot.dense and slot.required and slot.size]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -185,42 +185,3 @@ class WalkError(Exception):
         name = names[self.record] if names is not None else None
         text = name.decode(errors="replace") if isinstance(name, bytes) else name
         return FeatureError(self.reason(), self.slot.name if self.slot else None, None if single else self.record, text)
-
-
-class Walker(Protocol):
-    """What both walkers do."""
-
-    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
-        """Walks over Example messages.
-
-        Args:
-            records: The messages; with `spans`, no bytes objects.
-            slots: What to look for; no two with one name.
-            spans: Whether byte strings are wanted as spans.
-
-        Returns:
-            What was found for each slot.
-
-        Raises:
-            WalkError: The first record that TensorFlow would refuse.
-        """
-        ...
-
-    def sequences(
-        self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
-    ) -> tuple[list[Found], list[Raw]]:
-        """Walks over SequenceExample messages.
-
-        Args:
-            records: The messages; with `spans`, no bytes objects.
-            context: What to look for in the context.
-            lists: What to look for in the feature lists.
-            spans: Whether byte strings are wanted as spans.
-
-        Returns:
-            What was found for each slot of the context, and a Raw for each of the lists.
-
-        Raises:
-            WalkError: The first record that TensorFlow would refuse.
-        """
-        ...

@@ -28,10 +28,10 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.features import PARTITIONS, Feature, FixedLenFeature, RaggedFeature, SparseFeature
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
 from streamrec.example.parsing.plan import plan_context, plan_examples, plan_lists
 from streamrec.example.parsing.sequence import parse_sequences_with, parse_single_sequence_with
-from streamrec.example.parsing.walk import Walker
 from tests.example.compare import assert_same_columns
 from tests.example.conftest import WALKERS
 from tests.example.strategies import (
@@ -158,7 +158,7 @@ def fits(record: bytes, features: Mapping[str, Feature], part: str, *, single: b
 
 
 def check(
-    ours: Callable[[Walker], Any],
+    ours: Callable[[NativeWalker], Any],
     theirs: Callable[[], Any],
     seen: Seen,
     features: Mapping[str, Feature],

@@ -19,9 +19,9 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
 from streamrec.example.parsing.sequence import parse_sequences_with
-from streamrec.example.parsing.walk import Walker
 from tests.example.compare import assert_same_columns, materialised
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -112,14 +112,14 @@ def in_order(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, A
     ],
     ids=["tutorial", "features", "ragged"],
 )
-def test_examples(walker: Walker, file: str, features: dict[str, Feature], wanted: str, columns: bool) -> None:
+def test_examples(walker: NativeWalker, file: str, features: dict[str, Feature], wanted: str, columns: bool) -> None:
     found = parse_examples_with(walker, payloads(file), features, None, columns)
     found = {name: materialised(column) for name, column in found.items()}
     assert_same_columns(found, in_order(found, expected(wanted)))
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
-def test_sequences(walker: Walker, columns: bool) -> None:
+def test_sequences(walker: NativeWalker, columns: bool) -> None:
     records = payloads("sequence.tfrecord")
     context, lists, lengths = parse_sequences_with(walker, records, CONTEXT, LISTS, None, columns)
     for found, name in ((context, "context"), (lists, "lists"), (lengths, "lengths")):
@@ -127,13 +127,13 @@ def test_sequences(walker: Walker, columns: bool) -> None:
         assert_same_columns(found, in_order(found, expected(f"sequence.{name}.expected.npz")))
 
 
-def test_ragged_sequences(walker: Walker) -> None:
+def test_ragged_sequences(walker: NativeWalker) -> None:
     records = payloads("sequence.tfrecord")
     _, lists, _ = parse_sequences_with(walker, records, None, RAGGED_LISTS, None, False)
     assert_same_columns(lists, in_order(lists, expected("sequence.ragged.expected.npz")))
 
 
-def test_singles_are_the_rows_of_the_batch(walker: Walker) -> None:
+def test_singles_are_the_rows_of_the_batch(walker: NativeWalker) -> None:
     records = payloads("tutorial.tfrecord")[:50]
     batch = parse_examples_with(walker, records, TUTORIAL, None, False)
     for row, record in enumerate(records):

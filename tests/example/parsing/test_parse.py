@@ -23,8 +23,8 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.parse import parse_example, parse_single_example, parse_single_with
-from streamrec.example.parsing.walk import Walker
 from streamrec.tfrecord.frames import Frames
 from tests.example import wire
 from tests.example.compare import assert_same_columns
@@ -33,21 +33,21 @@ from tests.example.parsing.calls import INT, INTS, one, parse
 from tests.example.wire import example, feature, field, floats, ints, strings
 
 
-def values(walker: Walker, record: bytes, dtype: Any = np.int64) -> list[Any]:
+def values(walker: NativeWalker, record: bytes, dtype: Any = np.int64) -> list[Any]:
     """The values under x."""
     found: list[Any] = one(walker, record, x=VarLenFeature(dtype)).values.tolist()
     return found
 
 
-def test_the_last_duplicate_counts(walker: Walker) -> None:
+def test_the_last_duplicate_counts(walker: NativeWalker) -> None:
     assert values(walker, example(("x", ints(1)), ("y", ints(5)), ("x", ints(2, 3)))) == [2, 3]
 
 
-def test_an_earlier_duplicate_is_not_looked_at(walker: Walker) -> None:
+def test_an_earlier_duplicate_is_not_looked_at(walker: NativeWalker) -> None:
     assert values(walker, example(("x", floats(1)), ("x", field(3, b"\xff")), ("x", ints(2)))) == [2]
 
 
-def test_an_empty_duplicate_counts_in_batches_of_var_len_only(walker: Walker) -> None:
+def test_an_empty_duplicate_counts_in_batches_of_var_len_only(walker: NativeWalker) -> None:
     record = example(("x", ints(1)), ("x", b""))
     assert values(walker, record) == [1]
     assert parse(walker, [record], INT)["x"].tolist() == [1]
@@ -56,25 +56,25 @@ def test_an_empty_duplicate_counts_in_batches_of_var_len_only(walker: Walker) ->
     assert parse(walker, [record], {"x": padded})["x"].tolist() == [[1]]
 
 
-def test_features_messages_are_merged(walker: Walker) -> None:
+def test_features_messages_are_merged(walker: NativeWalker) -> None:
     assert values(walker, example(("y", ints(1))) + example(("x", ints(2)))) == [2]
 
 
-def test_packed_and_unpacked(walker: Walker) -> None:
+def test_packed_and_unpacked(walker: NativeWalker) -> None:
     many = list(range(200))
     assert values(walker, example(("x", feature(np.int64, many, packed=False)))) == many
     assert values(walker, example(("x", feature(np.int64, many)))) == many
     assert values(walker, example(("x", feature(np.float32, [1, 2], packed=False))), np.float32) == [1, 2]
 
 
-def test_of_several_lists_the_first_counts(walker: Walker) -> None:
+def test_of_several_lists_the_first_counts(walker: NativeWalker) -> None:
     assert values(walker, example(("x", ints(1) + ints(2)))) == [1]
     assert values(walker, example(("x", ints(1) + floats(2)))) == [1]
     runs = field(3, field(1, b"\x01") + field(1, b"\x02"))
     assert values(walker, example(("x", runs))) == [1]
 
 
-def test_unknown_fields_at_the_top_are_skipped(walker: Walker) -> None:
+def test_unknown_fields_at_the_top_are_skipped(walker: NativeWalker) -> None:
     for unknown in (
         b"\x10\x05",
         b"\x1d\1\2\3\4",
@@ -100,7 +100,7 @@ def test_unknown_fields_at_the_top_are_skipped(walker: Walker) -> None:
         b"\x0a" + b"\xff" * 10 + b"\x01",  # a varint without measure
     ],
 )
-def test_damaged_messages(walker: Walker, record: bytes) -> None:
+def test_damaged_messages(walker: NativeWalker, record: bytes) -> None:
     with pytest.raises(FeatureError, match="record 1: the bytes are not a serialized message"):
         parse(walker, [b"", record], {"x": VarLenFeature(np.int64)})
 
@@ -118,17 +118,17 @@ def test_damaged_messages(walker: Walker, record: bytes) -> None:
         (bytes, b"\x0a"),  # no length
     ],
 )
-def test_damaged_values(walker: Walker, dtype: Any, damaged: bytes) -> None:
+def test_damaged_values(walker: NativeWalker, dtype: Any, damaged: bytes) -> None:
     with pytest.raises(FeatureError, match=r"record 0, feature 'x': the .* values are damaged"):
         parse(walker, [example(("x", damaged))], {"x": VarLenFeature(dtype)})
 
 
-def test_a_length_past_the_end_is_cut(walker: Walker) -> None:
+def test_a_length_past_the_end_is_cut(walker: NativeWalker) -> None:
     assert values(walker, example(("x", b"\x1a\x7f\x0a\x7f\x05"))) == [5]
     assert values(walker, example(("x", b"\x12\x7f\x0a\x07" + bytes(7))), np.float32) == [0]
 
 
-def test_kinds_are_told(walker: Walker) -> None:
+def test_kinds_are_told(walker: NativeWalker) -> None:
     record = example(("x", floats(1.5)))
     with pytest.raises(FeatureError, match="found float32 values where int64 is wanted") as raised:
         parse(walker, [example(("x", ints(1))), record], INT, ["first", "second"])
@@ -142,7 +142,7 @@ def test_kinds_are_told(walker: Walker) -> None:
     assert raised.value.record is None
 
 
-def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for(walker: Walker) -> None:
+def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for(walker: NativeWalker) -> None:
     assert values(walker, example(("y", b"\x22\x00"), ("x", ints(1)))) == [1]
     with pytest.raises(FeatureError, match="unknown kind"):
         values(walker, example(("x", b"\x22\x00"), ("x", ints(1))))
@@ -163,12 +163,12 @@ def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for(walker: Walker) 
         ),
     ],
 )
-def test_counts_are_told(walker: Walker, config: Feature, value: bytes, message: str) -> None:
+def test_counts_are_told(walker: NativeWalker, config: Feature, value: bytes, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
         one(walker, example(("x", value)), x=config)
 
 
-def test_every_form_of_serialized(walker: Walker) -> None:
+def test_every_form_of_serialized(walker: NativeWalker) -> None:
     records = [example(("x", ints(n))) for n in range(3)]
     objects = np.array(records, dtype=object)
     ends = np.cumsum([len(record) + 16 for record in records])
@@ -195,7 +195,9 @@ def test_every_form_of_serialized(walker: Walker) -> None:
         (SimpleNamespace(buffer=b"abc", spans=np.array([[2, 1]])), ValueError, "leaves a buffer of 3 bytes"),
     ],
 )
-def test_serialized_that_is_refused(walker: Walker, serialized: Any, error: type[Exception], message: str) -> None:
+def test_serialized_that_is_refused(
+    walker: NativeWalker, serialized: Any, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         parse(walker, serialized, INTS)
 

@@ -17,13 +17,13 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.parse import parse_single_with
-from streamrec.example.parsing.walk import Walker
 from tests.example.parsing.calls import INT, INTS, one, parse
 from tests.example.wire import example, floats, ints, strings
 
 
-def test_missing_and_empty(walker: Walker) -> None:
+def test_missing_and_empty(walker: NativeWalker) -> None:
     for record in (b"", example(("x", b"")), example(("X", ints(1)))):
         with pytest.raises(FeatureError, match="found nothing where 1 int64 values are wanted"):
             parse(walker, [record], INT)
@@ -31,19 +31,19 @@ def test_missing_and_empty(walker: Walker) -> None:
         assert parse(walker, [record], INTS)["x"].dense_shape.tolist() == [1, 0]
 
 
-def test_an_empty_list_is_not_missing(walker: Walker) -> None:
+def test_an_empty_list_is_not_missing(walker: NativeWalker) -> None:
     with pytest.raises(FeatureError, match="found 0 values"):
         parse(walker, [example(("x", ints()))], {"x": FixedLenFeature([], np.int64, 7)})
 
 
-def test_a_shape_without_elements_is_required_whatever_the_default(walker: Walker) -> None:
+def test_a_shape_without_elements_is_required_whatever_the_default(walker: NativeWalker) -> None:
     config = FixedLenFeature([0], np.int64, [])
     assert one(walker, example(("x", ints())), x=config).shape == (0,)
     with pytest.raises(FeatureError, match="found nothing"):
         one(walker, b"", x=config)
 
 
-def test_defaults_of_every_kind(walker: Walker) -> None:
+def test_defaults_of_every_kind(walker: NativeWalker) -> None:
     features: dict[str, Feature] = {
         "f": FixedLenFeature([2], np.float32, [1.5, -2]),
         "i": FixedLenFeature([1, 2], np.int64, [[3, -4]]),
@@ -55,7 +55,7 @@ def test_defaults_of_every_kind(walker: Walker) -> None:
     assert found["s"].tolist() == [["snö".encode(), b"a\0"], [b"", b"b"], ["snö".encode(), b"a\0"]]
 
 
-def test_padding(walker: Walker) -> None:
+def test_padding(walker: NativeWalker) -> None:
     records = [example(("x", ints(1, 2, 3, 4))), b"", example(("x", ints(5, 6)))]
     config = FixedLenSequenceFeature([2], np.int64, allow_missing=True, default_value=-7)
     found = parse(walker, records, {"x": config})["x"]
@@ -65,7 +65,7 @@ def test_padding(walker: Walker) -> None:
     assert found.tolist() == [[b"a\0"], [b"p\0"]]
 
 
-def test_sparse(walker: Walker) -> None:
+def test_sparse(walker: NativeWalker) -> None:
     record = example(("i", ints(9, -1, 2, 2)), ("j", ints(1, 1, 3, 0)), ("v", floats(1, 2, 3, 4)))
     found = one(walker, record, s=SparseFeature(["i", "j"], "v", np.float32, [4, 5]))
     assert found.indices.tolist() == [[-1, 1], [2, 0], [2, 3], [9, 1]]
@@ -75,7 +75,7 @@ def test_sparse(walker: Walker) -> None:
     assert asis.indices.tolist() == [[9], [-1], [2], [2]]
 
 
-def test_sparse_needs_as_many_positions_as_values(walker: Walker) -> None:
+def test_sparse_needs_as_many_positions_as_values(walker: NativeWalker) -> None:
     record = example(("i", ints(1, 2)), ("v", floats(1)))
     with pytest.raises(FeatureError, match=r"^feature 's': found 2 positions in 'i' where 1 values in 'v'"):
         one(walker, record, s=SparseFeature("i", "v", np.float32, 4))
@@ -84,7 +84,7 @@ def test_sparse_needs_as_many_positions_as_values(walker: Walker) -> None:
         parse(walker, [b"", record, other], {"s": SparseFeature("i", "v", np.float32, 4)})
 
 
-def test_ragged(walker: Walker) -> None:
+def test_ragged(walker: NativeWalker) -> None:
     records = [
         example(("x", ints(1, 2, 3)), ("n", ints(2, 1))),
         b"",
@@ -137,7 +137,7 @@ ROW_IDS = RaggedFeature.ValueRowIds("n")
     ],
 )
 def test_a_partition_that_does_not_fit_its_record_is_named(
-    walker: Walker, partition: Any, numbers: list[int], dtype: Any, validate: bool
+    walker: NativeWalker, partition: Any, numbers: list[int], dtype: Any, validate: bool
 ) -> None:
     """Where TensorFlow gives splits that lead outside of the values, or values of this record to the next one."""
     records = [b"", example(("x", ints(1, 2, 3)), ("n", ints(*numbers))), b""]
@@ -148,7 +148,7 @@ def test_a_partition_that_does_not_fit_its_record_is_named(
         parse_single_with(walker, records[1], features, None, False)
 
 
-def test_rows_that_no_value_needs_fill_no_memory(walker: Walker) -> None:
+def test_rows_that_no_value_needs_fill_no_memory(walker: NativeWalker) -> None:
     records = [example(("x", ints(1)), ("n", ints(number))) for number in (3, 2**25)]
     features: dict[str, Feature] = {"r": RaggedFeature(np.int64, "x", [ROW_IDS])}
     assert parse(walker, records[:1], features)["r"].nested_row_splits[1].tolist() == [0, 0, 0, 0, 1]
@@ -156,7 +156,7 @@ def test_rows_that_no_value_needs_fill_no_memory(walker: Walker) -> None:
         parse(walker, records, features)
 
 
-def test_the_order_of_keys_is_tensorflows(walker: Walker) -> None:
+def test_the_order_of_keys_is_tensorflows(walker: NativeWalker) -> None:
     features: dict[str, Feature] = {
         "z": FixedLenFeature([], np.int64, 1),
         "y": SparseFeature("y", "val", np.float32, 10),
@@ -169,7 +169,7 @@ def test_the_order_of_keys_is_tensorflows(walker: Walker) -> None:
     assert list(parse(walker, [b""], features)) == ["b", "ix", "val", "y", "z", "q", "r"]
 
 
-def test_an_empty_batch(walker: Walker) -> None:
+def test_an_empty_batch(walker: NativeWalker) -> None:
     features: dict[str, Feature] = {
         "a": FixedLenFeature([2], np.int64),
         "b": VarLenFeature(bytes),
@@ -185,7 +185,7 @@ def test_an_empty_batch(walker: Walker) -> None:
     assert found["e"].shape == (0,)
 
 
-def test_singles_have_no_batch_dimension(walker: Walker) -> None:
+def test_singles_have_no_batch_dimension(walker: NativeWalker) -> None:
     record = example(("a", ints(7)), ("v", ints(1, 2)), ("s", strings(b"x")))
     found = parse_single_with(
         walker,

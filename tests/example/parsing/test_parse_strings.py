@@ -20,9 +20,9 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
 from streamrec.example.parsing.sequence import parse_sequences_with
-from streamrec.example.parsing.walk import Walker
 from tests.example.compare import assert_same_columns, materialised
 from tests.example.wire import example, ints, sequence, strings
 
@@ -141,14 +141,14 @@ def as_scattered(records: list[bytes]) -> Any:
 
 
 @pytest.mark.parametrize("features", [FEATURES, OTHERS])
-def test_columns_hold_the_same_strings(walker: Walker, features: dict[str, Feature]) -> None:
+def test_columns_hold_the_same_strings(walker: NativeWalker, features: dict[str, Feature]) -> None:
     wanted = parse_examples_with(walker, RECORDS, features, None, False)
     for serialized in (RECORDS, as_frames(RECORDS), as_scattered(RECORDS)):
         found = parse_examples_with(walker, serialized, features, None, True)
         assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
 
 
-def test_columns_point_into_the_reader_s_buffer(walker: Walker) -> None:
+def test_columns_point_into_the_reader_s_buffer(walker: NativeWalker) -> None:
     frames = as_frames(RECORDS)
     found = parse_examples_with(walker, frames, {**FEATURES, "v": VarLenFeature(bytes)}, None, True)
     assert isinstance(found["s"], BytesColumn)
@@ -171,7 +171,7 @@ LONG = [
 WIDE: dict[str, Feature] = {"s": FixedLenFeature([2], bytes), "w": FixedLenFeature([], bytes)}
 
 
-def test_long_strings_stay_in_many_buffers_and_others_are_copied_out(walker: Walker) -> None:
+def test_long_strings_stay_in_many_buffers_and_others_are_copied_out(walker: NativeWalker) -> None:
     serialized = as_scattered(LONG)
     found = parse_examples_with(walker, serialized, WIDE, None, True)
     wanted = parse_examples_with(walker, LONG, WIDE, None, False)
@@ -185,7 +185,7 @@ def test_long_strings_stay_in_many_buffers_and_others_are_copied_out(walker: Wal
     assert_same_columns({name: materialised(each) for name, each in found.items()}, wanted)
 
 
-def test_a_column_over_many_buffers_is_one_like_any_other(walker: Walker) -> None:
+def test_a_column_over_many_buffers_is_one_like_any_other(walker: NativeWalker) -> None:
     column = parse_examples_with(walker, as_scattered(LONG), WIDE, None, True)["s"]
     assert isinstance(column, BytesColumn)
     assert column.scattered
@@ -213,7 +213,7 @@ def test_a_column_over_many_buffers_is_one_like_any_other(walker: Walker) -> Non
     assert pyarrow.array(flat).to_pylist() == plain.ravel().tolist()
 
 
-def test_nothing_over_many_buffers(walker: Walker) -> None:
+def test_nothing_over_many_buffers(walker: NativeWalker) -> None:
     found = parse_examples_with(walker, as_scattered([]), {**WIDE, **OTHERS}, None, True)
     wanted = parse_examples_with(walker, [], {**WIDE, **OTHERS}, None, False)
     assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
@@ -227,7 +227,7 @@ def test_nothing_over_many_buffers(walker: Walker) -> None:
     st.lists(st.lists(st.binary(max_size=80), max_size=4), max_size=6),
     st.sampled_from([VarLenFeature(bytes), RaggedFeature(bytes), OTHERS["s"]]),
 )
-def test_any_strings_over_many_buffers(walker: Walker, values: list[list[bytes]], feature: Feature) -> None:
+def test_any_strings_over_many_buffers(walker: NativeWalker, values: list[list[bytes]], feature: Feature) -> None:
     records = [example(("s", strings(*each))) for each in values]
     found = parse_examples_with(walker, as_scattered(records), {"s": feature}, None, True)
     wanted = parse_examples_with(walker, records, {"s": feature}, None, False)
@@ -239,28 +239,28 @@ def test_compact_keeps_the_strings_alone() -> None:
     assert (bytes(column.buffer), column.spans.tolist()) == (b"twothree", [[0, 3], [3, 8]])
 
 
-def test_ragged_strings_stay(walker: Walker) -> None:
+def test_ragged_strings_stay(walker: NativeWalker) -> None:
     found = parse_examples_with(walker, as_frames(RECORDS), OTHERS, None, True)["v"]
     assert isinstance(found, RaggedTensor)
     assert isinstance(found.flat_values, BytesColumn)
     assert list(found.flat_values) == [b"v", b"x", b"y"]
 
 
-def test_uniform_rows_of_strings(walker: Walker) -> None:
+def test_uniform_rows_of_strings(walker: NativeWalker) -> None:
     config = RaggedFeature(bytes, "s", [RaggedFeature.UniformRowLength(2)])
     found = parse_examples_with(walker, as_frames(RECORDS), {"r": config}, None, True)["r"]
     assert isinstance(found, RaggedTensor)
     assert materialised(found.flat_values).tolist() == [[b"a\0", b"bb"], [b"", b"c"]]
 
 
-def test_single_examples(walker: Walker) -> None:
+def test_single_examples(walker: NativeWalker) -> None:
     features: dict[str, Feature] = {**FEATURES, **OTHERS}
     wanted = parse_single_with(walker, RECORDS[0], features | {"sp": FEATURES["d"]}, b"name", False)
     found = parse_single_with(walker, RECORDS[0], features | {"sp": FEATURES["d"]}, b"name", True)
     assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
 
 
-def test_sequences(walker: Walker) -> None:
+def test_sequences(walker: NativeWalker) -> None:
     records = [sequence([("c", strings(b"c\0"))], [("w", [strings(b"a"), b""])]), sequence([], [("w", [])])]
     context: dict[str, Feature] = {"c": FixedLenFeature([], bytes, "none")}
     lists: dict[str, Feature] = {"w": VarLenFeature(bytes)}
@@ -272,7 +272,7 @@ def test_sequences(walker: Walker) -> None:
 
 
 @pytest.mark.parametrize("feature", [VarLenFeature(bytes), RaggedFeature(bytes), FixedLenSequenceFeature([], bytes)])
-def test_steps_of_strings_over_many_buffers(walker: Walker, feature: Feature) -> None:
+def test_steps_of_strings_over_many_buffers(walker: NativeWalker, feature: Feature) -> None:
     steps = [[strings(b"a" * 50), strings(b"b")], [], [strings(b"c" * 9)]]
     records = [sequence([], [("w", each)]) for each in steps]
     lists: dict[str, Feature] = {"w": feature}
@@ -281,6 +281,6 @@ def test_steps_of_strings_over_many_buffers(walker: Walker, feature: Feature) ->
     assert_same_columns({"w": materialised(found[1]["w"])}, wanted[1])
 
 
-def test_object_arrays_pickle(walker: Walker) -> None:
+def test_object_arrays_pickle(walker: NativeWalker) -> None:
     found = parse_examples_with(walker, RECORDS, FEATURES, None, False)
     assert_same_columns(pickle.loads(pickle.dumps(found)), found)

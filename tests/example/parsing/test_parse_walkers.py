@@ -21,10 +21,11 @@ from streamrec.example.features import (
     VarLenFeature,
 )
 from streamrec.example.messages import Example
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.parse import count_other_features, parse_example, parse_examples_with
 from streamrec.example.parsing.plan import plan_context, plan_examples, plan_lists
 from streamrec.example.parsing.sequence import parse_sequences_with
-from streamrec.example.parsing.walk import Records, Walker
+from streamrec.example.parsing.walk import Records
 from streamrec.kernels import _native
 from streamrec.tfrecord import Frames, Scattered
 from tests.effort import draws
@@ -52,7 +53,7 @@ DESCRIPTIONS: list[dict[str, Feature]] = [
 CORPUS = Path(__file__).parents[3] / "fuzz" / "corpus"
 
 
-def outcome(parse: Callable[[Walker], Any], walker: Walker) -> Any:
+def outcome(parse: Callable[[NativeWalker], Any], walker: NativeWalker) -> Any:
     """The columns, or the message of the error."""
     try:
         return parse(walker)
@@ -60,7 +61,7 @@ def outcome(parse: Callable[[Walker], Any], walker: Walker) -> Any:
         return str(error)
 
 
-def check(parse: Callable[[Walker], Any]) -> None:
+def check(parse: Callable[[NativeWalker], Any]) -> None:
     """Both walkers give the same."""
     wanted, found = (outcome(parse, walker) for walker in WALKERS.values())
     if isinstance(wanted, str) or isinstance(found, str):
@@ -105,7 +106,7 @@ def test_damaged_sequences(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_however_the_messages_lie(layout: str, walker: Walker) -> None:
+def test_however_the_messages_lie(layout: str, walker: NativeWalker) -> None:
     records = [example(("a", ints(index)), ("b", strings(b"%d" % index))) for index in range(5)]
     features: dict[str, Feature] = {"a": FixedLenFeature([], np.int64), "b": FixedLenFeature([], bytes)}
     for columns in (False, True):
@@ -115,7 +116,7 @@ def test_however_the_messages_lie(layout: str, walker: Walker) -> None:
 
 
 @pytest.mark.parametrize("row", [(0, 4, 0), (2, 1, 0), (-1, 1, 0), (0, 1, 2), (0, 1, -1)])
-def test_rows_outside_their_buffers_are_refused(row: tuple[int, int, int], walker: Walker) -> None:
+def test_rows_outside_their_buffers_are_refused(row: tuple[int, int, int], walker: NativeWalker) -> None:
     start, end, number = row
     rows = np.array([[0, 0, 1 << 32, 0], [start, end, number << 32, 0]], np.int64)
     with pytest.raises(ValueError, match=r"a span lies in buffer|leaves a buffer of 3 bytes"):
@@ -127,7 +128,7 @@ def test_buffers_that_are_none_are_refused() -> None:
         _native.decode_examples(_native.decode_plan(()), None, (b"abc", 5), np.zeros((1, 4), np.int64), ())
 
 
-def parser(record: bytes, features: dict[str, Feature], columns: bool = False) -> Callable[[Walker], Any]:
+def parser(record: bytes, features: dict[str, Feature], columns: bool = False) -> Callable[[NativeWalker], Any]:
     """Parses one record as a batch, on a walker."""
     return lambda walker: parse_examples_with(walker, [record], features, None, columns)
 

@@ -16,29 +16,29 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
+from streamrec.example.parsing.native import NativeWalker
 from streamrec.example.parsing.sequence import (
     parse_sequence_example,
     parse_sequences_with,
     parse_single_sequence_example,
     parse_single_sequence_with,
 )
-from streamrec.example.parsing.walk import Walker
 from tests.example.wire import entry, feature, field, floats, ints, sequence, strings
 
 TOKENS: dict[str, Feature] = {"t": FixedLenSequenceFeature([], np.int64)}
 
 
-def lists(walker: Walker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+def lists(walker: NativeWalker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
     """The feature lists of a batch."""
     return parse_sequences_with(walker, records, None, features, None, False)[1]
 
 
-def context(walker: Walker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+def context(walker: NativeWalker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
     """The context of a batch."""
     return parse_sequences_with(walker, records, features, None, None, False)[0]
 
 
-def test_dense_lists_are_padded_and_their_lengths_told(walker: Walker) -> None:
+def test_dense_lists_are_padded_and_their_lengths_told(walker: NativeWalker) -> None:
     records = [
         sequence([], [("t", [ints(1), ints(2)]), ("f", [floats(1, 2)]), ("s", [])]),
         sequence([], [("t", []), ("f", [floats(3, 4), floats(5, 6)]), ("s", [strings(b"a\0")])]),
@@ -60,7 +60,7 @@ def test_dense_lists_are_padded_and_their_lengths_told(walker: Walker) -> None:
     }
 
 
-def test_var_len_lists(walker: Walker) -> None:
+def test_var_len_lists(walker: NativeWalker) -> None:
     records = [
         sequence([], [("w", [strings(b"a", b"b"), b"", strings(b"c")])]),
         sequence([], [("w", [strings()])]),
@@ -72,7 +72,7 @@ def test_var_len_lists(walker: Walker) -> None:
     assert found.dense_shape.tolist() == [3, 3, 2]
 
 
-def test_ragged_lists(walker: Walker) -> None:
+def test_ragged_lists(walker: NativeWalker) -> None:
     records = [sequence([], [("w", [ints(1, 2), ints()])]), sequence(), sequence([], [("w", [ints(3)])])]
     found = lists(walker, records, {"w": RaggedFeature(np.int64)})["w"]
     assert found.flat_values.tolist() == [1, 2, 3]
@@ -80,7 +80,7 @@ def test_ragged_lists(walker: Walker) -> None:
     assert found.nested_row_splits[0].dtype == np.int32
 
 
-def test_partitions_of_steps(walker: Walker) -> None:
+def test_partitions_of_steps(walker: NativeWalker) -> None:
     record = sequence([], [("v", [ints(1, 2, 3), ints(4)]), ("n", [ints(1, 2), ints(0, 1)])])
     config = RaggedFeature(np.int64, "v", [RaggedFeature.RowLengths("n")], validate=True)
     found = lists(walker, [record], {"r": config})["r"]
@@ -90,7 +90,7 @@ def test_partitions_of_steps(walker: Walker) -> None:
         lists(walker, [short], {"r": config})
 
 
-def test_context(walker: Walker) -> None:
+def test_context(walker: NativeWalker) -> None:
     records = [
         sequence([("i", ints(1)), ("v", ints(5, 6)), ("i", ints(2))]),
         sequence([("v", b"")]),
@@ -104,12 +104,12 @@ def test_context(walker: Walker) -> None:
     assert found["v"].indices.tolist() == [[0, 0], [0, 1]]
 
 
-def test_an_empty_context_feature_is_not_missing(walker: Walker) -> None:
+def test_an_empty_context_feature_is_not_missing(walker: NativeWalker) -> None:
     with pytest.raises(FeatureError, match="record 0, feature 'i': found 0 values"):
         context(walker, [sequence([("i", b"")])], {"i": FixedLenFeature([], np.int64, 7)})
 
 
-def test_a_step_ends_where_its_first_list_ends(walker: Walker) -> None:
+def test_a_step_ends_where_its_first_list_ends(walker: NativeWalker) -> None:
     """TensorFlow reads on behind the first list, whatever the step's length says."""
     twice = strings(b"a") + strings(b"b")  # the second list looks like a step that holds a string
     with pytest.raises(FeatureError, match="feature 'w': "):
@@ -119,7 +119,7 @@ def test_a_step_ends_where_its_first_list_ends(walker: Walker) -> None:
     assert found.tolist() == [[1, 2]]
 
 
-def test_a_batch_of_nothing(walker: Walker) -> None:
+def test_a_batch_of_nothing(walker: NativeWalker) -> None:
     assert lists(walker, [], TOKENS)["t"].shape == (0, 0)
     assert context(walker, [], {"i": FixedLenFeature([2], np.int64, [1, 2])})["i"].shape == (0, 2)
     with pytest.raises(FeatureError, match="feature 'i'"):  # as TensorFlow has it
@@ -141,23 +141,23 @@ def test_a_batch_of_nothing(walker: Walker) -> None:
         (field(1, b"\x10\x01"), "not a serialized message"),
     ],
 )
-def test_lists_that_are_refused(walker: Walker, record: bytes, message: str) -> None:
+def test_lists_that_are_refused(walker: NativeWalker, record: bytes, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
         lists(walker, [record], TOKENS)
 
 
-def test_a_missing_list_may_be_allowed(walker: Walker) -> None:
+def test_a_missing_list_may_be_allowed(walker: NativeWalker) -> None:
     config = FixedLenSequenceFeature([], np.int64, allow_missing=True)
     assert lists(walker, [b"", sequence([], [("t", [ints(4)])])], {"t": config})["t"].tolist() == [[0], [4]]
 
 
-def test_unpacked_steps(walker: Walker) -> None:
+def test_unpacked_steps(walker: NativeWalker) -> None:
     config = {"f": FixedLenSequenceFeature([2], np.float32)}
     record = sequence([], [("f", [feature(np.float32, [1, 2], packed=False)])])
     assert lists(walker, [record], dict(config))["f"].tolist() == [[[1, 2]]]
 
 
-def test_singles(walker: Walker) -> None:
+def test_singles(walker: NativeWalker) -> None:
     record = sequence([("i", ints(3))], [("t", [ints(1), ints(2)]), ("w", [strings(b"a")])])
     features: dict[str, Feature] = {**TOKENS, "w": VarLenFeature(bytes)}
     scalar: dict[str, Feature] = {"i": FixedLenFeature([], np.int64)}
@@ -187,7 +187,7 @@ def test_descriptions_that_are_refused(context_features: Any, sequence_features:
         parse_sequence_example([b""], context_features, sequence_features)
 
 
-def test_names(walker: Walker) -> None:
+def test_names(walker: NativeWalker) -> None:
     with pytest.raises(FeatureError, match="example 'b', record 1, feature 't'"):
         parse_sequences_with(walker, [sequence([], [("t", [])]), b""], None, TOKENS, ["a", "b"], False)
     with pytest.raises(FeatureError, match="2 names"):
