@@ -24,10 +24,11 @@ What holds:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from streamrec.bridge.loop import LoopThread
 from streamrec.errors import ClosedError
@@ -35,18 +36,14 @@ from streamrec.errors import ClosedError
 __all__ = ["Channel", "End", "Put"]
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 PUTS_PER_TURN = 64  # a turn of the loop costs some 10 us, a put 1
 
 NO_CONSUMER = "put() after the iterator was closed, or after the producer's end: no consumer takes the item"
 
 
-class Put(Protocol[T_contra]):
-    """How a producer hands an item to the consumer."""
-
-    async def __call__(self, item: T_contra, weight: int) -> None:
-        """Queues `item`; waits while it does not fit. `weight` is in the unit of the limit, 0 or more."""
+Put: TypeAlias = Callable[[T, int], Awaitable[None]]
+"""Hands an item to the consumer, with its weight in the unit of the limit, 0 or more; waits while it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

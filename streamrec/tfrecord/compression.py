@@ -148,14 +148,6 @@ class _ZstdMember:
         return bool(self._stream.needs_input)
 
 
-class _Compressor(Protocol):
-    """One compressed stream that is being written."""
-
-    def compress(self, data: Buffer) -> bytes: ...
-    def flush(self) -> bytes: ...
-    def finish(self) -> bytes: ...
-
-
 class _ZlibCompressor:
     def __init__(self, options: TFRecordOptions) -> None:
         self._flush_mode = zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode
@@ -210,7 +202,8 @@ class _ZstdCompressor:
         return bytes(self._stream.flush(self._stream.FLUSH_FRAME))
 
 
-_CODECS: Final[dict[str, tuple[Callable[[], _Member], Callable[[TFRecordOptions], _Compressor]]]] = {
+_Compressor = Callable[[TFRecordOptions], _ZlibCompressor | _ZstdCompressor]
+_CODECS: Final[dict[str, tuple[Callable[[], _Member], _Compressor]]] = {
     "GZIP": (partial(_zlib_member, "DECOMP_GZIP", zlib.MAX_WBITS + 16), _ZlibCompressor),
     "ZLIB": (partial(_zlib_member, "DECOMP_ZLIB", zlib.MAX_WBITS), _ZlibCompressor),
     "ZSTD": (_ZstdMember, _ZstdCompressor),

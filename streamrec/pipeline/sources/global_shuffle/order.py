@@ -9,24 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from streamrec.pipeline.sources.global_shuffle.blocks import Blocks, Numbers, Parts, keys_of, permuted
 from streamrec.pipeline.sources.global_shuffle.window import Window
 
-__all__ = ["BlockOrder", "ExactOrder", "Order", "groups_for"]
+__all__ = ["BlockOrder", "ExactOrder", "groups_for"]
 
 MOST_GROUPS = 24
 """So many ranks, and each number that divides it, read each block once where nobody said how many groups there are."""
-
-
-class Order(Protocol):
-    """Which record stands at which position."""
-
-    def records(self, positions: Numbers) -> Numbers:
-        """The numbers of the records at these positions."""
 
 
 @dataclass(frozen=True, eq=False)

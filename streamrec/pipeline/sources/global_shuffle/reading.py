@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 import numpy as np
@@ -19,11 +19,12 @@ from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.global_shuffle.blocks import Numbers
+from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder
 from streamrec.pipeline.sources.global_shuffle.window import Round, Window
 from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
 
-__all__ = ["BlockReading", "ExactReading", "FetchAhead", "Reading", "Records"]
+__all__ = ["BlockReading", "ExactReading", "FetchAhead"]
 
 K = TypeVar("K")
 
@@ -129,23 +130,6 @@ Part = tuple[int, int]
 """A group, and the number of a part of it."""
 
 
-class Records(Protocol):
-    """The records of a data set, by number."""
-
-    async def run(self, first: int, last: int) -> Frames:
-        """Records first to last (exclusive) of one shard, by one request."""
-
-    async def some(self, numbers: Numbers) -> Frames:
-        """Any records, in this order."""
-
-
-class Reading(Protocol):
-    """What gives records by positions that grow from call to call, save within a call."""
-
-    async def take(self, positions: Numbers) -> Frames:
-        """The records at the next positions."""
-
-
 class ExactReading:
     """Records of an exact order.
 
@@ -161,7 +145,7 @@ class ExactReading:
     def __init__(
         self,
         order: ExactOrder,
-        records: Records,
+        records: IndexedRecords,
         runs: Iterator[Numbers],
         tasks: TaskGroup,
         mean_bytes: float,
@@ -250,7 +234,7 @@ class BlockReading:
     def __init__(
         self,
         order: BlockOrder,
-        records: Records,
+        records: IndexedRecords,
         groups: dict[int, int],
         tasks: TaskGroup,
         mean_bytes: float,

@@ -31,7 +31,7 @@ from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Numbers, Quality, blocks_of
 from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, index_of, opened
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
-from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading, Reading
+from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, check_even
@@ -177,7 +177,9 @@ class GlobalShuffle(Source):
         shard = int(np.searchsorted(firsts, number, side="right")) - 1
         return RecordPlace(records.index.shards[shard].path, number - int(firsts[shard]))
 
-    def _reading(self, plan: Plan, records: IndexedRecords, tasks: Any, within: RunContext) -> Reading:
+    def _reading(
+        self, plan: Plan, records: IndexedRecords, tasks: Any, within: RunContext
+    ) -> BlockReading | ExactReading:
         """What reads this reader's records.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -251,14 +251,6 @@ class InterleavePositions(Positions):
         return {"source": before.to_json(), "skip": index}
 
 
-class Owner(Protocol):
-    """A share: what one reader reads."""
-
-    @property
-    def whose(self) -> list[Any]:
-        """What positions hold of it, as JSON."""
-
-
 class WholeListing:
     """All that is listed, read by one reader: states hold what it was, as far as it was known.
 
@@ -301,9 +293,9 @@ class WholeListing:
 
 @dataclass(frozen=True, slots=True)
 class SharePositions(Derived):
-    """Positions within a share: of the source, whose share it is, and how many came before, where that is counted."""
+    """Positions within a share: of the source, whose share it is (`whose`), and how many came before, if counted."""
 
-    share: Owner
+    share: Any
     given: int | None = None
 
     def at(self, index: int) -> Position:
