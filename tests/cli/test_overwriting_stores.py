@@ -1,7 +1,4 @@
-"""`--overwrite` in a store, whatever happens at any of its requests: the old objects, or complete copies of them.
-
-A run tries some of the requests, each kind others; with STREAMREC_STEP=1 all of them, which takes ten minutes.
-"""
+"""`--overwrite` in a store, whatever happens at any of its requests (STREAMREC_STEP=1): the old objects, or copies."""
 
 import asyncio
 import json
