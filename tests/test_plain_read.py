@@ -14,8 +14,8 @@ from typing import Any
 import streamrec
 from tests.servers.real import Store
 
-S3_CEILING = {"files": 74, "functions": 524}
-LOCAL_CEILING = {"files": 67, "functions": 435}
+S3_CEILING = {"files": 74, "functions": 522}
+LOCAL_CEILING = {"files": 67, "functions": 434}
 """They may only fall."""
 
 READ = """
@@ -41,12 +41,12 @@ print(json.dumps({"records": records, "seen": sorted(seen)}))
 
 
 def executed(urls: list[str], options: Mapping[str, Any]) -> dict[str, int]:
-    """How many files and functions of ours one pass executes."""
+    """How many files and functions of ours each of three passes executes; under load, one may also wait or hedge."""
     command = [sys.executable, "-c", READ, json.dumps([urls, dict(options)])]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    result = json.loads(done.stdout)
-    assert result["records"] == 400
-    return {"files": len({file for file, _, _ in result["seen"]}), "functions": len(result["seen"])}
+    passes = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(3)]
+    assert [each["records"] for each in passes] == [400] * 3
+    seen = set.intersection(*({tuple(place) for place in each["seen"]} for each in passes))
+    return {"files": len({file for file, _, _ in seen}), "functions": len(seen)}
 
 
 def write_shards(prefix: str, options: Mapping[str, Any]) -> list[str]:
