@@ -383,7 +383,7 @@ def test_commands_run_on_the_cluster(
     assert call("reshard", *far, "--shards", 3, tmp_path / "a", f"{tmp_path}/b/").startswith("3 shards, 500 records, ")
     shards = sorted((tmp_path / "b").glob("*.tfrecord"))
     assert list(streamrec.TFRecordDataset([str(shard) for shard in shards])) == wanted
-    assert call("verify", *far, "b/") == "3 shards read, 500 good records, nothing is damaged\n"
+    assert call("verify", *far, "b/").endswith(": all as the manifest says\n")
     assert call("verify", f"{tmp_path}/b/manifest.json").endswith("all as the manifest says\n")
     target = f"{tmp_path}/c-{{shard}}.parquet"
     assert program.run(["convert", *far, f"{tmp_path}/b", target]) == 0
