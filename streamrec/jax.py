@@ -15,7 +15,7 @@ Needs `pip install 'streamrec[jax]'`. For Grain see `streamrec.grain`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ from streamrec.pipeline.loading import Epochs, converted
 __all__ = ["Loader"]
 
 
-class Loader:
+class Loader(Epochs[Any]):
     """A Dataset's batches as JAX arrays: iterate it, once for each epoch.
 
     Args:
@@ -46,7 +46,9 @@ class Loader:
         parts, ...]` where this process has batches of `[n, ...]`. Strings become lists of `bytes`, on the host.
 
     Raises:
-        ValueError: The columns' shardings deal the rows to the processes in different ways.
+        ValueError: The columns' shardings assign the rows to the processes in different ways. While it runs: the
+            sharding cannot divide a batch.
+        OverflowError: While it runs: an integer that does not fit.
 
     Examples:
         >>> [batch] = Loader(Dataset.range(4).batch(4))
@@ -63,47 +65,9 @@ class Loader:
     ) -> None:
         self._sharding = sharding
         ahead = integer("prefetch", prefetch, 0)
-        self._epochs: Epochs[Any] = Epochs(dataset, self._placed, lambda element: element, ahead, self._rank)
+        super().__init__(dataset, self._placed, lambda element: element, ahead, self._reader)
 
-    def __iter__(self) -> Iterator[Any]:
-        """The next epoch; or the rest of one, once, where `load_state_dict` said.
-
-        Raises:
-            ValueError: Other processes iterate beside this one, and the data is not dealt to them. While it runs: a
-                batch that the sharding cannot divide.
-            OverflowError: While it runs: an integer that does not fit.
-            PositionMismatchError: The state was saved by another pipeline.
-        """
-        return iter(self._epochs)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration begins, from 0, or goes on with after `load_state_dict`.
-
-        A loop that counts from it trains no epoch twice, however the state was saved:
-
-            for epoch in range(loader.epoch, 3):
-                for batch in loader: ...
-        """
-        return self._epochs.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; without it, the one behind the last."""
-        self._epochs.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where this process's next element comes from, as JSON; {} where nothing was iterated."""
-        return self._epochs.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on where the state was saved; {} for the start.
-
-        Raises:
-            PositionMismatchError: It is no state, or not as it was saved.
-        """
-        self._epochs.load_state_dict(state)
-
-    def _rank(self) -> Rank:
+    def _reader(self) -> Rank:
         if jax.process_count() == 1:
             return rank_here()
         shardings = self._sharding.values() if isinstance(self._sharding, Mapping) else [self._sharding]

@@ -192,7 +192,7 @@ def shared(count: int) -> Any:
     return numbers.share_memory_()
 
 
-class Loader:
+class Loader(Epochs[Any]):
     """A Dataset's elements as tensors on a device: iterate it, once for each epoch.
 
     The pipeline makes the batches, in threads of this process; no worker processes are needed, and none of their
@@ -232,49 +232,7 @@ class Loader:
         self._slots = integer("prefetch", prefetch, 0) + 1
         self._staging: Staging | None = None
         ahead = 0 if self.device.type == "cpu" else prefetch
-        self._epochs: Epochs[Any] = Epochs(dataset, self._moved, self._delivered, ahead, rank_here)
-
-    def __iter__(self) -> Iterator[Any]:
-        """The next epoch; or the rest of one, once, where `load_state_dict` said.
-
-        Leaving the loop ends the reading. An error of the data comes behind all batches before it. An iterator that is
-        never asked for a batch does not count as one.
-
-        Raises:
-            ValueError: Other ranks iterate beside this one, and the data is not dealt to them.
-            PositionMismatchError: The state was saved by another pipeline.
-        """
-        return iter(self._epochs)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration begins, from 0, or goes on with after `load_state_dict`.
-
-        A loop that counts from it trains no epoch twice, however the state was saved:
-
-            for epoch in range(loader.epoch, 3):
-                for batch in loader: ...
-        """
-        return self._epochs.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; without it, the one behind the last."""
-        self._epochs.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where this rank's next element comes from, as JSON; {} where nothing was iterated.
-
-        Behind the end of an epoch that is the first element of the next.
-        """
-        return self._epochs.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on where the state was saved; {} for the start.
-
-        Raises:
-            PositionMismatchError: It is no state, or not as it was saved.
-        """
-        self._epochs.load_state_dict(state)
+        super().__init__(dataset, self._moved, self._staged, ahead, rank_here)
 
     def _moved(self, element: Any) -> Any:
         if self.device.type == "cpu":
@@ -285,7 +243,7 @@ class Loader:
             return self._staging.move(element)
         return converted(element, lambda array, name: to_tensor(array, name).to(self.device))
 
-    def _delivered(self, element: Any) -> Any:
+    def _staged(self, element: Any) -> Any:
         if isinstance(element, Moving) and self._staging is not None:
             return self._staging.deliver(element)
         return element

@@ -123,20 +123,27 @@ class Epochs(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration begins, or goes on with after `load_state_dict`."""
+        """The epoch that the next iteration begins, from 0, or goes on with after `load_state_dict`.
+
+        A loop that counts from it trains no epoch twice, however the state was saved:
+
+            for epoch in range(loader.epoch, 3):
+                for batch in loader: ...
+        """
         return self._dataset.epoch if self._state is None else int(self._state["epoch"])
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch."""
+        """The next iteration is this epoch; without it, the one after the last."""
         self._dataset = self._dataset.with_options(epoch=epoch)
 
     def __iter__(self) -> Iterator[T]:
         """The next epoch; or the rest of one, once, where `load_state_dict` said.
 
-        It begins when its first element is asked for: trainers make iterators that they never use.
+        It begins when its first element is asked for, since trainers make iterators that they never use. Leaving the
+        loop ends the reading. An error of the data comes after all elements before it.
 
         Raises:
-            ValueError: Others iterate beside this process, and the data is not dealt to them.
+            ValueError: Other ranks iterate too, and the data is not distributed to them.
             PositionMismatchError: The state was saved by another pipeline; from the first element.
         """
         if self._dataset.options.rank is None:
@@ -146,7 +153,10 @@ class Epochs(Generic[T]):
         return self._delivered()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next element comes from, as JSON; {} where nothing was iterated."""
+        """Where this rank's next element comes from, as JSON; {} where nothing was iterated.
+
+        After the end of an epoch that is the first element of the next.
+        """
         if self._current is not None:
             return self._current.state_dict()
         return dict(self._state or {})
