@@ -4,7 +4,7 @@ What a consumer sees:
 
 - Success: every item once, in order; then StopIteration always.
 - A producer that raises: every item that it had put; then its exception once, with its own traceback; then
-  StopIteration for ever. A cancellation that the consumer did not ask for is ClosedError, never an end of data.
+  StopIteration permanently. A cancellation that the consumer did not ask for is ClosedError, never an end of data.
 - `close()`, leaving a `with` block, any interrupt in `next` (Ctrl-C, or what another signal handler
   raises): the producer is cancelled, and control comes back when its cleanup is done. A second interrupt
   cuts the cleanup short (see job.py). Items still queued are dropped. From then on `next` raises

@@ -328,7 +328,7 @@ def _before_threads_are_joined(function: Callable[[], None]) -> None:
     """Has a function called when the main thread ends.
 
     From Python 3.13 on, a child of multiprocessing joins its threads before it calls finalizers: one that still waits
-    for an element would keep it for ever. The hook is that of concurrent.futures; it has no public name.
+    for an element would keep it permanently. The hook is that of concurrent.futures; it has no public name.
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:

@@ -78,7 +78,7 @@ class Shuffle:
 
         Args:
             blocks: The records.
-            nbytes: How many bytes they are, about; None where nobody knows.
+            nbytes: How many bytes they are, about; None where that is unknown.
 
         Raises:
             StorageError: The folder cannot be written to.

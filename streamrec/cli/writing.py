@@ -174,7 +174,7 @@ class Target:
 
     @property
     def manifest(self) -> str:
-        """Where the manifest goes if nobody says otherwise."""
+        """Where the manifest goes by default."""
         if self.numbered:
             return self.pattern[: self.pattern.rfind("/") + 1] + "manifest.json"
         return f"{self.pattern}.manifest.json"
@@ -190,8 +190,8 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
         'train-{shard:03d}-of-008'
 
     Raises:
-        UsageError: A format in it is not that of a number, another word is in braces, or it has `{shards}` where nobody
-            knows how many there will be.
+        UsageError: A format in it is not that of a number, another word is in braces, or it has `{shards}` where the
+            number of shards is not known beforehand.
     """
     directory = directory_of(name)
     if directory is not None:
@@ -205,7 +205,9 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
         if other := FIELD.search(shard_path(name, 0)):
             raise ValueError(f"{other[0]} stands for nothing")
     except ValueError as error:
-        raise click.UsageError(f"{name} is no name for shards ({error}): write train-{{shard:05d}}.tfrecord") from error
+        raise click.UsageError(
+            f"{name} is not a name for shards ({error}): write train-{{shard:05d}}.tfrecord"
+        ) from error
     return name
 
 

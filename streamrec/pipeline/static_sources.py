@@ -16,7 +16,7 @@ from streamrec.arguments import flag, function, integer
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.elements.specs import signature_of
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.engine.session import StoreOptions
+from streamrec.pipeline.engine.session import SourceStores
 from streamrec.shards import Filenames
 from streamrec.storage import RetryPolicy, check_source
 
@@ -119,7 +119,7 @@ def list_files(
     Raises:
         NotFoundError: When it runs: nothing matches a glob.
     """
-    stores = StoreOptions(storage_options, filesystem, retry or RetryPolicy())
+    stores = SourceStores(storage_options, filesystem, retry or RetryPolicy())
     wanted = shuffle if shuffle is None else flag("shuffle", shuffle)
     return Chain(sources.Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores))
 

@@ -25,7 +25,7 @@ from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing, Portion
 from streamrec.storage import MAX_CONNECTIONS, ObjectInfo, RetryPolicy, Storages, check_source
 
-__all__ = ["ListedShards", "OpenSource", "Session", "StoreOptions", "session"]
+__all__ = ["ListedShards", "OpenSource", "Session", "SourceStores", "session"]
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class ListedShards(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOptions:
+class SourceStores:
     """Which stores a source reads from, and how: those of equal options are the same."""
 
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -92,9 +92,9 @@ class Clients:
 
     def __init__(self, stack: AsyncExitStack) -> None:
         self._stack = stack
-        self._made: list[tuple[StoreOptions, Storages]] = []
+        self._made: list[tuple[SourceStores, Storages]] = []
 
-    async def of(self, options: StoreOptions) -> Storages:
+    async def of(self, options: SourceStores) -> Storages:
         """The stores of these options."""
         for known, storages in self._made:
             if known == options:
@@ -136,7 +136,7 @@ class Session:
     async def open(
         self,
         source: object,
-        options: StoreOptions,
+        options: SourceStores,
         buffer_bytes: int,
         filenames: Filenames,
         memo: Memo,

@@ -25,7 +25,7 @@ from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo, words
-from streamrec.pipeline.engine.session import StoreOptions
+from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.states import told
 from streamrec.shards import Filenames
 from streamrec.shards.patterns import listed
@@ -44,11 +44,11 @@ class Names(Source):
     patterns: tuple[str, ...]
     shuffle: bool
     seed: int | None
-    stores: StoreOptions = field(default=StoreOptions(), repr=False)
+    stores: SourceStores = field(default=SourceStores(), repr=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @classmethod
-    def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: StoreOptions) -> Names:
+    def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: SourceStores) -> Names:
         """The names that patterns match; `shuffle=None`: shuffled where there is a seed."""
         shuffle = seed is not None if shuffle is None else shuffle
         names = tuple(located(name, stores.filesystem) for name in listed(patterns))

@@ -17,7 +17,7 @@ import streamrec
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.engine.epochs import Memo, words
-from streamrec.pipeline.engine.session import StoreOptions, session
+from streamrec.pipeline.engine.session import SourceStores, session
 from streamrec.tfrecord import Scattered
 from tests.effort import draws, thorough
 from tests.servers.resuming import assert_resumes_everywhere
@@ -347,15 +347,15 @@ def test_a_function_that_makes_no_dataset_is_named() -> None:
 
 
 async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:
-    local = StoreOptions({"auto_mkdir": True})
+    local = SourceStores({"auto_mkdir": True})
     async with session() as kept:
         outer = await kept.open("outer", local, 100, [f"{folder}/s-1"], Memo())
         async with kept.branch() as branch:
-            inner = await branch.open("inner", StoreOptions({"auto_mkdir": True}), 50, [f"{folder}/*"], Memo())
+            inner = await branch.open("inner", SourceStores({"auto_mkdir": True}), 50, [f"{folder}/*"], Memo())
             assert inner.storages is outer.storages
             assert inner.listing is not outer.listing
             assert inner.storages.connections.budget.limit == 150
-            assert await branch.open("other", StoreOptions(), 0, [f"{folder}/*"], Memo()) is not inner
+            assert await branch.open("other", SourceStores(), 0, [f"{folder}/*"], Memo()) is not inner
         assert outer.storages.connections.budget.limit == 100
         assert (await kept.open("inner", local, 0, [f"{folder}/s-1"], Memo())).listing is not inner.listing
 

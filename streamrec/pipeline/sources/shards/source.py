@@ -36,7 +36,7 @@ from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background, run_ahead
-from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, StoreOptions
+from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import told
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan, pull
 from streamrec.pipeline.sources.shards.positions import START, InterleaveMark, SharePositions, WholeListing
@@ -50,7 +50,7 @@ from streamrec.shards import (
     open_short_shard,
     read_short_shards,
 )
-from streamrec.storage import BLOCK_BYTES, MAX_CONNECTIONS, ByteStream, RetryPolicy
+from streamrec.storage import BLOCK_BYTES, MAX_CONNECTIONS, RetryPolicy
 
 __all__ = ["Shards", "read"]
 
@@ -105,9 +105,9 @@ class Shards(Source):
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @property
-    def stores(self) -> StoreOptions:
+    def stores(self) -> SourceStores:
         """Where they lie."""
-        return StoreOptions(self.storage_options, self.filesystem, self.retry, self.max_connections)
+        return SourceStores(self.storage_options, self.filesystem, self.retry, self.max_connections)
 
     @property
     def ahead(self) -> int:
@@ -353,8 +353,11 @@ class Fetchers:
         shorts = await read_short_shards(storage, paths, self._options)
         found = {queue: short for queue, short in zip(portions, shorts, strict=True) if short is not None}
         for queue, short in list(found.items()):
+            expected = portions[queue].expected
             try:
-                check_whole(portions[queue], short)
+                if expected is not None:
+                    expected.check(short.info)
+                    expected.check_records(short.info.path, len(short.frames))
             except StreamrecError:  # the reader of that shard alone reports it, after its records
                 del found[queue]
         return found
@@ -382,21 +385,21 @@ class Fetchers:
     async def _fetch(self, queue: ShardQueue, maybe_short: bool) -> None:
         portion = self._listing.portion(queue.shard)
         storage = await self._storages.at(portion.path)
-        stream: ByteStream | None = None
+        stream, expected = None, portion.expected
         if maybe_short and not storage.reads_short:
             found = await open_short_shard(storage, portion.path, self._options)
             if isinstance(found, ShortShard):
                 self._opened([found.info.size or 0])
-                if portion.expected is not None:
-                    portion.expected.check(found.info)
+                if expected is not None:
+                    expected.check(found.info)
                 finish_whole(queue, portion, found, min(self._share, LANE_BYTES))
-                check_whole(portion, found)
+                if expected is not None:
+                    expected.check_records(found.info.path, len(found.frames))
                 return
             stream = found
         place, options = queue.start.place, self._options_for(queue)
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
-        expected = portion.expected
         reader = await ShardReader.open(storage, portion.path, options, place, portion.piece, stream, expected)
         try:
             if reader.info.size is not None:
@@ -445,13 +448,6 @@ def finish_whole(queue: ShardQueue, portion: Portion, short: ShortShard, limit_b
     if last:
         queue.push(short.frames if last == count else short.frames.window(0, last))
     queue.ended = True
-
-
-def check_whole(portion: Portion, short: ShortShard) -> None:
-    """Compares a shard that came whole with what is known of it."""
-    if portion.expected is not None:
-        portion.expected.check(short.info)
-        portion.expected.check_records(short.info.path, len(short.frames))
 
 
 def answer(waiter: asyncio.Future[None]) -> None:
