@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
 
 from streamrec.bridge import Put, run
 
@@ -51,14 +52,13 @@ async def until_alone() -> None:
 
 
 async def until_in(function: str, thread: threading.Thread = MAIN) -> None:
-    """Wait until a thread is inside `function`, as its innermost Python call."""
-    await until(lambda: thread.ident is not None and innermost(thread.ident) == function)
-
-
-def innermost(ident: int) -> str:
-    """Name of the function that a thread is in."""
-    frame = sys._current_frames().get(ident)
-    return frame.f_code.co_name if frame is not None else ""
+    """Wait until a thread is blocked in `function`: a signal does not end a call that is only about to block."""
+    place, since = ("", 0), perf_counter()
+    while place[0] != function or perf_counter() - since < 4 * sys.getswitchinterval():
+        await _turn()
+        frame = sys._current_frames().get(thread.ident or 0)
+        found = (frame.f_code.co_name, frame.f_lasti) if frame else ("", 0)
+        place, since = (place, since) if found == place else (found, perf_counter())
 
 
 def leftovers() -> str:
