@@ -323,7 +323,6 @@ async def test_states_between_several_tasks(numbered: str) -> None:
 
 
 def test_threads_share_a_sync_iterator(numbered: str) -> None:
-    """The same for threads."""
     parts: list[list[bytes]] = [[] for _ in range(TASKS)]
     with TFRecordDataset(numbered).iterate() as iterator:
 
@@ -339,7 +338,6 @@ def test_threads_share_a_sync_iterator(numbered: str) -> None:
 
 
 async def test_a_cancelled_anext_of_a_dataset_loses_nothing(numbered: str) -> None:
-    """At every await."""
     found: list[bytes] = []
     iterator = TFRecordDataset(numbered).aiterate()
 
@@ -373,7 +371,6 @@ def test_trio_loses_nothing_where_anext_is_cancelled(numbered: str) -> None:
 
 
 def test_trio_tasks_share_an_iterator(numbered: str) -> None:
-    """Each record once."""
 
     async def main() -> list[bytes]:
         iterator = TFRecordDataset(numbered).aiterate()

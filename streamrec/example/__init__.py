@@ -40,10 +40,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         ),
         "parsing.parse": (
             "parse_example",
-            "parse_single_example",
-        ),
-        "parsing.sequence": (
             "parse_sequence_example",
+            "parse_single_example",
             "parse_single_sequence_example",
         ),
         "raw": (

@@ -27,8 +27,12 @@ from streamrec.example.messages import (
     Int64List,
     SequenceExample,
 )
-from streamrec.example.parsing.parse import parse_example, parse_single_example
-from streamrec.example.parsing.sequence import parse_sequence_example, parse_single_sequence_example
+from streamrec.example.parsing.parse import (
+    parse_example,
+    parse_sequence_example,
+    parse_single_example,
+    parse_single_sequence_example,
+)
 from streamrec.example.raw import decode_json_example, decode_raw
 from streamrec.example.schema import FeatureSummary, Schema, infer_features
 from streamrec.example.tensor import parse_tensor, serialize_tensor

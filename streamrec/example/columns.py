@@ -42,7 +42,7 @@ class BytesColumn:
 
     The column holds these buffers, whole, for as long as it lives; `compact()` holds no more than the strings. It is
     immutable; its strings are made when they are asked for. Strings of records in many buffers (a batch of
-    many shards in turn, a shuffled one) stay in them: to ask for `buffer` or `spans` copies them to one, once.
+    many shards in turn, a shuffled one) stay in them: asking for `buffer` or `spans` copies them to one, once.
 
     Args:
         buffer: A C-contiguous buffer of bytes.
@@ -63,7 +63,7 @@ class BytesColumn:
         (3, b'three', array([b'two', b'three'], dtype=object))
     """
 
-    __slots__ = ("_joined", "_sources", "_views", "places")
+    __slots__ = ("_joined", "_sources", "places")
 
     def __init__(self, buffer: Any, spans: npt.NDArray[np.int64]) -> None:
         view = memoryview(buffer).cast("B")
@@ -71,31 +71,23 @@ class BytesColumn:
         if spans.ndim < 1 or spans.shape[-1] != 2:
             raise ValueError(f"spans have the shape {spans.shape}; they must be [..., 2], start and end")
         check_spans(spans, len(view))
-        self._hold((view,), spans)
-
-    def _hold(self, sources: tuple[Any, ...], places: npt.NDArray[np.int64]) -> None:
-        self.places = places
-        self._sources = sources
-        self._views: tuple[memoryview, ...] | None = None
+        self.places = spans
+        self._sources: tuple[Any, ...] = (view,)
         self._joined: BytesColumn | None = None
 
     @classmethod
-    def _over(cls, sources: tuple[Any, ...], places: npt.NDArray[np.int64]) -> BytesColumn:
+    def over(cls, sources: Any, places: npt.NDArray[np.int64]) -> BytesColumn:
+        """A column of places in one buffer, or in a tuple of them; they are not checked."""
         column = cls.__new__(cls)
-        column._hold(sources, places)
+        column.places = places
+        column._sources = sources if isinstance(sources, tuple) else (sources,)
+        column._joined = None
         return column
-
-    @classmethod
-    def parsed(cls, source: Any, places: npt.NDArray[np.int64]) -> BytesColumn:
-        """A column of places that a walk found in one buffer, or in a tuple of them: they need no check."""
-        return cls._over(source if isinstance(source, tuple) else (source,), places)
 
     @property
     def buffers(self) -> tuple[memoryview, ...]:
-        """The buffers of the strings: one memoryview, or several (a batch, in a hundred). Made at the first access."""
-        if self._views is None:
-            self._views = tuple([memoryview(source).cast("B") for source in self._sources])
-        return self._views
+        """The buffers of the strings: one, or several."""
+        return tuple([memoryview(source).cast("B") for source in self._sources])
 
     @property
     def scattered(self) -> bool:
@@ -148,11 +140,11 @@ class BytesColumn:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        """One string as bytes, or a BytesColumn over the same buffers for whatever else NumPy can select."""
+        """One string as bytes; for any other selection of NumPy's, a BytesColumn over the same buffers."""
         places = self.places[(*index, slice(None))] if isinstance(index, tuple) else self.places[index]
         if places.ndim == 1:
             return self._string(*places.tolist())
-        return BytesColumn._over(self._sources, places)
+        return BytesColumn.over(self._sources, places)
 
     def _string(self, start: int, end: int, tag: int = 0, _: int = 0) -> bytes:
         return bytes(memoryview(self._sources[tag >> 32]).cast("B")[start:end])
@@ -172,14 +164,14 @@ class BytesColumn:
 
     def reshape(self, *shape: int) -> BytesColumn:
         """The same strings in another shape."""
-        return BytesColumn._over(self._sources, self.places.reshape(*shape, self.places.shape[-1]))
+        return BytesColumn.over(self._sources, self.places.reshape(*shape, self.places.shape[-1]))
 
     def compact(self) -> BytesColumn:
         """The same strings back to back in a buffer of their own."""
         flat = np.ascontiguousarray(self.places.reshape(-1, self.places.shape[-1]))
         copied = kernels.pick(self._sources, flat) if self.scattered else kernels.gather(self._sources, None, flat)
         spans = np.frombuffer(memoryview(copied[1]), np.int64).reshape(*self.shape, 2)
-        return BytesColumn._over((memoryview(copied[0]),), spans)
+        return BytesColumn.over((memoryview(copied[0]),), spans)
 
     def to_numpy(self) -> npt.NDArray[np.object_]:
         """An object array of bytes of this shape: what parsing gives by default."""

@@ -4,7 +4,7 @@ Rules of this file:
 - Only what was seen is said: kinds, how many values a record holds, how many records lack the feature.
 - The proposal parses every record that was looked at. One length everywhere gives a FixedLenFeature; lengths that
   differ, and records that lack the feature, give a RaggedFeature. No proposal has a default: it would be a value that
-  nobody wrote. Shapes beyond one dimension are not in the data: an Example holds flat lists.
+  was never written. Shapes beyond one dimension are not in the data: an Example holds flat lists.
 - A feature with two kinds in the same data has no description; it is an error that names both.
 - Nothing is kept of the records but counts.
 """
@@ -12,7 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
@@ -145,13 +145,16 @@ def _remark(item: FeatureSummary) -> str:
 
 @dataclass
 class _Counter:
-    """One feature while records go by."""
+    """One feature, or one feature list, while records go by."""
 
     name: str
     dtype: Dtype | None = None
     present: int = 0
     without_kind: int = 0
-    lengths: set[int] = field(default_factory=set)
+    lengths: tuple[int, int] | None = None
+    lists: int = 0
+    steps: int = 0
+    list_lengths: tuple[int, int] | None = None
 
     def see(self, message: Any, record: int) -> None:
         kind = message.WhichOneof("kind")
@@ -169,41 +172,28 @@ class _Counter:
             )
         self.dtype = dtype
         self.present += 1
-        self._see_length(len(getattr(message, kind).value))
+        self.lengths = _widen(self.lengths, len(getattr(message, kind).value))
 
-    def _see_length(self, length: int) -> None:
-        if len(self.lengths) == 2:  # the least and the most are enough
-            self.lengths = {min(*self.lengths, length), max(*self.lengths, length)}
-        else:
-            self.lengths.add(length)
-
-    def summary(self, records: int, lists: tuple[int, int] | None = None) -> FeatureSummary:
-        shortest, longest = (min(self.lengths), max(self.lengths)) if self.lengths else (0, 0)
-        seen = self.present, shortest, longest, self.without_kind
-        return FeatureSummary(self.name, self.dtype, records, *seen, *(lists or ()))
-
-
-@dataclass
-class _ListCounter:
-    """One feature list while records go by."""
-
-    steps: _Counter
-    count: int = 0
-    seen: int = 0
-    shortest: int = 2**63 - 1
-    longest: int = 0
-
-    def see(self, message: Any, record: int) -> None:
-        self.seen += 1
-        self.count += len(message.feature)
-        self.shortest = min(self.shortest, len(message.feature))
-        self.longest = max(self.longest, len(message.feature))
+    def see_list(self, message: Any, record: int) -> None:
+        self.lists += 1
+        self.steps += len(message.feature)
+        self.list_lengths = _widen(self.list_lengths, len(message.feature))
         for step in message.feature:
-            self.steps.see(step, record)
+            self.see(step, record)
 
     def summary(self, records: int) -> FeatureSummary:
-        shortest = 0 if self.seen < records else self.shortest
-        return self.steps.summary(self.count, (shortest, self.longest))
+        shortest_list, longest_list = self.list_lengths or (None, None)
+        if self.lists:
+            shortest_list = 0 if self.lists < records else shortest_list
+            records = self.steps
+        seen = self.present, *(self.lengths or (0, 0)), self.without_kind
+        return FeatureSummary(self.name, self.dtype, records, *seen, shortest_list, longest_list)
+
+
+def _widen(bounds: tuple[int, int] | None, length: int) -> tuple[int, int]:
+    """The least and the most, with one more length."""
+    least, most = bounds or (length, length)
+    return min(least, length), max(most, length)
 
 
 def infer_features(
@@ -237,7 +227,7 @@ def infer_features(
     if sample is not None and sample < 0:
         raise ValueError(f"sample is {sample}; it must not be negative")
     features: dict[str, _Counter] = {}
-    lists: dict[str, _ListCounter] = {}
+    lists: dict[str, _Counter] = {}
     count = 0
     for record, data in enumerate(islice(records, sample)):
         message: Any = _parse(data, kind, record)
@@ -247,7 +237,7 @@ def infer_features(
             features.setdefault(name, _Counter(name)).see(feature, record)
         if kind == "sequence_example":
             for name, steps in message.feature_lists.feature_list.items():
-                lists.setdefault(name, _ListCounter(_Counter(name))).see(steps, record)
+                lists.setdefault(name, _Counter(name)).see_list(steps, record)
     return Schema(
         count,
         tuple(features[name].summary(count) for name in sorted(features)),

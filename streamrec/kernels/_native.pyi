@@ -1,10 +1,10 @@
-# The C module; tests/oracle/kernels/ documents these functions, and a test compares the signatures of all three.
+# The C module; tests/oracle/kernels.py documents these functions, and a test compares the signatures of all three.
 from collections.abc import Sequence
 from typing import Any
 
 from typing_extensions import Buffer
 
-from streamrec.kernels.codes import BytesLike, Int64s, Scan
+from streamrec.kernels import BytesLike, Int64s, Scan
 
 def allocate(size: int) -> Buffer: ...
 def crc32c(data: BytesLike, crc: int = 0) -> int: ...
@@ -36,12 +36,12 @@ def encode_frames(buffer: BytesLike, spans: Int64s) -> bytes: ...
 def encode_block(buffer: BytesLike, spans: Int64s) -> Buffer: ...
 def encode_objects(records: Sequence[bytes]) -> Buffer: ...
 
-# The encoder; its twin is tests.oracle.encoding.
+# The encoder, which streamrec.example.encoding.encode wraps: what protobuf would write.
 def encode_examples(
     columns: tuple[tuple[bytes, int, Any, Any, Any], ...], rows: int, /
 ) -> tuple[int, int, int, BytesLike | None, bytes | None]: ...
 
-# The decoder, which streamrec.example.parsing.native wraps; its twin is tests.oracle.parsing.
+# The decoder, which streamrec.example.parsing.walk wraps; its twin is tests.oracle.parsing.
 def decode_plan(slots: tuple[tuple[bytes, int, bool, bool, int, bytes | None, bool, bool], ...], /) -> object: ...
 def decode_examples(
     plan: object,

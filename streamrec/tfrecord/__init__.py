@@ -1,10 +1,20 @@
 """TFRecord framing and compression, sans-I/O: knows bytes, not files."""
 
 from streamrec.tfrecord.compression import Deflater, Inflater, decode_compressed
+from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, OnError, check_on_error
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
-from streamrec.tfrecord.framer import Framer
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
-from streamrec.tfrecord.joining import Joining
+from streamrec.tfrecord.framer import LONG_BYTES, Framer, LongRecord
+from streamrec.tfrecord.frames import (
+    BUFFER_BITS,
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    SCATTERED_BYTES,
+    Frames,
+    Joining,
+    Scattered,
+    are_long,
+    as_spans,
+)
 from streamrec.tfrecord.lengths import (
     BLOCK,
     BLOCK_RECORDS,
@@ -14,11 +24,7 @@ from streamrec.tfrecord.lengths import (
     packed_sizes,
     unpack,
 )
-from streamrec.tfrecord.long_records import LONG_BYTES, LongRecord
-from streamrec.tfrecord.loss import Loss, OnError, check_on_error
 from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
-from streamrec.tfrecord.recovery import MAX_RECORD_BYTES
-from streamrec.tfrecord.scattered import BUFFER_BITS, SCATTERED_BYTES, Scattered, are_long
 from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
 from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header
 

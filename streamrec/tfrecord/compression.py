@@ -11,16 +11,16 @@ Rules:
 - Zero bytes after the last gzip member are padding, as in gzip itself.
 - GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
   They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
+- A new compression is added to `open_decompressor` and `open_compressor`, its name and magic bytes to `options.py`.
 """
 
 from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,14 +32,10 @@ from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_rec
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-"""Python's own since 3.14; its backport is the `zstd` extra."""
-
 __all__ = ["Deflater", "Inflater", "decode_compressed"]
 
-ZSTD_WINDOW_LOG_MAX = 27
-
-GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+"""Python's own since 3.14; its backport is the `zstd` extra."""
 
 ZSTD_JOB_BYTES = 2 << 20
 """What one of zstd's threads compresses at a time, or a window if that is more. Four windows, its own default, hold
@@ -47,7 +43,6 @@ four times the memory for files no smaller."""
 
 ISAL_LEVEL = 2
 """Of 0 to 3: nearly as fast as 1, and files of the size that zlib writes; 3 takes twice as long and saves nothing."""
-
 
 INPUT_BYTES = 64 << 10
 """So much is inflated at a time: what a library does not use of it, it copies."""
@@ -57,111 +52,48 @@ OUTPUT_BYTES = 120 << 10
 C library may give memory back to the kernel after each use, which clears it for the next one."""
 
 
-class _Member(Protocol):
-    """One gzip member, zlib stream or zstd frame under way: what zlib, ISA-L and zstd have in common."""
-
-    @property
-    def damage(self) -> type[Exception]: ...
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def inflate(self, data: Buffer, limit: int) -> bytes: ...
-    def starved(self) -> bool: ...
-
-
-class _ZlibMember:
-    damage: type[Exception] = zlib.error
+class _ZlibStream:
+    """zlib's decompressor, with the interface that ISA-L's and zstd's have."""
 
     def __init__(self, window_bits: int) -> None:
         self._stream = zlib.decompressobj(window_bits)
-        self._has_more = False
+        self.eof = False
+        self.needs_input = True
+        self.unused_data = b""
 
-    @property
-    def eof(self) -> bool:
-        return self._stream.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._stream.unused_data
-
-    def inflate(self, data: Buffer, limit: int) -> bytes:
+    def decompress(self, data: Buffer, limit: int) -> bytes:
         plain = self._stream.decompress(data or self._stream.unconsumed_tail, limit)
-        self._has_more = len(plain) == limit
+        self.eof, self.unused_data = self._stream.eof, self._stream.unused_data
+        self.needs_input = not self._stream.unconsumed_tail
         return plain
 
-    def starved(self) -> bool:
-        return not self._stream.unconsumed_tail and not self._has_more
+
+def open_decompressor(compression_type: CompressionType) -> tuple[Any, type[Exception]]:
+    """A decompressor for one gzip member, zlib stream or zstd frame, and the error that means damage.
+
+    ISA-L's own interface makes one call for each `decompress`; its likeness of zlib makes one for each doubling.
+    """
+    if compression_type == "ZSTD":
+        zstd = zstd_module()
+        most_memory = {zstd.DecompressionParameter.window_log_max: 27}
+        return zstd.ZstdDecompressor(options=most_memory), zstd.ZstdError
+    isal = isal_module("igzip_lib")
+    if isal is not None:
+        kind = isal.DECOMP_GZIP if compression_type == "GZIP" else isal.DECOMP_ZLIB
+        return isal.IgzipDecompressor(kind), isal.error
+    return _ZlibStream(zlib.MAX_WBITS + (16 if compression_type == "GZIP" else 0)), zlib.error
 
 
-class _IsalMember:
-    """By ISA-L's own interface: one call for each `inflate`, where its likeness of zlib takes one for each doubling."""
-
-    def __init__(self, module: Any, kind: int) -> None:
-        self.damage: type[Exception] = module.error
-        self._stream = module.IgzipDecompressor(kind)
-        self._has_more = False
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._stream.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._stream.unused_data)
-
-    def inflate(self, data: Buffer, limit: int) -> bytes:
-        plain: bytes = self._stream.decompress(data, limit)
-        self._has_more = len(plain) == limit  # it holds the last bytes within, where `needs_input` does not show them
-        return plain
-
-    def starved(self) -> bool:
-        return bool(self._stream.needs_input) and not self._has_more
+def open_compressor(options: TFRecordOptions) -> tuple[Any, int, int]:
+    """A compressor, and what its `flush` is called with: for what was written so far, and at the end."""
+    if options.compression_type == "ZSTD":
+        stream = _zstd_compressor(options)
+        return stream, stream.FLUSH_BLOCK, stream.FLUSH_FRAME
+    stream = _isal_compressor(options) if options.library == "isal" else _zlib_compressor(options)
+    return stream, zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode, zlib.Z_FINISH
 
 
-def _zlib_member(kind: str, window_bits: int) -> _Member:
-    """By ISA-L, which calls this format `kind`, where it is installed; else by zlib, which has `window_bits` for it."""
-    module = isal_module("igzip_lib")
-    return _IsalMember(module, getattr(module, kind)) if module else _ZlibMember(window_bits)
-
-
-class _ZstdMember:
-    def __init__(self) -> None:
-        module = zstd_module()
-        self.damage: type[Exception] = module.ZstdError
-        self._stream = module.ZstdDecompressor(
-            options={module.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX}
-        )
-
-    @property
-    def eof(self) -> bool:
-        return bool(self._stream.eof)
-
-    @property
-    def unused_data(self) -> bytes:
-        return bytes(self._stream.unused_data)
-
-    def inflate(self, data: Buffer, limit: int) -> bytes:
-        return bytes(self._stream.decompress(data, limit))
-
-    def starved(self) -> bool:
-        return bool(self._stream.needs_input)
-
-
-class _ZlibCompressor:
-    def __init__(self, options: TFRecordOptions) -> None:
-        self._flush_mode = zlib.Z_FULL_FLUSH if options.flush_mode is None else options.flush_mode
-        self._stream = _isal_stream(options) if options.library == "isal" else _zlib_stream(options)
-        self.compress = self._stream.compress
-
-    def flush(self) -> bytes:
-        return bytes(self._stream.flush(self._flush_mode))
-
-    def finish(self) -> bytes:
-        return bytes(self._stream.flush(zlib.Z_FINISH))
-
-
-def _zlib_stream(options: TFRecordOptions) -> Any:
+def _zlib_compressor(options: TFRecordOptions) -> Any:
     return zlib.compressobj(
         zlib.Z_DEFAULT_COMPRESSION if options.compression_level is None else options.compression_level,
         zlib.DEFLATED if options.compression_method is None else options.compression_method,
@@ -171,7 +103,7 @@ def _zlib_stream(options: TFRecordOptions) -> Any:
     )
 
 
-def _isal_stream(options: TFRecordOptions) -> Any:
+def _isal_compressor(options: TFRecordOptions) -> Any:
     module = isal_module("isal_zlib")
     if module is None:
         raise MissingExtraError("library='isal' needs a package more: pip install 'streamrec[isal]'")
@@ -179,36 +111,17 @@ def _isal_stream(options: TFRecordOptions) -> Any:
     return module.compressobj(level, wbits=options.zlib_window_bits)
 
 
-class _ZstdCompressor:
-    def __init__(self, options: TFRecordOptions) -> None:
-        module, level = zstd_module(), options.compression_level
-        parameter = module.CompressionParameter
-        _, most = parameter.nb_workers.bounds()  # 0 where the library was built without threads
-        threads = min(options.compression_threads or 0, most)
-        self._stream = module.ZstdCompressor(
-            options={
-                parameter.compression_level: 3 if level in (None, -1) else level,
-                **({parameter.nb_workers: threads, parameter.job_size: ZSTD_JOB_BYTES} if threads else {}),
-            }
-        )
-
-    def compress(self, data: Buffer) -> bytes:
-        return bytes(self._stream.compress(data))
-
-    def flush(self) -> bytes:
-        return bytes(self._stream.flush(self._stream.FLUSH_BLOCK))
-
-    def finish(self) -> bytes:
-        return bytes(self._stream.flush(self._stream.FLUSH_FRAME))
-
-
-_Compressor = Callable[[TFRecordOptions], _ZlibCompressor | _ZstdCompressor]
-_CODECS: Final[dict[str, tuple[Callable[[], _Member], _Compressor]]] = {
-    "GZIP": (partial(_zlib_member, "DECOMP_GZIP", zlib.MAX_WBITS + 16), _ZlibCompressor),
-    "ZLIB": (partial(_zlib_member, "DECOMP_ZLIB", zlib.MAX_WBITS), _ZlibCompressor),
-    "ZSTD": (_ZstdMember, _ZstdCompressor),
-}
-"""How each compression is read and written. A new one is added here, and its name and magic bytes to `options.py`."""
+def _zstd_compressor(options: TFRecordOptions) -> Any:
+    module, level = zstd_module(), options.compression_level
+    parameter = module.CompressionParameter
+    _, most = parameter.nb_workers.bounds()  # 0 where the library was built without threads
+    threads = min(options.compression_threads or 0, most)
+    return module.ZstdCompressor(
+        options={
+            parameter.compression_level: 3 if level in (None, -1) else level,
+            **({parameter.nb_workers: threads, parameter.job_size: ZSTD_JOB_BYTES} if threads else {}),
+        }
+    )
 
 
 @cache
@@ -246,7 +159,8 @@ class Inflater:
     def __init__(self, compression_type: CompressionType, path: str | None = None) -> None:
         self._type = compression_type
         self._path = path
-        self._member: _Member | None = self._next_member()
+        self._stream, self._damage = open_decompressor(compression_type)  # no stream between two members
+        self._has_more = False
         self._input = memoryview(b"")
         self._at = 0
         self._head = b""
@@ -258,7 +172,7 @@ class Inflater:
     @property
     def needs_input(self) -> bool:
         """Whether `read` can return nothing more before the next `feed`."""
-        return self._at == len(self._input) and (self._member is None or self._member.starved()) and self._error is None
+        return self._at == len(self._input) and (self._stream is None or self._starves()) and self._error is None
 
     def feed(self, data: Buffer) -> None:
         """Takes the next compressed bytes; only while `needs_input`. They are looked at until it does so again."""
@@ -276,7 +190,7 @@ class Inflater:
         if self._error is not None:
             raise self._error
         while not self.needs_input:
-            if self._member is None and not self._start_member():
+            if self._stream is None and not self._start_member():
                 return b""
             data = self._inflate(limit)
             if data:
@@ -318,22 +232,26 @@ class Inflater:
                 self._produced,
             )
 
+    def _starves(self) -> bool:
+        """Whether the member wants more input. After as much output as was allowed, it may hold more all the same."""
+        return bool(self._stream.needs_input) and not self._has_more
+
     def _inflate(self, limit: int) -> bytes:
-        assert self._member is not None
         data = self._input[:0]
-        if self._member.starved():
+        if self._starves():
             data = self._input[self._at : self._at + INPUT_BYTES]
             self._at += len(data)
         self._between = False
         try:
-            if self._type == "GZIP" and self._head[:2] not in (b"", GZIP_MAGIC[:1], GZIP_MAGIC):
-                raise self._member.damage("no gzip header")  # ISA-L would wait for all of the header
-            inflated = self._member.inflate(data, limit)
-        except self._member.damage as error:
+            if self._type == "GZIP" and self._head[:2] not in (b"", b"\x1f", b"\x1f\x8b"):
+                raise self._damage("no gzip header")  # ISA-L would wait for all of the header
+            inflated: bytes = self._stream.decompress(data, limit)
+        except self._damage as error:
             raise CorruptRecordError(self._reason(error), self._path, self._produced) from error
-        if self._member.eof:
-            self._put_back(self._member.unused_data)
-            self._member, self._between = None, True
+        self._has_more = len(inflated) == limit
+        if self._stream.eof:
+            self._put_back(self._stream.unused_data)
+            self._stream, self._between = None, True
         return inflated
 
     def _put_back(self, data: bytes) -> None:
@@ -363,37 +281,34 @@ class Inflater:
             self._at += len(padding) - len(padding.lstrip(b"\0"))
         if self._at == len(self._input):
             return False
-        self._member = self._next_member()
+        self._stream, self._damage = open_decompressor(self._type)
+        self._has_more = False
         return True
-
-    def _next_member(self) -> _Member:
-        member, _ = _CODECS[self._type]
-        return member()
 
 
 class Deflater:
-    """Compresses one shard's stream, or passes it through where the options ask for no compression."""
+    """Compresses one shard's stream, or passes it through where the options ask for no compression.
+
+    Attributes:
+        compresses: Whether `write` is work enough for a thread of its own.
+    """
 
     def __init__(self, options: TFRecordOptions) -> None:
-        _, compressor = _CODECS.get(options.compression_type or "", (None, None))
-        self._compressor = compressor and compressor(options)
-
-    @property
-    def compresses(self) -> bool:
-        """Whether `write` is work enough for a thread of its own."""
-        return self._compressor is not None
+        self.compresses = bool(options.compression_type)
+        if self.compresses:
+            self._stream, self._flush_mode, self._end_mode = open_compressor(options)
 
     def write(self, data: Buffer) -> bytes:
         """Takes plain bytes; returns the compressed ones that are ready, often b""."""
-        return bytes(memoryview(data)) if self._compressor is None else self._compressor.compress(data)
+        return bytes(self._stream.compress(data) if self.compresses else memoryview(data))
 
     def flush(self) -> bytes:
         """The compressed bytes of all that was written so far."""
-        return b"" if self._compressor is None else self._compressor.flush()
+        return bytes(self._stream.flush(self._flush_mode)) if self.compresses else b""
 
     def close(self) -> bytes:
         """The stream's last bytes."""
-        return b"" if self._compressor is None else self._compressor.finish()
+        return bytes(self._stream.flush(self._end_mode)) if self.compresses else b""
 
 
 def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
@@ -419,12 +334,11 @@ def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
     kind = check_compression_type(compression_type) or ""
     array = np.array(bytes, object)
     found = np.empty(array.size, object)
-    found[:] = [inflate(string, kind) for string in array.ravel().tolist()]
+    found[:] = [_inflate_string(string, kind) for string in array.ravel().tolist()]
     return found.reshape(array.shape) if array.ndim else found[0]
 
 
-def inflate(string: Any, compression_type: CompressionType) -> bytes:
-    """One byte string, inflated."""
+def _inflate_string(string: Any, compression_type: CompressionType) -> bytes:
     if not isinstance(string, bytes):
         raise TypeError(f"bytes holds {described(string)}: compressed bytes are wanted")
     if not compression_type:

@@ -12,40 +12,101 @@ Rules, each with a test that runs whole, byte by byte and with trailing data:
 - `position` is the offset of the next unread record: where a resume starts. Within damage that is where it began.
 - `wants` is how many bytes must be held before the next record can come: a reader sizes its request with it.
 - A record that straddles chunks is held as a list and joined once: appending would be quadratic.
-- Bytes without damage cost nothing more: what is not plain is left to `recovery`, which goes through the block again.
+- Bytes without damage cost nothing more: `damage.Walk` goes again through a block that is not plain.
+- Counting and checking a shard needs the lengths and CRCs of its records, not the records. With `long_bytes`, the
+  payload of a longer record goes through the CRC as it comes, and is dropped. If it must be copied, it is read again.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from streamrec import kernels
 from streamrec.errors import StreamrecError
 from streamrec.kernels.copying import copy_bytes
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
-from streamrec.tfrecord.long_records import LongRecord
-from streamrec.tfrecord.loss import Loss, check_on_error
-from streamrec.tfrecord.recovery import (
+from streamrec.tfrecord.damage import (
     MAX_RECORD_BYTES,
     TRUNCATED,
     WINDOW,
+    Loss,
     Rules,
-    Search,
     Walk,
+    check_on_error,
     describe_bad_payload,
     describe_end,
 )
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Framer"]
+__all__ = ["LONG_BYTES", "Framer", "LongRecord"]
 
 NO_SPANS = np.empty((0, 2), np.int64)
 NO_SPANS.flags.writeable = False
+
+LONG_BYTES: Final = 64 << 20
+"""Records up to this length are held whole where records are only counted or checked."""
+
+
+@dataclass(slots=True)
+class LongRecord:
+    """A record whose bytes pass by.
+
+    Attributes:
+        offset: Of its header in the (decompressed) shard, in bytes.
+        length: Bytes of its payload.
+        passed: How many bytes of its frame have come.
+    """
+
+    offset: int
+    length: int
+    passed: int = 0
+    _crc32c: int = 0
+    _footer: bytes = b""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its frame."""
+        return HEADER_BYTES + self.length + FOOTER_BYTES
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of its bytes have come."""
+        return self.passed == self.nbytes
+
+    @property
+    def stored_crc32c(self) -> int:
+        """The masked CRC32C that the shard holds for its payload."""
+        return int.from_bytes(self._footer, "little")
+
+    @property
+    def actual_crc32c(self) -> int:
+        """The masked CRC32C of the payload that came."""
+        return ((self._crc32c >> 15 | self._crc32c << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+    def take(self, data: memoryview, verify: bool) -> int:
+        """Takes its next bytes from the start of `data`; returns how many it took.
+
+        Args:
+            data: The next bytes of the stream; the first ones begin with its header.
+            verify: Whether its payload's CRC is computed.
+        """
+        header, payload, end = (max(0, place - self.passed) for place in (HEADER_BYTES, self.nbytes - 4, self.nbytes))
+        if verify:
+            self._crc32c = kernels.crc32c(data[header:payload], self._crc32c)
+        self._footer += data[payload:end]
+        taken = min(end, len(data))
+        self.passed += taken
+        return taken
+
+    def is_good(self, verify: bool) -> bool:
+        """Whether all of it came, with the right CRC."""
+        return self.whole and (not verify or self.stored_crc32c == self.actual_crc32c)
 
 
 class Framer:
@@ -57,13 +118,19 @@ class Framer:
         path: The shard's URL, for errors.
         position: Offset of the stream's first byte, where reading starts within a shard.
         record: How many records were read before it, where reading starts within a shard.
-        on_error: "raise", "skip_record" or "resync": see `loss`. "skip_shard" is up to the reader: it raises here.
+        on_error: "raise", "skip_record" or "resync": see `damage`. "skip_shard" is up to the reader: it raises here.
         max_skipped: How many losses are borne before the next one is an error; None for any number.
         end: Records whose headers begin at this offset or later are not returned; None for no end.
         size: Where the stream ends, as an offset in bytes: a length that leads beyond is damage at once. None where
             that is not known.
         long_bytes: A longer record is checked while its bytes come, and neither held nor returned: see
             `take_long_records` and `take_rewind`. None: records of all lengths are returned.
+
+    Attributes:
+        record: How many records were returned, and came before the first: the next one's index where nothing was lost.
+        held: Bytes that are here and wait for more.
+        wants: Bytes that must be `held` before the next record can be returned.
+        done: Whether `end` is reached: nothing more is returned.
 
     Examples:
         >>> framer = Framer()
@@ -97,46 +164,21 @@ class Framer:
         self._doubtful_end: int | None = None
         self._rewinds = False
         self._position = position
-        self._record = record
-        self._wants = HEADER_BYTES
+        self.record = record
+        self.wants = HEADER_BYTES
+        self.held = 0
+        self.done = False
         self._held: list[Buffer] = []
-        self._held_bytes = 0
         self._reserved: memoryview | None = None
-        self._search: Search | None = None
+        self._search: Loss | None = None
         self._losses: list[Loss] = []
         self._skipped = 0
         self._error: StreamrecError | None = None
-        self._done = False
 
     @property
     def position(self) -> int:
         """Offset in the stream of the next unread record's header, or of the damage after which it searches."""
         return self._position if self._search is None else self._search.offset
-
-    @property
-    def begin(self) -> int:
-        """Offset in the stream of the first byte that is held, or of the next one that is wanted."""
-        return self._position + (0 if self._long is None else self._long.passed)
-
-    @property
-    def record(self) -> int:
-        """How many records were returned, and came before `record`: the next one's index where nothing was lost."""
-        return self._record
-
-    @property
-    def done(self) -> bool:
-        """Whether `end` is reached: nothing more is returned."""
-        return self._done
-
-    @property
-    def wants(self) -> int:
-        """Bytes that must be `held` before the next record can be returned."""
-        return self._wants
-
-    @property
-    def held(self) -> int:
-        """Bytes that are here and wait for more."""
-        return self._held_bytes
 
     def take_losses(self) -> list[Loss]:
         """What was left out since the last call, in order."""
@@ -149,13 +191,13 @@ class Framer:
         return records
 
     def take_rewind(self) -> int | None:
-        """Where the stream must go on, if that is not after the last byte that came.
+        """The offset from which the stream must be read again, if it must not go on after the last byte that came.
 
         With `long_bytes` and `on_error="resync"`, a long record that turns out to be damaged is searched for others:
         first its end, which tells whether its length is right.
         """
         rewinds, self._rewinds = self._rewinds, False
-        return self.begin if rewinds else None
+        return self._position if rewinds else None
 
     def feed(self, data: Buffer) -> Frames:
         """Takes the next bytes of the stream; returns the records that they complete.
@@ -171,10 +213,10 @@ class Framer:
         if not self._held:
             return self._scan(data, size)
         self._held.append(data)
-        self._held_bytes += size
-        if self._held_bytes < self._wants:
+        self.held += size
+        if self.held < self.wants:
             return self._nothing()
-        return self._scan(b"".join(self._held), self._held_bytes)
+        return self._scan(b"".join(self._held), self.held)
 
     def reserve(self, size: int) -> memoryview:
         """Room for the next `size` bytes of the stream, to be filled from its start and then `commit`ted.
@@ -185,10 +227,10 @@ class Framer:
             CorruptRecordError: An earlier call met a bad record.
         """
         self._check()
-        block = memoryview(kernels.allocate(self._held_bytes + size))
+        block = memoryview(kernels.allocate(self.held + size))
         end = 0
-        for piece in self._held:
-            part = memoryview(piece).cast("B")
+        for held in self._held:
+            part = memoryview(held).cast("B")
             copy_bytes(block[end : end + len(part)], part)
             end += len(part)
         self._reserved = block
@@ -205,9 +247,9 @@ class Framer:
         if self._reserved is None:
             raise ValueError("commit without reserve: call reserve(size) and fill its start first")
         block, self._reserved = self._reserved, None
-        filled = self._held_bytes + size
+        filled = self.held + size
         if filled > len(block):
-            raise ValueError(f"commit({size}) of {len(block) - self._held_bytes} reserved bytes")
+            raise ValueError(f"commit({size}) of {len(block) - self.held} reserved bytes")
         return self._scan(block[:filled], filled, multiple)
 
     def close(self) -> Frames:
@@ -225,7 +267,7 @@ class Framer:
             self._settle(self._long)
             self._check()
             return self._nothing()
-        held, size = b"".join(self._held), self._held_bytes
+        held, size = b"".join(self._held), self.held
         frames = self._walk(held, size, final=True) if size or self._search else self._nothing()
         if not len(frames):
             self._check()
@@ -239,10 +281,10 @@ class Framer:
         return Frames(b"", NO_SPANS, self._position)
 
     def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
-        """Frames all of `data`, the bytes from `begin` on; holds over what follows the last record returned."""
+        """Frames all of `data`, held bytes and new ones; holds over what follows the last record returned."""
         if self._long is not None:
             return self._pass_by(self._long, memoryview(data).cast("B")[:size])
-        if self._search is not None or self._done:
+        if self._search is not None or self.done:
             return self._walk(data, size)
         rules = self._rules
         spans, end, code, wants = kernels.scan_frames(data, 0, rules.verify, rules.max_record_bytes)
@@ -251,31 +293,31 @@ class Framer:
             return self._walk(data, size)
         frames = Frames(data, as_spans(spans), self._position)
         count = len(frames)
-        over = (self._record + count) % multiple
+        over = (self.record + count) % multiple
         if 0 < over < count:
             count -= over
             frames = frames.window(0, count)
             end, wants = frames.offset(count) - self._position, HEADER_BYTES
         self._position += end
-        self._record += count
-        self._wants = wants
+        self.record += count
+        self.wants = wants
         self._hold(data, end, size)
         return frames if count else self._nothing()
 
     def _walk(self, data: Buffer, size: int, final: bool = False) -> Frames:
-        """The same through damage, or to the end of a piece."""
-        if self._done:
+        """The same through damage, or to the end of a byte range."""
+        if self.done:
             return self._nothing()
         if self._doubtful_end is not None:
             return self._resolve(self._doubtful_end, memoryview(data).cast("B")[:size], final)
         origin, view = self._position, memoryview(data).cast("B")
-        walk = Walk(self._rules, view, origin, self._record, self._skipped, final, self._search)
+        walk = Walk(self._rules, view, origin, self.record, self._skipped, final, self._search)
         walk.run()
         self._position += walk.at
-        self._record, self._wants, self._search = walk.record, walk.wants, walk.search
+        self.record, self.wants, self._search = walk.record, walk.wants, walk.search
         self._losses += walk.losses
         self._skipped += len(walk.losses)
-        self._error, self._done = walk.error, walk.done
+        self._error, self.done = walk.error, walk.done
         self._hold(data, size if final or walk.done or walk.error else walk.at, size)
         if not walk.spans:
             return self._nothing()
@@ -296,7 +338,7 @@ class Framer:
         rules, self._long = self._rules, None
         if long.is_good(rules.verify):
             self._long_records.append(long)
-            self._record += 1
+            self.record += 1
             self._position += long.nbytes
             return
         code = kernels.BAD_PAYLOAD_CRC if long.whole else TRUNCATED
@@ -304,7 +346,7 @@ class Framer:
             reason = describe_bad_payload(long.length, long.actual_crc32c, long.stored_crc32c)
         else:
             reason = describe_end(long.passed, long.nbytes)
-        damage = Search(long.offset, reason, self._record)
+        damage = Loss(rules.path, long.offset, None, reason, self.record)
         self._error = rules.error_for(code, damage, self._skipped)
         if self._error is not None:
             return
@@ -317,11 +359,11 @@ class Framer:
         if long.whole:
             self._doubtful_end = end
             self._position = max(self._position, end - WINDOW)
-            self._wants = end + HEADER_BYTES - self._position
+            self.wants = end + HEADER_BYTES - self._position
 
-    def _skip(self, damage: Search, end: int) -> None:
+    def _skip(self, damage: Loss, end: int) -> None:
         """A damaged record is lost, and the stream goes on where it ends."""
-        self._losses.append(self._rules.loss(damage, end))
+        self._losses.append(replace(damage, nbytes=end - damage.offset))
         self._skipped += 1
         self._search, self._position = None, end
 
@@ -329,11 +371,11 @@ class Framer:
         """The end of a damaged long record is there: where it leads on, the record is lost; else it is searched."""
         damage = self._search
         assert damage is not None
-        leads = Walk(self._rules, data, self._position, self._record, 0, final).leads_on(-1, end - self._position)
+        leads = Walk(self._rules, data, self._position, self.record, 0, final).leads_on(-1, end - self._position)
         if leads is None:
-            self._held, self._held_bytes = [data], len(data)
+            self._held, self.held = [data], len(data)
             return self._nothing()
-        self._doubtful_end, self._held, self._held_bytes = None, [], 0
+        self._doubtful_end, self._held, self.held = None, [], 0
         if leads:
             data = data[end - self._position :]
             self._skip(damage, end)
@@ -344,13 +386,13 @@ class Framer:
 
     def _hold(self, data: Buffer, end: int, size: int) -> None:
         """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
-        if self._wants > self._longest_held and self._search is None and end < size:
-            self._long = LongRecord(self._position, self._wants - HEADER_BYTES - FOOTER_BYTES)
-            self._wants = HEADER_BYTES
+        if self.wants > self._longest_held and self._search is None and end < size:
+            self._long = LongRecord(self._position, self.wants - HEADER_BYTES - FOOTER_BYTES)
+            self.wants = HEADER_BYTES
             self._pass_by(self._long, memoryview(data).cast("B")[end:size])
             end = size
-        self._held_bytes = size - end
-        if not self._held_bytes:
+        self.held = size - end
+        if not self.held:
             self._held = []
         elif end == 0:
             self._held = [data]

@@ -1,16 +1,30 @@
-"""What the tests of the example room share."""
+"""What the tests of the example room share: the walk in C, and in plain Python."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
-from streamrec.example.parsing.native import NATIVE, NativeWalker
-from tests.oracle.parsing import ReferenceWalker
+from streamrec.example.parsing import parse
+from tests.oracle import parsing as oracle
 
-WALKERS: dict[str, NativeWalker] = {"reference": ReferenceWalker(), "native": NATIVE}
+WALKS = ("reference", "native")
 
 
-@pytest.fixture(params=list(WALKERS))
-def walker(request: pytest.FixtureRequest) -> NativeWalker:
-    """Each of the two walkers in turn."""
-    return WALKERS[request.param]
+@contextmanager
+def walking(walk: str) -> Iterator[None]:
+    """Parsing by one of the two walks."""
+    with pytest.MonkeyPatch.context() as patch:
+        if walk == "reference":
+            patch.setattr(parse, "walk_examples", oracle.walk_examples)
+            patch.setattr(parse, "walk_sequences", oracle.walk_sequences)
+        yield
+
+
+@pytest.fixture(scope="module", params=WALKS)
+def walk(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each of the two walks in turn."""
+    with walking(request.param):
+        yield request.param

@@ -24,12 +24,10 @@ def header(length: int) -> bytes:
 
 
 def frame(payload: bytes) -> bytes:
-    """One whole record."""
     return header(len(payload)) + payload + struct.pack("<I", masked(payload))
 
 
 def stream(payloads: list[bytes]) -> bytes:
-    """Records one after the other."""
     return b"".join(map(frame, payloads))
 
 

@@ -36,7 +36,6 @@ NO_BYTES = [
 
 @pytest.mark.parametrize(("data", "error"), NO_BYTES)
 def test_no_bytes(kernels: ModuleType, data: Any, error: type[Exception]) -> None:
-    """Everywhere that bytes are wanted."""
     calls = {
         "crc32c": (data,),
         "crc32c_with": (kernels.crc32c_implementations()[0], data),
@@ -53,7 +52,6 @@ def test_no_bytes(kernels: ModuleType, data: Any, error: type[Exception]) -> Non
 
 @pytest.mark.parametrize(("spans", "error"), NO_SPANS)
 def test_no_spans(kernels: ModuleType, spans: Any, error: type[Exception]) -> None:
-    """Everywhere that spans are wanted."""
     with pytest.raises(error):
         kernels.gather([b"abc"], None, spans)
     with pytest.raises(error):
@@ -70,7 +68,6 @@ def test_no_spans(kernels: ModuleType, spans: Any, error: type[Exception]) -> No
     ],
 )
 def test_no_sources(kernels: ModuleType, sources: Any, error: type[Exception]) -> None:
-    """int64 [n] or None."""
     with pytest.raises(error):
         kernels.gather([b"abc"], sources, SPANS)
 
@@ -84,7 +81,6 @@ def test_no_buffers(kernels: ModuleType, buffers: Any) -> None:
 
 @pytest.mark.parametrize("crc", [-1, 2**32, 2**64, -(2**70)])
 def test_crc_out_of_range(kernels: ModuleType, crc: int) -> None:
-    """32 bits."""
     with pytest.raises(ValueError, match="from 0 to 4294967295"):
         kernels.crc32c(b"", crc)
 
@@ -100,7 +96,6 @@ def test_scan_out_of_range(kernels: ModuleType, start: int, limit: int) -> None:
 
 @pytest.mark.parametrize("number", [1.0, "1", None])
 def test_no_integers(kernels: ModuleType, number: Any) -> None:
-    """Nothing is rounded or parsed."""
     for call in (
         partial(kernels.crc32c, b"", number),
         partial(kernels.scan_frames, b"", number, True, 1),

@@ -29,7 +29,6 @@ def built(compiler: str, program: Path, *flags: str) -> Path:
 
 @pytest.mark.thorough  # tests of the extension that is built run these too
 def test_this_machine(tmp_path: Path) -> None:
-    """All that it can run, each against the definition."""
     program = built(os.environ.get("CC", "cc"), tmp_path / "selftest")
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     assert done.stdout.split() == list(_native.crc32c_implementations())
@@ -42,7 +41,6 @@ def test_this_machine(tmp_path: Path) -> None:
     [("max", ["armv8-crc", "table"]), ("cortex-a57", ["armv8-crc", "table"])],
 )
 def test_arm_implementations(tmp_path: Path, processor: str, implementations: list[str]) -> None:
-    """Both against the definition, bit by bit."""
     program = built(str(COMPILER), tmp_path / "selftest", "-static")
     done = subprocess.run([str(EMULATOR), "-cpu", processor, str(program)], capture_output=True, text=True, check=False)
     assert done.stdout.split() == implementations

@@ -42,13 +42,11 @@ def copy_of_the_sources(tmp_path: Path) -> Path:
 
 
 def test_native_by_default() -> None:
-    """In a new interpreter."""
     done = python("-c", PROGRAM, cwd=ROOT)
     assert done.stdout.split() == ["streamrec.kernels._native", str(0x364B3FB7)], done.stderr
 
 
 def test_a_missing_extension_is_an_error_that_says_what_to_do(copy: Path) -> None:
-    """Never a silent fall-back."""
     done = python("-c", PROGRAM, cwd=copy)
     assert done.returncode != 0
     assert "ImportError: streamrec's C extension" in done.stderr
@@ -56,7 +54,6 @@ def test_a_missing_extension_is_an_error_that_says_what_to_do(copy: Path) -> Non
 
 
 def test_a_failing_compiler_is_loud(copy: Path) -> None:
-    """The build says what to install, and fails."""
     done = python("setup.py", "build_ext", cwd=copy, CC="/bin/false")
     assert done.returncode != 0
     assert "streamrec's C extension did not build" in done.stderr

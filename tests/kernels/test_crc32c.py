@@ -92,7 +92,6 @@ def test_the_sizes_at_which_the_way_changes(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", NATIVE)
 @given(size=st.integers(0, 100_000), seed=st.integers(0, 2**32 - 1), crc=st.integers(0, 2**32 - 1))
 def test_random_buffers(name: str, size: int, seed: int, crc: int) -> None:
-    """Any size, any bytes, any start."""
     data = np.random.default_rng(seed).bytes(size)
     assert _native.crc32c_with(name, data, crc) == google_crc32c.extend(crc, data)
 
@@ -122,23 +121,19 @@ def test_continuing_equals_the_whole(kernels: ModuleType, data: bytes, at: int) 
 
 @given(data=st.binary(max_size=300))
 def test_mask(kernels: ModuleType, data: bytes) -> None:
-    """Against the definition."""
     assert kernels.masked_crc32c(data) == masked(data)
 
 
 def test_element_type_does_not_matter(kernels: ModuleType) -> None:
-    """The bytes of any contiguous buffer count."""
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     assert kernels.crc32c(array) == google_crc32c.value(array.tobytes())
 
 
 def test_each_named_implementation_runs(kernels: ModuleType) -> None:
-    """Both modules list names that crc32c_with takes."""
     answers = {kernels.crc32c_with(name, b"123456789") for name in kernels.crc32c_implementations()}
     assert answers == {0xE3069283}
 
 
 def test_an_unknown_implementation(kernels: ModuleType) -> None:
-    """The message names it."""
     with pytest.raises(ValueError, match="no CRC32C implementation abacus"):
         kernels.crc32c_with("abacus", b"")

@@ -18,7 +18,6 @@ OUTSIDE = [[-1, 2], [0, 7], [4, 3], [7, 7], [-(2**63), 2**63 - 1], [2**63 - 1, -
 def as_spans(
     pairs: list[list[int]] | list[tuple[int, int]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """int64 [n, 2], also for no pairs."""
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
@@ -39,7 +38,6 @@ def jobs(draw: st.DrawFn) -> tuple[list[bytes], list[int], list[tuple[int, int]]
 def test_gather_gives_the_payloads_back_to_back(
     kernels: ModuleType, job: tuple[list[bytes], list[int], list[tuple[int, int]]]
 ) -> None:
-    """Each span's payload, in order; the buffer has nothing else."""
     buffers, sources, spans = job
     buffer, new = kernels.gather(buffers, np.array(sources, np.int64), as_spans(spans))
     expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
@@ -50,7 +48,6 @@ def test_gather_gives_the_payloads_back_to_back(
 
 @given(job=jobs())
 def test_native_equals_reference(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
-    """Byte for byte, spans too."""
     buffers, sources, spans = job
     arguments = buffers, np.array(sources, np.int64), as_spans(spans)
     assert _native.gather(*arguments) == reference.gather(*arguments)
@@ -67,7 +64,6 @@ def test_gather_from_one_buffer(kernels: ModuleType) -> None:
 
 
 def test_gather_of_nothing(kernels: ModuleType) -> None:
-    """No records, and no buffers either."""
     assert kernels.gather(BUFFERS, np.zeros(0, np.int64), as_spans([])) == (b"", b"")
     assert kernels.gather([], np.zeros(0, np.int64), as_spans([])) == (b"", b"")
     assert kernels.gather([b"abc"], None, as_spans([])) == (b"", b"")
@@ -95,13 +91,11 @@ def test_a_span_outside_of_its_buffer(kernels: ModuleType, span: list[int]) -> N
 
 @pytest.mark.parametrize("source", [-1, 3, 2**63 - 1, -(2**63)])
 def test_a_source_that_is_none(kernels: ModuleType, source: int) -> None:
-    """The message has its index and value."""
     with pytest.raises(ValueError, match=rf"source 1 is {source}: wanted 0 <= source < 3"):
         kernels.gather(BUFFERS, np.array([0, source]), as_spans([[0, 1], [0, 0]]))
 
 
 def test_arguments_that_do_not_fit_together(kernels: ModuleType) -> None:
-    """None is for one buffer; as many sources as spans."""
     with pytest.raises(ValueError, match="found 3 buffers"):
         kernels.gather(BUFFERS, None, as_spans([]))
     with pytest.raises(ValueError, match="found 0 buffers"):
@@ -112,7 +106,6 @@ def test_arguments_that_do_not_fit_together(kernels: ModuleType) -> None:
 
 @given(payloads=st.lists(st.binary(max_size=300), max_size=8))
 def test_encode_frames(kernels: ModuleType, payloads: list[bytes]) -> None:
-    """The bytes that the format's definition gives."""
     ends = np.cumsum([0, *map(len, payloads)])
     spans = np.stack([ends[:-1], ends[1:]], 1)
     assert kernels.encode_frames(b"".join(payloads), spans) == stream(payloads)
@@ -127,7 +120,6 @@ def test_encoding_again_gives_tensorflows_bytes(kernels: ModuleType, name: str) 
 
 
 def test_spans_need_not_be_aligned(kernels: ModuleType) -> None:
-    """An int64 view into the middle of bytes."""
     raw = b"\0" + as_spans([[1, 3]]).tobytes()
     spans = np.frombuffer(raw, np.int64, offset=1).reshape(-1, 2)
     assert kernels.gather([b"abcd"], None, spans)[0] == b"bc"

@@ -71,7 +71,6 @@ def outcome(kernels: ModuleType, windows: list[list[Window]], block: int) -> obj
 
 
 def test_large_results_live_in_blocks(kernels: ModuleType) -> None:
-    """Thousands of records, more than the smallest block."""
     queues = [[bytes([queue]) * 50 for _ in range(3000)] for queue in range(3)]
     buffer, spans = kernels.interleave([[as_window(queue[:7]), as_window(queue[7:])] for queue in queues], 2)
     assert cut(buffer, spans) == in_turn(queues, 2)
@@ -147,7 +146,6 @@ def test_rows_name_the_payloads_in_turn(
 def test_native_rows_equal_those_of_the_reference(
     job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int
 ) -> None:
-    """Also where a queue lacks records."""
     _, block, windows = job
     windows[drop % len(windows)] = windows[drop % len(windows)][:drop]
     parts, _ = as_parts(windows)

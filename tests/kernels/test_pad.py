@@ -13,7 +13,6 @@ from tests.oracle import kernels as reference
 
 
 def splits_of(*splits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Row splits."""
     return np.array(splits, np.int64)
 
 
@@ -42,7 +41,6 @@ def test_rows_are_filled_up(kernels: ModuleType, job: tuple[bytes, Any, int, byt
 
 @given(job=jobs())
 def test_native_equals_reference(job: tuple[bytes, Any, int, bytes]) -> None:
-    """Byte for byte."""
     assert bytes(_native.pad_rows(*job)) == bytes(reference.pad_rows(*job))
 
 
@@ -59,7 +57,6 @@ def test_a_large_result_is_the_same_however_its_rows_are_aligned(longest: int) -
 
 
 def test_a_large_result_is_writable(kernels: ModuleType) -> None:
-    """As arrays that parsing gives are."""
     rows = np.frombuffer(kernels.pad_rows(b"abcd", splits_of(*range(5)), 1 << 16, b"."), np.uint8).reshape(4, -1)
     rows += 1
     assert rows[:, :2].tobytes() == b"b/c/d/e/"
@@ -71,7 +68,6 @@ def test_a_large_result_is_writable(kernels: ModuleType) -> None:
     ids=str,
 )
 def test_rows_that_do_not_fit(kernels: ModuleType, splits: list[int]) -> None:
-    """Outside of the values, backwards, or too long."""
     with pytest.raises(ValueError, match=r"row \d is \[.*\): wanted up to 4 of 6 elements"):
         kernels.pad_rows(b"abcdef", splits_of(*splits), 4, b".")
 
@@ -80,14 +76,12 @@ def test_rows_that_do_not_fit(kernels: ModuleType, splits: list[int]) -> None:
     ("values", "splits", "fill"), [(b"abc", [], b"."), (b"abc", [0, 1], b""), (b"abc", [0, 1], b"..")]
 )
 def test_arguments_that_do_not_fit_together(kernels: ModuleType, values: bytes, splits: list[int], fill: bytes) -> None:
-    """At least one split, and whole elements."""
     with pytest.raises(ValueError, match="wanted at least one split, and whole elements"):
         kernels.pad_rows(values, splits_of(*splits), 4, fill)
 
 
 @pytest.mark.parametrize("splits", [[0, 1], np.zeros(2, np.int32), None])
 def test_no_splits(kernels: ModuleType, splits: Any) -> None:
-    """int64 [n]."""
     with pytest.raises(TypeError):
         kernels.pad_rows(b"abc", splits, 4, b".")
 

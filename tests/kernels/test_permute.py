@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native
-from streamrec.kernels.codes import Int64s
+from streamrec.kernels import Int64s, _native
 from tests.effort import draws
 from tests.oracle import kernels as reference
 
@@ -32,7 +31,6 @@ def permuted(kernels: ModuleType, numbers: Any, size: int, variant: int = 0, key
 @draws(60)
 @given(size=st.integers(1, 300), variant=st.integers(-(2**63), 2**63 - 1), rounds=st.integers(0, 5))
 def test_each_number_once(size: int, variant: int, rounds: int) -> None:
-    """It is a bijection, whatever the keys."""
     for kernels in (_native, reference):
         assert sorted(permuted(kernels, range(size), size, variant, KEYS[: 2 * rounds])) == list(range(size))
 
@@ -55,7 +53,6 @@ def test_the_same_as_the_reference(pairs: list[tuple[tuple[int, int], int]], key
 
 
 def test_numbers_do_not_depend_on_each_other(kernels: ModuleType) -> None:
-    """A number alone goes where it goes among others."""
     whole = permuted(kernels, range(50), 50, 7)
     assert [permuted(kernels, [number], 50, 7)[0] for number in range(50)] == whole
     assert permuted(kernels, range(50), 50, 8) != whole
@@ -83,7 +80,6 @@ EXPECTED = [2, 9, 1, 5, 6, 7, 3, 0, 4, 8]
     ],
 )
 def test_out_of_range(kernels: ModuleType, numbers: Any, sizes: Any, variants: Any, keys: Any) -> None:
-    """Refused, and nothing is read or written."""
     with pytest.raises(ValueError):
         kernels.permute(*(np.array(each, np.int64) for each in (numbers, sizes, variants, keys)))
 

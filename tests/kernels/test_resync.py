@@ -56,7 +56,6 @@ def test_a_damaged_record_is_passed_over(kernels: ModuleType, at: int) -> None:
 
 @pytest.mark.parametrize("length", [11, 2**31, 2**32, 2**40, 2**63, 2**64 - 1])
 def test_a_length_above_the_limit_is_none(kernels: ModuleType, length: int) -> None:
-    """However right its CRC."""
     data = header(length) + bytes(40) + frame(b"0123456789")
     assert kernels.find_header(data, 0, True, 10) == (52, 26)
     assert kernels.find_header(data, 0, False, 10) == (52, 26)
@@ -64,7 +63,6 @@ def test_a_length_above_the_limit_is_none(kernels: ModuleType, length: int) -> N
 
 @pytest.mark.parametrize("length", [2**20, 2**40, 2**62])
 def test_a_length_beyond_the_data_wants_its_bytes(kernels: ModuleType, length: int) -> None:
-    """And allocates nothing."""
     assert kernels.find_header(bytes(5) + header(length), 0, True, NO_LIMIT) == (5, 16 + length)
 
 
@@ -116,7 +114,6 @@ pieces = st.lists(
 def test_native_equals_reference(
     parts: list[bytes], flips: list[tuple[int, int]], start: int, cut: int, verify: bool, limit: int
 ) -> None:
-    """On anything, damaged and cut."""
     data = bytearray(b"".join(parts))
     for place, bit in flips:
         if data:

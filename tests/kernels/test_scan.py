@@ -125,12 +125,10 @@ def test_lengths_above_the_limit(kernels: ModuleType, length: int) -> None:
 
 
 def test_the_crc_is_checked_before_the_length_is_believed(kernels: ModuleType) -> None:
-    """Both are wrong: it is the CRC that is reported."""
     assert kernels.scan_frames(b"\xff" * 12, 0, True, 10) == (b"", 0, BAD_LENGTH_CRC, 12)
 
 
 def test_more_records_than_the_first_allocation_of_spans(kernels: ModuleType) -> None:
-    """The spans grow."""
     data = frame(b"x") * 5000
     spans, position, *_ = kernels.scan_frames(data, 0, True, NO_LIMIT)
     starts = 12 + 17 * np.arange(5000)
@@ -140,7 +138,6 @@ def test_more_records_than_the_first_allocation_of_spans(kernels: ModuleType) ->
 
 @given(payloads=payload_lists)
 def test_round_trip(kernels: ModuleType, payloads: list[bytes]) -> None:
-    """What was framed is found."""
     data = stream(payloads)
     spans, position, code, wants = kernels.scan_frames(data, 0, True, NO_LIMIT)
     assert cut(data, spans) == payloads
@@ -172,7 +169,6 @@ def damaged_streams(draw: st.DrawFn) -> bytes:
     limit=st.sampled_from([0, 50, 200, 2**63 - 1]),
 )
 def test_native_equals_reference(data: bytes, start: int, verify: bool, limit: int) -> None:
-    """On anything."""
     start = min(start, len(data))
     native = _native.scan_frames(data, start, verify, limit)
     assert native == reference.scan_frames(data, start, verify, limit)

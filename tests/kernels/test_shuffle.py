@@ -16,11 +16,9 @@ from tests.oracle import kernels as reference
 Rows = npt.NDArray[np.int64]
 
 WIDE = 1 << 40
-"""A limit that no test reaches."""
 
 
 def rows_of(weights: list[int], first: int = 0) -> Rows:
-    """A row for each weight, numbered."""
     return np.array([[7, 7 + weight, 0, first + i] for i, weight in enumerate(weights)], np.int64).reshape(-1, 4)
 
 

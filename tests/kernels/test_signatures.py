@@ -47,13 +47,11 @@ def parameters(function: object) -> list[tuple[str, str | None]]:
 
 
 def test_the_stub_names_the_native_functions() -> None:
-    """None is missing, none too many."""
     assert set(stubs()) == functions_of(_native)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in stubs() if not name.startswith(EXAMPLE_ROOM)))
 def test_the_same_parameters_everywhere(name: str) -> None:
-    """Names, order and defaults."""
     assert parameters(getattr(_native, name)) == stubs()[name] == parameters(getattr(reference, name))
 
 

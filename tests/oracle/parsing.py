@@ -1,7 +1,7 @@
-"""The readable walker: the specification of which bytes are an Example, in plain Python.
+"""The readable walk: the specification of which bytes are an Example, in plain Python.
 
 TensorFlow does not read Examples with protobuf. Its parser (tf.io.parse_example, 2.21) reads the wire format
-by itself, and where bytes are unusual or damaged the two differ, so that a walker on protobuf's messages
+by itself, and where bytes are unusual or damaged the two differ, so that a walk over protobuf's messages
 could not give TensorFlow's results. What this file keeps, rule by rule, is TensorFlow's reading; on
 well-formed messages the tests hold it against protobuf's.
 
@@ -31,11 +31,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from streamrec.example.parsing.native import NativeWalker
-from streamrec.example.parsing.walk import Array, Code, Found, Raw, Records, Slot, WalkError
+from streamrec.example.parsing.walk import Array, Code, Found, Raw, Records, Slot, failure
 from tests.oracle.kernels import pad_rows
 
-__all__ = ["ReferenceWalker"]
+__all__ = ["walk_examples", "walk_sequences"]
 
 _DELIMITED_1: Final = 0x0A  # field 1, length-delimited
 _DELIMITED_2: Final = 0x12
@@ -260,11 +259,11 @@ def _feature(values: _Values, wire: _Wire, record: int) -> int:
     """Adds the values of a Feature that is not empty; returns where the reading ended."""
     slot, kind = values.slot, wire.data[wire.start]
     if kind != slot.kind << 3 | 2:
-        raise WalkError(Code.KIND, record, slot, {0x0A: 1, 0x12: 2, 0x1A: 3}.get(kind, 0))
+        raise failure(Code.KIND, record, slot, {0x0A: 1, 0x12: 2, 0x1A: 3}.get(kind, 0))
     try:
         return values.take_list(wire, wire.start + 1)
     except _DamagedError:
-        raise WalkError(Code.LIST, record, slot) from None
+        raise failure(Code.LIST, record, slot) from None
 
 
 def _take(values: _Values, wire: _Wire | None, record: int) -> None:
@@ -272,14 +271,14 @@ def _take(values: _Values, wire: _Wire | None, record: int) -> None:
     slot, before = values.slot, len(values.found)
     if wire is None:
         if slot.required:
-            raise WalkError(Code.MISSING, record, slot)
+            raise failure(Code.MISSING, record, slot)
         if slot.default is not None:
             values.take_default(slot.default)
     elif wire.start < wire.end:
         _feature(values, wire, record)
     count = len(values.found) - before
     if count != slot.size if slot.dense else count % slot.size:
-        raise WalkError(Code.COUNT, record, slot, count)
+        raise failure(Code.COUNT, record, slot, count)
 
 
 def _latest(wire: _Wire, slots: dict[bytes, Slot], record: int) -> dict[str, _Wire]:
@@ -291,7 +290,7 @@ def _latest(wire: _Wire, slots: dict[bytes, Slot], record: int) -> dict[str, _Wi
             continue
         empty = value.start == value.end
         if not empty and value.data[value.start] not in (0x0A, 0x12, 0x1A):
-            raise WalkError(Code.KIND, record, slot, 0)
+            raise failure(Code.KIND, record, slot, 0)
         if slot.empty_counts or not empty:
             chosen[slot.name] = value
     return chosen
@@ -314,41 +313,41 @@ def _messages(records: Records) -> Iterator[_Wire]:
         yield _Wire(view, start, end)
 
 
-class ReferenceWalker(NativeWalker):
-    """The walk in plain Python."""
+def walk_examples(records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
+    """What Example messages hold for each slot."""
+    columns = [_Values(slot, False, spans) for slot in slots]
+    by_key = {slot.name.encode(): slot for slot in slots}
+    ends: list[list[int]] = [[0] for _ in slots]
+    for record, wire in enumerate(_messages(records)):
+        try:
+            chosen = _latest(wire, by_key, record)
+        except _DamagedError:
+            raise failure(Code.MESSAGE, record) from None
+        for column, end in zip(columns, ends, strict=True):
+            _take(column, chosen.get(column.slot.name), record)
+            end.append(len(column.found))
+    return [_found(column, end, records) for column, end in zip(columns, ends, strict=True)]
 
-    def examples(self, records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
-        columns = [_Values(slot, False, spans) for slot in slots]
-        by_key = {slot.name.encode(): slot for slot in slots}
-        ends: list[list[int]] = [[0] for _ in slots]
-        for record, wire in enumerate(_messages(records)):
-            try:
-                chosen = _latest(wire, by_key, record)
-            except _DamagedError:
-                raise WalkError(Code.MESSAGE, record) from None
-            for column, end in zip(columns, ends, strict=True):
-                _take(column, chosen.get(column.slot.name), record)
-                end.append(len(column.found))
-        return [_found(column, end, records) for column, end in zip(columns, ends, strict=True)]
 
-    def sequences(
-        self, records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
-    ) -> tuple[list[Found], list[Raw]]:
-        features = [_Values(slot, True, spans) for slot in context]
-        ends: list[list[int]] = [[0] for _ in context]
-        steps = [_Steps(slot, spans) for slot in lists]
-        for record, wire in enumerate(_messages(records)):
-            try:
-                found = _sequence_features(wire)
-            except _DamagedError:
-                raise WalkError(Code.MESSAGE, record) from None
-            for column, end in zip(features, ends, strict=True):
-                _take(column, found[_DELIMITED_1].get(column.slot.name.encode()), record)
-                end.append(len(column.found))
-            for step in steps:
-                step.take(found[_DELIMITED_2].get(step.values.slot.name.encode()), record)
-        found_in_context = [_found(column, end, records) for column, end in zip(features, ends, strict=True)]
-        return found_in_context, [step.raw(records) for step in steps]
+def walk_sequences(
+    records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
+) -> tuple[list[Found], list[Raw]]:
+    """What SequenceExamples hold for each slot of the context and of the feature lists."""
+    features = [_Values(slot, True, spans) for slot in context]
+    ends: list[list[int]] = [[0] for _ in context]
+    steps = [_Steps(slot, spans) for slot in lists]
+    for record, wire in enumerate(_messages(records)):
+        try:
+            found = _sequence_features(wire)
+        except _DamagedError:
+            raise failure(Code.MESSAGE, record) from None
+        for column, end in zip(features, ends, strict=True):
+            _take(column, found[_DELIMITED_1].get(column.slot.name.encode()), record)
+            end.append(len(column.found))
+        for step in steps:
+            step.take(found[_DELIMITED_2].get(step.values.slot.name.encode()), record)
+    found_in_context = [_found(column, end, records) for column, end in zip(features, ends, strict=True)]
+    return found_in_context, [step.raw(records) for step in steps]
 
 
 def _sequence_features(wire: _Wire) -> dict[int, dict[bytes, _Wire]]:
@@ -373,14 +372,14 @@ class _Steps:
         """Adds the steps of one record; None where it has no such list."""
         slot = self.values.slot
         if wire is None and slot.required:
-            raise WalkError(Code.MISSING, record, slot)
+            raise failure(Code.MISSING, record, slot)
         at = wire.start if wire is not None else 0
         while wire is not None and at < wire.end:
             before = len(self.values.found)
             at = self._step(wire, at, record)
             count = len(self.values.found) - before
             if slot.dense and count != slot.size:
-                raise WalkError(Code.COUNT, record, slot, count)
+                raise failure(Code.COUNT, record, slot, count)
             self.inner.append(len(self.values.found))
         self.outer.append(len(self.inner) - 1)
 
@@ -391,7 +390,7 @@ class _Steps:
             if length > 2:
                 inner = _Wire(wire.data, at, min(at + length, wire.end))
                 if inner.start == inner.end:
-                    raise WalkError(Code.KIND, record, slot, 0)
+                    raise failure(Code.KIND, record, slot, 0)
                 return _feature(self.values, inner, record)
             if length == 2:  # a kind and a list of length 0, which TensorFlow reads without this limit
                 size, end = _length(wire, _tag(wire, at, slot.kind << 3 | 2))
@@ -401,7 +400,7 @@ class _Steps:
                 return at
         except _DamagedError:
             pass
-        raise WalkError(Code.LIST, record, slot)
+        raise failure(Code.LIST, record, slot)
 
     def raw(self, records: Records) -> Raw:
         """All that was found."""

@@ -12,9 +12,7 @@ None of them may take longer than LIMIT seconds: then all stacks are printed and
 from __future__ import annotations
 
 import argparse
-import asyncio
 import faulthandler
-import gzip
 import json
 import random
 import subprocess
@@ -23,12 +21,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Final
 
 from torch.utils.data import DataLoader
 
-from streamrec import TFRecordDataset, encode_records
-from streamrec.storage import Storages
+from streamrec import TFRecordDataset, TFRecordWriter
 from streamrec.torch import IterableDataset
 from tests.servers.real import Store, seaweedfs
 
@@ -99,12 +97,7 @@ def check(store: Store, name: str, given: Combination) -> int:
         AssertionError: A record is missing or came twice.
     """
     records = [[b"%02d/%04d" % (shard, n) for n in range(count)] for shard, count in enumerate(given.counts)]
-    bodies = [encode_records(shard) for shard in records]
-    put(
-        store,
-        name,
-        [gzip.compress(body) if zipped else body for body, zipped in zip(bodies, given.compressed, strict=True)],
-    )
+    put(store, name, records, given.compressed)
     dataset = TFRecordDataset(
         f"{store.url}/{name}/*", num_parallel_reads=given.parallel, storage_options=store.options
     ).distribute()
@@ -127,17 +120,13 @@ def check(store: Store, name: str, given: Combination) -> int:
     return batches
 
 
-def put(store: Store, name: str, bodies: Sequence[bytes]) -> None:
+def put(store: Store, name: str, shards: Sequence[Sequence[bytes]], compressed: Sequence[bool] = ()) -> None:
     """Writes shards."""
-
-    async def write() -> None:
-        async with Storages(store.options) as storages:
-            storage = await storages.at(store.url)
-            for shard, body in enumerate(bodies):
-                async with await storage.upload(f"{store.url}/{name}/{shard:03d}") as upload:
-                    await upload.write(body)
-
-    asyncio.run(write())
+    for number, (records, zipped) in enumerate(zip_longest(shards, compressed)):
+        url = f"{store.url}/{name}/{number:03d}"
+        with TFRecordWriter(url, "GZIP" if zipped else None, storage_options=store.options) as writer:
+            for record in records:
+                writer.write(record)
 
 
 def repetition(dataset: Any, number: int) -> None:
@@ -222,7 +211,7 @@ def main() -> None:
         workers = [2, None]  # every other time as many as were drawn
         said = timed(given.combinations, lambda n: check(store, f"combination-{n}", drawn(first + n, workers[n % 2])))
         print(f"combinations: {said}", flush=True)
-        put(store, "repeated", [encode_records([b"%d" % n for n in range(50)])] * 3)
+        put(store, "repeated", [[b"%d" % n for n in range(50)]] * 3)
         records = TFRecordDataset(f"{store.url}/repeated/*", storage_options=store.options)
         dataset = IterableDataset(records.distribute().batch(4))
         print(f"repetitions: {timed(given.repetitions, lambda n: repetition(dataset, n))}", flush=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamrec import TFRecordDataset, encode_records
+from streamrec import TFRecordDataset
 from tests.effort import THOROUGH, few
 from tests.servers.real import Store
 
@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture
 def repeated(s3_store: Store) -> Any:
-    put(s3_store, "loaders", [encode_records([b"%d" % number for number in range(50)])] * 3)
+    put(s3_store, "loaders", [[b"%d" % number for number in range(50)]] * 3)
     records = TFRecordDataset(f"{s3_store.url}/loaders/*", storage_options=s3_store.options)
     return IterableDataset(records.distribute().batch(4))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamrec import CorruptRecordError, Framer, encode_record, encode_records
 from streamrec.errors import TruncatedShardError
 from streamrec.tfrecord import Loss
-from streamrec.tfrecord.recovery import WINDOW
+from streamrec.tfrecord.damage import WINDOW
 from tests.effort import few
 from tests.tfrecord.damage import Case, Edit, damaged, random_case, records_of, starts_of
 

@@ -2,8 +2,7 @@
 
 Rules of this file:
 - What TensorFlow parses out of a record is what went in; values.py says how values become the three kinds.
-- One record is a batch of one: `encode_example` and `encode_examples` run the same kernel in C
-  (tests/oracle/encoding.py is its specification).
+- One record is a batch of one: `encode_example` and `encode_examples` run the same kernel in C.
 - Features are written in the mapping's order, or sorted by key (in UTF-8) on request: then the bytes are
   those of protobuf's deterministic serialization in C++ and in Python. (The upb that protobuf's wheels carry
   puts a longer name before its own prefix; nothing else differs.)

@@ -1,1 +1,1 @@
-"""Parsing: `plan.py` says what to look for, a walker finds it, `assemble.py` makes the columns."""
+"""Parsing: `plan.py` says what to look for, `walk.py` finds it, `assemble.py` makes the columns."""

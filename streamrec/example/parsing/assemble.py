@@ -1,12 +1,12 @@
 """From a walk's raw values to the arrays that TensorFlow returns: whole columns at a time, in NumPy.
 
-Nothing here looks at a message. The functions serve Examples and SequenceExamples, batches and single ones,
-and values of every kind; byte strings that were asked for as spans become BytesColumns.
+Nothing here looks at a message. The functions serve Examples and SequenceExamples, and values of every kind; byte
+strings that were asked for as spans become BytesColumns. One message is a batch of one, without its first dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,43 +14,84 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.errors import FeatureError
-from streamrec.example.columns import BytesColumn, Column, SparseTensor, Values
-from streamrec.example.features import (
-    Dtype,
-    Feature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    SparseFeature,
-)
+from streamrec.example.columns import BytesColumn, Column, RaggedTensor, SparseTensor, Values
+from streamrec.example.features import Dtype, Feature, FixedLenSequenceFeature, RaggedFeature, SparseFeature
 from streamrec.example.parsing.plan import Plan, padding_of
-from streamrec.example.parsing.ragged import Rows, partition_batch, partition_one
+from streamrec.example.parsing.ragged import Rows, keyed_partitions, partition_batch
 from streamrec.example.parsing.walk import Array, Found, Offsets, Raw, Records, Slot
 
-__all__ = ["Part", "batch_columns", "combine", "pad_rows_of", "positions", "single_columns", "sparse_tensor", "wrapper"]
+__all__ = ["to_columns"]
 
 WASTE = 2
 """Strings of records in many buffers stay there, unless the records are this many times as long."""
 
 Part: TypeAlias = "Values | SparseTensor | Rows"
 """A column before features are combined: ragged ones are still Rows."""
-Wrap: TypeAlias = Callable[[Array, Dtype, Array | None], Values]
-"""Turns a walk's values into what the caller asked for; the default is for spans of -1."""
 
 
-def wrapper(spanned: Records | None) -> Wrap:
-    """How values are returned: unchanged, or byte strings as BytesColumns over the records of `spanned`."""
-    if spanned is None:
-        return lambda values, dtype, default: values
-    return lambda values, dtype, default: _column(spanned, values, default) if dtype is bytes else values
+def to_columns(
+    plan: Plan, found: Sequence[Found], count: int, spanned: Records | None, single: bool
+) -> dict[str, Column]:
+    """The columns of a batch of examples, or of their contexts or feature lists.
+
+    Args:
+        plan: What was looked for.
+        found: What was found for each slot.
+        count: The number of examples.
+        spanned: The records that spans of byte strings refer to; None where strings are objects.
+        single: Whether columns have no batch dimension; there is one example.
+
+    Raises:
+        FeatureError: Sparse positions or ragged partitions that don't fit their values.
+    """
+    parts: dict[str, Any] = {
+        slot.name: each if as_found else _part(slot, form, each, count, spanned)
+        for slot, form, as_found, each in zip(plan.slots, plan.forms, plan.as_found, found, strict=True)
+    }
+    columns = combine(plan, parts, single) if plan.composite else parts
+    return {name: _only(column) for name, column in columns.items()} if single else columns
+
+
+def _only(column: Any) -> Any:
+    """The column of a batch of one without its first dimension; a scalar is `bytes`, or one of NumPy."""
+    if isinstance(column, SparseTensor):
+        indices = np.ascontiguousarray(column.indices[:, 1:])
+        return SparseTensor(indices, column.values, column.dense_shape[1:])
+    if isinstance(column, RaggedTensor):
+        splits = column.nested_row_splits[1:]
+        return RaggedTensor(column.flat_values, splits) if splits else column.flat_values
+    return column[0]
+
+
+def _part(slot: Slot, form: Feature, found: Found, count: int, spanned: Records | None) -> Part:
+    if not isinstance(found, Raw):
+        longest = [] if slot.pad is None else [len(found) // (count * slot.size or 1)]
+        shaped = found.reshape(count, *longest, *slot.shape, *found.shape[1:])
+        return _values(shaped, slot.dtype, spanned, slot.default)
+    if isinstance(form, FixedLenSequenceFeature):
+        return _padded(slot, form, found, spanned)
+    values, splits, inner = _values(found.values, slot.dtype, spanned), found.splits, found.inner
+    if isinstance(form, RaggedFeature):
+        return Rows(values, splits) if inner is None else Rows(Rows(values, inner), splits)
+    rows, places, most = positions(splits)
+    if inner is None:
+        return sparse_tensor(values, (rows, places), (count, most))
+    steps, items, most_items = positions(inner)
+    return sparse_tensor(values, (rows[steps], places[steps], items), (count, most, most_items))
+
+
+def _values(values: Array, dtype: Dtype, spanned: Records | None, default: Array | None = None) -> Values:
+    """Values as they are returned: unchanged, or byte strings as a column; the default is for spans of -1."""
+    return values if spanned is None or dtype is not bytes else _column(spanned, values, default)
 
 
 def _column(records: Records, spans: Array, default: Array | None) -> BytesColumn:
     """A column over the records' buffers; over a copy where strings that are not in them must be filled in."""
     missing = None if default is None else spans[..., 0] < 0
     if missing is None or not missing.any():
-        return _worth(records, BytesColumn.parsed(records.buffer, spans))
+        return _worth(records, BytesColumn.over(records.buffer, spans))
     fill = np.broadcast_to(default, missing.shape)  # type: ignore[arg-type]
-    column = BytesColumn.parsed(records.buffer, np.where(missing[..., None], 0, spans))
+    column = BytesColumn.over(records.buffer, np.where(missing[..., None], 0, spans))
     if not any(fill[missing].tolist()):
         return _worth(records, column)
     strings = column.to_numpy()
@@ -79,30 +120,10 @@ def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
-def batch_sparse(values: Values, splits: Offsets) -> SparseTensor:
-    """A VarLenFeature of a batch: indices (example, place)."""
-    rows, places, longest = positions(splits)
-    return sparse_tensor(values, (rows, places), (len(splits) - 1, longest))
-
-
-def single_sparse(values: Values) -> SparseTensor:
-    """A VarLenFeature of one example: indices (place)."""
-    return sparse_tensor(values, (np.arange(len(values)),), (len(values),))
-
-
-def pad_rows_of(values: Array, splits: Offsets, shape: tuple[int, ...], size: int, pad: Any) -> Array:
-    """Rows of different lengths as one array.
-
-    Args:
-        values: All values; spans have one dimension more.
-        splits: Where each row starts and ends, in values; multiples of `size`.
-        shape: The shape of a step.
-        size: The number of values of a step.
-        pad: What fills up the shorter rows.
-
-    Returns:
-        An array of `[rows, longest, *shape]`.
-    """
+def _padded(slot: Slot, form: FixedLenSequenceFeature, found: Raw, spanned: Records | None) -> Values:
+    """Rows of different lengths as one array of `[rows, longest, *shape]`: of byte strings, or of feature lists."""
+    values, pad = found.values, padding_of(form)
+    splits = found.splits if found.inner is None else found.splits * slot.size
     lengths = np.diff(splits)
     longest = int(lengths.max(initial=0))
     if values.dtype == object:
@@ -110,101 +131,37 @@ def pad_rows_of(values: Array, splits: Offsets, shape: tuple[int, ...], size: in
         full.fill(pad)  # np.full would drop the trailing NULs of bytes
         full[np.arange(longest) < lengths[:, None]] = values
     else:
-        fill = np.full(values.shape[1:], pad, values.dtype)
+        fill = np.full(values.shape[1:], pad if values.ndim == 1 else -1, values.dtype)
         full = np.frombuffer(memoryview(kernels.pad_rows(values, splits, longest, fill)), values.dtype)
-    return full.reshape(len(lengths), longest // size, *shape, *values.shape[1:])
+    shaped = full.reshape(len(lengths), longest // slot.size, *form.shape, *values.shape[1:])
+    return _values(shaped, slot.dtype, spanned, np.array(pad, dtype=object))
 
 
-def _padded_strings(slot: Slot, form: FixedLenSequenceFeature, raw: Raw, wrap: Wrap) -> Part:
-    pad, spans = padding_of(form), raw.values.ndim == 2
-    full = pad_rows_of(raw.values, raw.splits, form.shape, slot.size, -1 if spans else pad)
-    return wrap(full, slot.dtype, np.array(pad, dtype=object) if spans else None)
-
-
-def _batch_part(slot: Slot, form: Feature, found: Found, count: int, wrap: Wrap) -> Part:
-    if not isinstance(found, Raw):
-        steps = () if slot.pad is None else (len(found) // (count * slot.size or 1),)
-        shaped = found.reshape(count, *steps, *slot.shape, *found.shape[1:])
-        return wrap(shaped, slot.dtype, slot.default)
-    if isinstance(form, FixedLenSequenceFeature):
-        return _padded_strings(slot, form, found, wrap)
-    out = wrap(found.values, slot.dtype, None)
-    if isinstance(form, RaggedFeature):
-        return Rows(out, found.splits)
-    return batch_sparse(out, found.splits)
-
-
-def _single_part(slot: Slot, form: Feature, found: Found, wrap: Wrap) -> Part:
-    if not isinstance(found, Raw):
-        out = wrap(found.reshape((*slot.shape, *found.shape[1:])), slot.dtype, slot.default)
-        return out if slot.shape else scalar(out)
-    values = found.values
-    if isinstance(form, FixedLenSequenceFeature):
-        return wrap(values.reshape(-1, *form.shape, *values.shape[1:]), slot.dtype, None)
-    out = wrap(values, slot.dtype, None)
-    return out if isinstance(form, RaggedFeature) else single_sparse(out)
-
-
-def scalar(value: Values) -> Any:
-    """The one value of an array without dimensions: `bytes`, or a scalar of NumPy."""
-    return (value.to_numpy() if isinstance(value, BytesColumn) else value)[()]
-
-
-def batch_columns(plan: Plan, found: list[Found], count: int, spanned: Records | None) -> dict[str, Column]:
-    """The columns of a batch of `count` examples, or of their contexts.
-
-    Args:
-        plan: What was looked for.
-        found: What was found for each slot.
-        count: The number of examples.
-        spanned: The records that spans of byte strings refer to; None where strings are objects.
-
-    Raises:
-        FeatureError: Sparse positions or ragged partitions that don't fit their values.
-    """
-    wrap = wrapper(spanned)
-    parts: dict[str, Part] = {
-        slot.name: each if as_found and not isinstance(each, Raw) else _batch_part(slot, form, each, count, wrap)
-        for slot, form, as_found, each in zip(plan.slots, plan.forms, plan.as_found, found, strict=True)
-    }
-    return combine(plan, parts)
-
-
-def single_columns(plan: Plan, found: list[Found], spanned: Records | None) -> dict[str, Column]:
-    """The columns of one example or context, without a batch dimension; see `batch_columns`."""
-    wrap = wrapper(spanned)
-    triples = zip(plan.slots, plan.forms, found, strict=True)
-    return combine(plan, {slot.name: _single_part(slot, form, each, wrap) for slot, form, each in triples})
-
-
-def combine(plan: Plan, parts: dict[str, Part]) -> dict[str, Column]:
+def combine(plan: Plan, parts: dict[str, Part], single: bool) -> dict[str, Any]:
     """The columns of the features: sparse and ragged ones put together, helper keys left out.
 
     The order is TensorFlow's: features with the name of a key take the place of the key, others follow.
     """
-    if not plan.composite:
-        return parts  # type: ignore[return-value]  # only RaggedFeatures give Rows
-    updates: dict[str, Column] = {}
+    updates: dict[str, Any] = {}
     for name, feature in plan.features.items():
         try:
             if isinstance(feature, SparseFeature):
                 updates[name] = _merge_sparse(feature, parts)
             elif isinstance(feature, RaggedFeature):
-                updates[name] = _partition(feature, parts[feature.value_key or name], parts)
+                updates[name] = _partition(feature, parts[feature.value_key or name], parts, single)
         except FeatureError as error:
             raise FeatureError(error.reason, name, error.record) from None
-    columns = {**parts, **updates}
-    return {name: column for name, column in columns.items() if name in plan.features}  # type: ignore[misc]
+    return {name: column for name, column in {**parts, **updates}.items() if name in plan.features}
 
 
-def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part]) -> Column:
-    if isinstance(part, Rows):
-        rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
-        return partition_batch(part, feature, rows).tensor(feature.row_splits_dtype)
-    arrays = {name: other for name, other in parts.items() if isinstance(other, np.ndarray)}
-    assert not isinstance(part, SparseTensor)
-    column = partition_one(part, feature, arrays)
-    return column.tensor(feature.row_splits_dtype) if isinstance(column, Rows) else column
+def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part], single: bool) -> RaggedTensor:
+    rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
+    assert isinstance(part, Rows)
+    if single and not isinstance(part.values, Rows):
+        for partition in keyed_partitions(feature):  # in a batch these are no rows
+            if isinstance(partition, RaggedFeature.RowSplits) and not len(rows[partition.key].values):
+                raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
+    return partition_batch(part, feature, rows).tensor(feature.row_splits_dtype)
 
 
 def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
@@ -229,7 +186,7 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
                 f"found {found[other[0]]:,} positions in {name!r} where {wanted[other[0]]:,} values "
                 f"in {feature.value_key!r} want one each",
                 None,
-                int(other[0]) if len(key.dense_shape) > 1 else None,
+                int(other[0]),
             )
         columns.append(key.values)
     shape = [*keys[0].dense_shape[:-1].tolist(), *feature.sizes]
@@ -241,7 +198,5 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
 
 
 def counts(tensor: SparseTensor) -> Offsets:
-    """How many values each example has; of a single one, in one number."""
-    if len(tensor.dense_shape) == 1:
-        return np.array([len(tensor.values)])
+    """How many values each example has."""
     return np.bincount(tensor.indices[:, 0], minlength=int(tensor.dense_shape[0]))

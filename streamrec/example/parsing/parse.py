@@ -1,4 +1,4 @@
-"""`parse_example` and `parse_single_example`: Example messages into columns, with TensorFlow's semantics.
+"""`parse_example`, `parse_sequence_example` and their like for one message: columns, with TensorFlow's semantics.
 
 What TensorFlow 2.21 does is the specification, down to the order of the results' keys. Its arguments have its
 names; `string_columns` is our own. Where TensorFlow raises InvalidArgumentError, ValueError or TypeError for
@@ -10,28 +10,38 @@ TensorFlow leaves things open or breaks:
     `validate` says (TensorFlow gives row splits that lead outside of the values, or values of one record to another);
   - more unpacked floats than a FixedLenFeature's shape holds are an error (TensorFlow writes them past the
     end of its array before it raises);
-  - lengths of 2 GiB and more within an Example are an error (TensorFlow crashes on some);
-  - `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step are
-    refused when they are made.
+  - lengths of 2 GiB and more within an Example are an error (TensorFlow crashes on some), and so are byte strings in
+    a SequenceExample whose length runs past their list;
+  - `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step, on which TensorFlow
+    divides by zero, are refused when they are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import Column
-from streamrec.example.features import Feature
-from streamrec.example.parsing.assemble import batch_columns, single_columns
-from streamrec.example.parsing.native import NATIVE, NativeWalker
-from streamrec.example.parsing.plan import Plan, plan_examples
-from streamrec.example.parsing.walk import Records, WalkError
+from streamrec.example.features import Feature, FixedLenSequenceFeature
+from streamrec.example.parsing.assemble import to_columns
+from streamrec.example.parsing.plan import Plan, make_plan
+from streamrec.example.parsing.walk import Code, Offsets, Records, count_others, failure, walk_examples, walk_sequences
 
-__all__ = ["ExampleParser", "count_other_features", "parse_example", "parse_single_example"]
+__all__ = [
+    "count_other_features",
+    "is_scalar",
+    "parse_batch",
+    "parse_example",
+    "parse_sequence_example",
+    "parse_single_example",
+    "parse_single_sequence_example",
+]
+
+Columns: TypeAlias = dict[str, Column]
 
 
 def parse_example(
@@ -69,7 +79,9 @@ def parse_example(
         >>> parse_example([record, record], {"x": VarLenFeature("int64")})["x"].dense_shape
         array([2, 3])
     """
-    return parse_examples_with(NATIVE, serialized, features, example_names, string_columns)
+    if is_scalar(serialized):
+        return parse_single_example(serialized, features, example_names, string_columns=string_columns)  # type: ignore[arg-type]
+    return parse_batch(make_plan("examples", features), serialized, string_columns, example_names)
 
 
 def parse_single_example(
@@ -95,69 +107,124 @@ def parse_single_example(
         FeatureError: As for `parse_example`.
         TypeError: `serialized` is not bytes.
     """
-    return parse_single_with(NATIVE, serialized, features, example_names, string_columns)
+    record, names = single_record(serialized, example_names)
+    return parse_batch(make_plan("example", features), record, string_columns, names, single=True)
+
+
+def parse_batch(
+    plan: Plan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
+) -> dict[str, Column]:
+    """`parse_example` by a plan that was made before; a `single` message is a batch of one."""
+    records = as_records(serialized, string_columns)
+    check_names(names, len(records))
+    try:
+        found = walk_examples(records, plan.slots, string_columns)
+        return to_columns(plan, found, len(records), records if string_columns else None, single)
+    except FeatureError as error:
+        raise name_example(error, names, single) from None
 
 
 def count_other_features(serialized: Any, features: Mapping[str, Feature]) -> int:
     """How many features a batch holds that are not described; none of it is damaged or of another kind."""
-    records = as_records(serialized, spanned=False)
-    return NATIVE.count_others(records, plan_examples(features, single=False).slots)
+    return count_others(as_records(serialized, spanned=False), make_plan("examples", features).slots)
 
 
-def parse_examples_with(
-    walker: NativeWalker, serialized: Any, features: Mapping[str, Feature], names: Any, string_columns: bool
-) -> dict[str, Column]:
-    """`parse_example` on a walker of choice: the tests run both."""
-    if is_scalar(serialized):
-        return parse_single_with(walker, serialized, features, names, string_columns)
-    return parse_by_plan(walker, plan_examples(features, single=False), serialized, names, string_columns)
-
-
-def parse_by_plan(
-    walker: NativeWalker, plan: Plan, serialized: Any, names: Any, string_columns: bool
-) -> dict[str, Column]:
-    """A batch by a plan that was made before."""
-    records = as_records(serialized, string_columns)
-    count = len(records)
-    check_names(names, count)
-    try:
-        found = walker.examples(records, plan.slots, string_columns)
-    except WalkError as failure:
-        raise failure.error(names) from None
-    return batch_columns(plan, found, count, records if string_columns else None)
-
-
-class ExampleParser:
-    """`parse_example` for one description: the plan is made at the first batch, and looked up no more.
+def parse_sequence_example(
+    serialized: Any,
+    context_features: Mapping[str, Feature] | None = None,
+    sequence_features: Mapping[str, Feature] | None = None,
+    example_names: Sequence[str | bytes] | None = None,
+    *,
+    string_columns: bool = False,
+) -> tuple[Columns, Columns, dict[str, Offsets]]:
+    """Parses a batch of serialized SequenceExample messages, as `tf.io.parse_sequence_example` does.
 
     Args:
-        features: What to parse; it must not change.
-        string_columns: As there.
+        serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or
+            anything else with a `buffer` and `spans`. A single bytes object is parsed without a batch
+            dimension.
+        context_features: FixedLen-, VarLen- and RaggedFeatures of the context, by key.
+        sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by key.
+        example_names: A name for each example, for error messages.
+        string_columns: Whether byte strings come as BytesColumns instead of object arrays of bytes.
+
+    Returns:
+        The context's columns, as from `parse_example`; the feature lists' columns: a FixedLenSequenceFeature
+        is an array of `[batch, longest, *shape]`, padded with 0 or `b""`, a VarLenFeature a SparseTensor of
+        `[batch, longest, most values]`, a RaggedFeature a RaggedTensor of at least two ragged dimensions;
+        and for each FixedLenSequenceFeature the number of steps of each example, int64 of `[batch]`.
+
+    Raises:
+        FeatureError: A message that is damaged, a required feature that is missing, values of another kind or
+            number than described, partitions that don't fit; or features that don't go together.
+        TypeError: Something in `serialized` that is not bytes.
     """
-
-    def __init__(self, features: Mapping[str, Feature], string_columns: bool) -> None:
-        self._features = features
-        self._string_columns = string_columns
-        self._plan: Plan | None = None
-
-    def __call__(self, serialized: Any) -> dict[str, Column]:
-        if is_scalar(serialized):
-            return parse_single_with(NATIVE, serialized, self._features, None, self._string_columns)
-        self._plan = plan = self._plan or plan_examples(self._features, single=False)
-        return parse_by_plan(NATIVE, plan, serialized, None, self._string_columns)
+    single = is_scalar(serialized)
+    if single:
+        serialized, example_names = single_record(serialized, example_names)
+    return parse_sequences(serialized, context_features, sequence_features, example_names, string_columns, single)
 
 
-def parse_single_with(
-    walker: NativeWalker, serialized: Any, features: Mapping[str, Feature], name: Any, string_columns: bool
-) -> dict[str, Column]:
-    """`parse_single_example` on a walker of choice: the tests run both."""
-    plan = plan_examples(features, single=True)
-    records, names = single_record(serialized, name, string_columns)
+def parse_single_sequence_example(
+    serialized: Any,
+    context_features: Mapping[str, Feature] | None = None,
+    sequence_features: Mapping[str, Feature] | None = None,
+    example_name: str | bytes | None = None,
+    *,
+    string_columns: bool = False,
+) -> tuple[Columns, Columns]:
+    """Parses one serialized SequenceExample, as `tf.io.parse_single_sequence_example` does.
+
+    Args:
+        serialized: The message, as bytes.
+        context_features: FixedLen-, VarLen- and RaggedFeatures of the context, by key.
+        sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by key.
+        example_name: The example's name, for error messages.
+        string_columns: Whether byte strings come as BytesColumns instead of object arrays of bytes.
+
+    Returns:
+        The columns of the context and of the feature lists, without a batch dimension.
+
+    Raises:
+        FeatureError: As for `parse_sequence_example`.
+        TypeError: `serialized` is not bytes.
+    """
+    record, names = single_record(serialized, example_name)
+    return parse_sequences(record, context_features, sequence_features, names, string_columns, single=True)[:2]
+
+
+def parse_sequences(
+    serialized: Any, context: Any, lists: Any, names: Any, string_columns: bool, single: bool
+) -> tuple[Columns, Columns, dict[str, Offsets]]:
+    """`parse_sequence_example` of a batch; a `single` message is a batch of one."""
+    if not context and not lists:
+        raise FeatureError("context_features and sequence_features are empty; describe at least one feature")
+    plan, list_plan = make_plan("context", context or {}), make_plan("lists", lists or {})
+    records = as_records(serialized, string_columns)
+    check_names(names, len(records))
+    count, spanned = len(records), records if string_columns else None
+    required = [slot for slot in plan.slots if slot.dense and slot.required and slot.size]
     try:
-        found = walker.examples(records, plan.slots, string_columns)
-    except WalkError as failure:
-        raise failure.error(names, single=True) from None
-    return single_columns(plan, found, records if string_columns else None)
+        if not count and required:  # TensorFlow refuses these also for a batch of nothing
+            raise failure(Code.COUNT, 0, required[0])
+        found, steps = walk_sequences(records, plan.slots, list_plan.slots, string_columns)
+        columns = to_columns(plan, found, count, spanned, single)
+        list_columns = to_columns(list_plan, steps, count, spanned, single)
+    except FeatureError as error:
+        raise name_example(error, names, single) from None
+    lengths = {
+        slot.name: np.diff(raw.splits).reshape(() if single else count)
+        for slot, form, raw in zip(list_plan.slots, list_plan.forms, steps, strict=True)
+        if isinstance(form, FixedLenSequenceFeature)
+    }
+    return columns, list_columns, lengths
+
+
+def name_example(error: FeatureError, names: Sequence[str | bytes] | None, single: bool) -> FeatureError:
+    """The same error with the name of its example, if there are names. A single message has no number."""
+    name = None if names is None or error.record is None else names[error.record]
+    text = name.decode(errors="replace") if isinstance(name, bytes) else name
+    return FeatureError(error.reason, error.feature, None if single else error.record, text)
 
 
 def is_scalar(serialized: Any) -> bool:
@@ -165,7 +232,7 @@ def is_scalar(serialized: Any) -> bool:
     return isinstance(serialized, bytes | bytearray | memoryview) or getattr(serialized, "ndim", 1) == 0
 
 
-def single_record(serialized: Any, name: Any, spanned: bool) -> tuple[Records, list[Any] | None]:
+def single_record(serialized: Any, name: Any) -> tuple[list[bytes], list[Any] | None]:
     """One message as a batch of one, and its name as a list of one."""
     if not is_scalar(serialized):
         raise TypeError(f"serialized is a {type(serialized).__name__}; one message is bytes, for more use a batch")
@@ -174,11 +241,11 @@ def single_record(serialized: Any, name: Any, spanned: bool) -> tuple[Records, l
     item = np.asarray(serialized).item() if hasattr(serialized, "dtype") else serialized
     if not isinstance(item, bytes | bytearray | memoryview):
         raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
-    return as_records([bytes(item)], spanned), None if name is None else [name]
+    return [bytes(item)], None if name is None else [name]
 
 
 def as_records(serialized: Any, spanned: bool) -> Records:
-    """The messages as the walkers take them; as spans if `spanned`."""
+    """The messages as a walk takes them; as spans if `spanned`."""
     rows = getattr(serialized, "rows", None)
     if rows is not None:
         return Records(None, tuple(serialized.buffers), rows)

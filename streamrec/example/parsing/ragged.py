@@ -16,7 +16,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import MAX_EMPTY_ROWS, RaggedTensor, Values
 from streamrec.example.features import Partition, RaggedFeature
 
-__all__ = ["Rows", "partition_batch", "partition_one"]
+__all__ = ["Rows", "keyed_partitions", "partition_batch"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -27,7 +27,6 @@ RULES: Final = {
     RaggedFeature.RowLimits: "row limits must ascend, the last one to that number",
     RaggedFeature.ValueRowIds: "there must be that many row ids, ascending and not negative",
 }
-NUMBERS_SHOWN: Final = 8
 
 
 class Rows(NamedTuple):
@@ -62,37 +61,9 @@ class Rows(NamedTuple):
         return RaggedTensor(values, tuple(each.astype(dtype, copy=False) for each in splits))
 
 
-def partition_one(values: Values, feature: RaggedFeature, partitions: dict[str, Numbers]) -> Values | Rows:
-    """Splits one example's values.
-
-    Args:
-        values: The example's values.
-        feature: Its `partitions` are applied from the innermost to the outermost.
-        partitions: The int64 values of each partition's feature, by key.
-
-    Raises:
-        FeatureError: A partition does not fit the values.
-    """
-    splits: dict[str, Rows] = {}
-    for partition in keyed_partitions(feature):
-        numbers = partitions[partition.key]
-        if isinstance(partition, RaggedFeature.RowSplits) and not len(numbers):  # in a batch these are no rows
-            raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
-        splits[partition.key] = Rows(numbers, whole(len(numbers)))
-    try:
-        return partition_batch(Rows(values, whole(len(values))), feature, splits).values
-    except FeatureError as error:
-        raise FeatureError(error.reason) from None
-
-
 def keyed_partitions(feature: RaggedFeature) -> list[Any]:
     """The partitions that are features of their own."""
     return [each for each in feature.partitions if not isinstance(each, RaggedFeature.UniformRowLength)]
-
-
-def whole(count: int) -> Numbers:
-    """The splits of one row."""
-    return np.array([0, count], np.int64)
 
 
 def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
@@ -207,6 +178,6 @@ def refuse(wrong: Numbers, rows: Rows, partition: Partition, split: Rows) -> Non
     if len(wrong):
         record = int(wrong.min())
         found = np.asarray(split.values)[split.splits[record] : split.splits[record + 1]]
-        told = ", ".join(map(str, found[:NUMBERS_SHOWN].tolist())) + (", ..." if len(found) > NUMBERS_SHOWN else "")
+        shown = ", ".join(map(str, found[:8].tolist())) + (", ..." if len(found) > 8 else "")
         key, rule, count = getattr(partition, "key", None), RULES[type(partition)], rows.lengths[record]
-        raise FeatureError(f"{key!r} is [{told}], which does not split {count:,} values: {rule}", None, record)
+        raise FeatureError(f"{key!r} is [{shown}], which does not split {count:,} values: {rule}", None, record)

@@ -1,11 +1,10 @@
-"""The contract between bytes and columns: what a walk over the records' wire bytes is asked for and gives back.
+"""The walk over the wire bytes of messages: what it is asked for, what it gives back, and the C kernels that do it.
 
-Two walkers keep this contract: the native one (native.py, in C) and the readable one (tests/oracle/parsing.py).
 All that can be done on whole columns (sparse positions, ragged partitions, padding of strings and feature lists) is
-done above, once, in NumPy.
+done after it, once, in NumPy. tests/oracle/parsing.py is the specification of the walk, in plain Python.
 
 Contract of a walk:
-  - each record is looked at once, in order; the first failure ends the walk with a `WalkError`;
+  - each record is looked at once, in order; the first failure ends the walk with a FeatureError (see `failure`);
   - which bytes are accepted, and what they mean, is TensorFlow's reading of the wire format (the docstring of
     tests/oracle/parsing.py has the rules), for damaged bytes too;
   - a dense slot gives `size` values for each record, where the record has none its default;
@@ -18,7 +17,7 @@ Contract of a walk:
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -27,6 +26,9 @@ import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example.features import Dtype
+from streamrec.kernels import _native
+
+__all__ = ["Code", "Found", "Raw", "Records", "Slot", "count_others", "failure", "walk_examples", "walk_sequences"]
 
 Array: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -143,8 +145,8 @@ _KINDS = {1: ("bytes", "bytes"), 2: ("float32", "np.float32"), 3: ("int64", "np.
 """What the kinds' field numbers mean: for a person, and as code."""
 
 
-class WalkError(Exception):
-    """The first thing that a walk could not accept; parse.py turns it into a FeatureError.
+def failure(code: Code, record: int, slot: Slot | None = None, found: int = 0) -> FeatureError:
+    """The error for the first thing that a walk could not accept: what was found where what was wanted, and what to do.
 
     Args:
         code: What is wrong.
@@ -152,36 +154,141 @@ class WalkError(Exception):
         slot: The slot, or None where no feature is to blame.
         found: The kind's field number (KIND; 0 is none of the three) or the number of values (COUNT).
     """
+    return FeatureError(_reason(code, slot, found), None if slot is None else slot.name, record)
 
-    def __init__(self, code: Code, record: int, slot: Slot | None = None, found: int = 0) -> None:
-        super().__init__(code, record, slot, found)
-        self.code = code
-        self.record = record
-        self.slot = slot
-        self.found = found
 
-    def reason(self) -> str:
-        """What was found where what was wanted, and what to do."""
-        slot = self.slot
-        if self.code is Code.MESSAGE or slot is None:
-            return "the bytes are not a serialized message; was the record read whole, and is it the right type?"
-        wanted = slot.dtype.__name__
-        if self.code is Code.KIND:
-            if self.found not in _KINDS:
-                return f"found an unknown kind of values where {wanted} is wanted; write the record again"
-            found, dtype = _KINDS[self.found]
-            return f"found {found} values where {wanted} is wanted: write {dtype} as the feature's dtype"
-        if self.code is Code.LIST:
-            return f"the {wanted} values are damaged; write the record again"
-        if self.code is Code.COUNT:
-            multiple = "" if slot.dense else "a multiple of "
-            shape = list(slot.shape)
-            return f"found {self.found:,} values where the shape {shape} wants {multiple}{slot.size:,}"
-        advice = "give a default_value, or allow_missing=True in a feature list"
-        return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
+def _reason(code: Code, slot: Slot | None, found: int) -> str:
+    if code is Code.MESSAGE or slot is None:
+        return "the bytes are not a serialized message; was the record read whole, and is it the right type?"
+    wanted = slot.dtype.__name__
+    if code is Code.KIND:
+        if found not in _KINDS:
+            return f"found an unknown kind of values where {wanted} is wanted; write the record again"
+        kind, dtype = _KINDS[found]
+        return f"found {kind} values where {wanted} is wanted: write {dtype} as the feature's dtype"
+    if code is Code.LIST:
+        return f"the {wanted} values are damaged; write the record again"
+    if code is Code.COUNT:
+        multiple = "" if slot.dense else "a multiple of "
+        return f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
+    advice = "give a default_value, or allow_missing=True in a feature list"
+    return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
 
-    def error(self, names: Sequence[str | bytes] | None, single: bool = False) -> FeatureError:
-        """The error for the user; `names` are the examples' names, if there are any. A single message has no number."""
-        name = names[self.record] if names is not None else None
-        text = name.decode(errors="replace") if isinstance(name, bytes) else name
-        return FeatureError(self.reason(), self.slot.name if self.slot else None, None if single else self.record, text)
+
+def walk_examples(records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
+    """What Example messages hold for each slot; no two slots have one name. With `spans`, records are spans too."""
+    arrays, blocks, _ = _walk(records, slots)
+    return _gather(slots, arrays, blocks, records if spans else None)
+
+
+def count_others(records: Records, slots: tuple[Slot, ...]) -> int:
+    """How many features Examples hold that have no slot."""
+    return _walk(records, slots)[2]
+
+
+def walk_sequences(
+    records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
+) -> tuple[list[Found], list[Raw]]:
+    """What SequenceExamples hold for each slot of the context, and a Raw for each of the feature lists."""
+    (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
+    arrays = _arrays(layout, len(records))
+    splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
+    found = _native.decode_sequences(features, steps, *records, arrays, splits)
+    if isinstance(found, tuple):
+        raise _failure(found, context, lists)
+    spanned = records if spans else None
+    raws = [_steps(*column, spanned) for column in zip(lists, splits, found[1], strict=True)]
+    return _gather(context, arrays, found[0], spanned), raws
+
+
+_Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
+"""For each slot the array that the walk fills, dense numbers or splits: elements for each record, further elements,
+their type. None for dense byte strings, and for padded numbers, whose number is not known beforehand."""
+
+_SPLITS = 1, 1, np.dtype(np.int64)
+
+
+@functools.lru_cache(maxsize=256)
+def _compile_plan(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
+    """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
+    return _native.decode_plan(tuple(map(_compile_slot, slots))), list(map(_array_layout, slots))
+
+
+def _walk(records: Records, slots: tuple[Slot, ...]) -> tuple[tuple[Any, ...], list[Any], int]:
+    """The arrays and the blocks of Examples, and how many of their features have no slot."""
+    plan, layout = _compile_plan(slots)
+    arrays = _arrays(layout, len(records))
+    found = _native.decode_examples(plan, *records, arrays)
+    if isinstance(found, tuple):
+        raise _failure(found, slots, ())
+    return arrays, found[0], found[1]
+
+
+def _array_layout(slot: Slot) -> tuple[int, int, np.dtype[Any]] | None:
+    """One slot's part of the layout."""
+    if slot.pad is not None or (slot.dense and slot.dtype is bytes):
+        return None
+    return (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
+
+
+def _compile_slot(slot: Slot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
+    padded = slot.pad is not None
+    fills = slot.pad if padded else slot.default
+    fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
+    return slot.name.encode(), slot.kind, slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
+
+
+def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
+    """The arrays for `count` records. There may be dozens for each batch: no call of ours for each of them."""
+    return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
+
+
+def _gather(
+    slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None
+) -> list[Found]:
+    """What was found for each slot; dense numbers have no block, they are in their array."""
+    return [
+        array if block is None else _result(slot, array, block, spanned)
+        for slot, array, block in zip(slots, arrays, blocks, strict=True)
+    ]
+
+
+def _result(slot: Slot, array: Any, block: Any, spanned: Records | None) -> Found:
+    if slot.pad is not None:
+        return np.frombuffer(memoryview(block), slot.dtype)
+    if slot.dense:
+        return _strings(slot, block, None, spanned)
+    return Raw(_values(slot, block, array, spanned), array)
+
+
+def _steps(slot: Slot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Raw:
+    values, inner = blocks[0], np.frombuffer(blocks[1], dtype=np.int64)
+    return Raw(_values(slot, values, inner[splits], spanned), splits, inner)
+
+
+def _values(slot: Slot, block: Any, splits: Array, spanned: Records | None) -> Array:
+    if slot.dtype is bytes:
+        return _strings(slot, block, splits, spanned)
+    return np.frombuffer(block, dtype=slot.dtype)
+
+
+def _strings(slot: Slot, block: Any, splits: Array | None, spanned: Records | None) -> Array:
+    """Byte strings as objects, or as spans in the records of `spanned`; `splits` is None for a dense slot."""
+    count = memoryview(block).nbytes // 16
+    if spanned is not None:
+        if spanned.scattered:
+            spans = spanned.owned(slot.size if splits is None else np.diff(splits))
+        else:
+            spans = np.empty((count, 2), dtype=np.int64)
+        _native.decode_spans(block, spanned.buffer, spans)
+        return spans
+    strings = np.empty(count, dtype=object)
+    defaults = () if slot.default is None else tuple(slot.default.flat)
+    _native.decode_strings(block, strings, defaults)
+    return strings
+
+
+def _failure(found: tuple[int, int, int, int, int], slots: tuple[Slot, ...], lists: tuple[Slot, ...]) -> FeatureError:
+    code, record, slot, count, in_lists = found
+    part = lists if in_lists else slots
+    return failure(Code(code), record, part[slot] if slot >= 0 else None, count)

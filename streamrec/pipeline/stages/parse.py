@@ -21,7 +21,8 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.parse import ExampleParser
+from streamrec.example.parsing.parse import is_scalar, parse_batch, parse_single_example
+from streamrec.example.parsing.plan import Plan, make_plan
 from streamrec.pipeline.elements.nests import is_nest
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -49,11 +50,13 @@ class Parse(Stage):
         return Calling(self)
 
     @cached_property
-    def _parser(self) -> ExampleParser:
-        return ExampleParser(self.features, self.string_columns)
+    def _plan(self) -> Plan:
+        return make_plan("examples", self.features)
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
-        return self._parser(serialized)
+        if is_scalar(serialized):
+            return parse_single_example(serialized, self.features, string_columns=self.string_columns)
+        return parse_batch(self._plan, serialized, self.string_columns)
 
 
 def column_spec(feature: Any, batch: tuple[int | None, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""TensorFlow as the oracle: equal results where it gives one, an error where it raises; both walkers agree.
+"""TensorFlow as the oracle: equal results where it gives one, an error where it raises; both walks agree.
 
 TensorFlow also gives results where partitions lead outside of their values, or where values of one record become
 values of another. There an error is wanted: `fits` says which records these are, in plain Python.
@@ -28,12 +28,15 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.features import PARTITIONS, Feature, FixedLenFeature, RaggedFeature, SparseFeature
-from streamrec.example.parsing.native import NativeWalker
-from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
-from streamrec.example.parsing.plan import plan_context, plan_examples, plan_lists
-from streamrec.example.parsing.sequence import parse_sequences_with, parse_single_sequence_with
+from streamrec.example.parsing.parse import (
+    parse_example,
+    parse_sequence_example,
+    parse_single_example,
+    parse_single_sequence_example,
+)
+from streamrec.example.parsing.plan import make_plan
 from tests.example.compare import assert_same_columns
-from tests.example.conftest import WALKERS
+from tests.example.conftest import WALKS, walking
 from tests.example.strategies import (
     context_descriptions,
     damaged,
@@ -126,9 +129,9 @@ def lists_of(record: bytes, key: str, dtype: Any, part: str) -> list[list[Any]]:
     """The values under a key: of an Example or a context in one list, of a feature list in one for each step."""
     feature = {key: RaggedFeature(dtype)}
     if part == "example":
-        return [parse_single_with(WALKERS["reference"], record, feature, None, False)[key].tolist()]
+        return [parse_single_example(record, feature)[key].tolist()]  # type: ignore[union-attr]
     context, lists = ({}, feature) if part == "lists" else (feature, {})
-    found = parse_single_sequence_with(WALKERS["reference"], record, context, lists, None, False)
+    found: Any = parse_single_sequence_example(record, context, lists)
     if part == "context":
         return [found[0][key].tolist()]
     rows = found[1][key]
@@ -158,29 +161,31 @@ def fits(record: bytes, features: Mapping[str, Feature], part: str, *, single: b
 
 
 def check(
-    ours: Callable[[NativeWalker], Any],
+    ours: Callable[[], Any],
     theirs: Callable[[], Any],
     seen: Seen,
     features: Mapping[str, Feature],
     sound: Callable[[], bool],
 ) -> None:
-    """Both walkers give what TensorFlow gives, or the same error where it raises or gives what is not sound."""
+    """Both walks give what TensorFlow gives, or the same error where it raises or gives what is not sound."""
     wanted, messages = outcome(theirs), []
-    if wanted is not None and not sound():
-        seen.counts.update(["not sound"])
-        wanted = None
-    for walker in WALKERS.values():
-        if wanted is None:
-            with pytest.raises(FeatureError) as raised:
-                ours(walker)
-            messages.append(str(raised.value))
-        elif isinstance(wanted, dict):
-            assert_same_columns(ours(walker), wanted)
-        else:
-            for part, other in zip(ours(walker), wanted, strict=True):
-                assert_same_columns(part, other)
+    with walking("reference"):
+        if wanted is not None and not sound():
+            seen.counts.update(["not sound"])
+            wanted = None
+    for walk in WALKS:
+        with walking(walk):
+            if wanted is None:
+                with pytest.raises(FeatureError) as raised:
+                    ours()
+                messages.append(str(raised.value))
+            elif isinstance(wanted, dict):
+                assert_same_columns(ours(), wanted)
+            else:
+                for part, other in zip(ours(), wanted, strict=True):
+                    assert_same_columns(part, other)
     seen.add(features, wanted)
-    assert len(set(messages)) <= 1, "the walkers give different reasons"
+    assert len(set(messages)) <= 1, "the walks give different reasons"
 
 
 def check_examples(records: list[bytes], features: dict[str, Feature], seen: Seen) -> None:
@@ -188,7 +193,7 @@ def check_examples(records: list[bytes], features: dict[str, Feature], seen: See
     theirs = twins(features)
     batch = tf.constant(records, tf.string)
     check(
-        lambda walker: parse_examples_with(walker, records, features, None, False),
+        lambda: parse_example(records, features),
         lambda: tf.io.parse_example(batch, theirs),
         seen,
         features,
@@ -196,7 +201,7 @@ def check_examples(records: list[bytes], features: dict[str, Feature], seen: See
     )
     if records:
         check(
-            lambda walker: parse_single_with(walker, records[0], features, None, False),
+            lambda: parse_single_example(records[0], features),
             lambda: tf.io.parse_single_example(records[0], theirs),
             seen,
             features,
@@ -214,7 +219,7 @@ def check_sequences(records: list[bytes], context: dict[str, Feature], lists: di
         return all(fits(record, part, name, single=single) for part, name in parts)
 
     check(
-        lambda walker: parse_sequences_with(walker, records, context, lists, None, False),
+        lambda: parse_sequence_example(records, context, lists),
         lambda: tf.io.parse_sequence_example(batch, *theirs),
         seen,
         features,
@@ -222,7 +227,7 @@ def check_sequences(records: list[bytes], context: dict[str, Feature], lists: di
     )
     if records:
         check(
-            lambda walker: parse_single_sequence_with(walker, records[0], context, lists, None, False)[:2],
+            lambda: parse_single_sequence_example(records[0], context, lists),
             lambda: tf.io.parse_single_sequence_example(records[0], *theirs),
             seen,
             features,
@@ -249,7 +254,7 @@ def test_examples() -> None:
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         features = data.draw(example_descriptions)
-        if not makes_sense(lambda: plan_examples(features, single=False)):
+        if not makes_sense(lambda: make_plan("examples", features)):
             assume(rarely(data.draw, 4))
         check_examples(data.draw(st.lists(examples(features), max_size=3)), features, seen)
 
@@ -278,7 +283,7 @@ def test_damaged_examples() -> None:
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         features = data.draw(example_descriptions)
-        assume(makes_sense(lambda: plan_examples(features, single=False)))
+        assume(makes_sense(lambda: make_plan("examples", features)))
         records = data.draw(st.lists(examples(features), min_size=1, max_size=2))
         records[-1] = data.draw(damaged(records[-1]))
         assume(not LONG_VARINT.search(records[-1]))
@@ -297,7 +302,7 @@ def test_sequences() -> None:
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
-        if not makes_sense(lambda: (plan_context(context), plan_lists(lists))):
+        if not makes_sense(lambda: (make_plan("context", context), make_plan("lists", lists))):
             assume(rarely(data.draw, 4))
         check_sequences(data.draw(st.lists(sequences(context, lists), max_size=3)), context, lists, seen)
 
@@ -314,7 +319,7 @@ def test_damaged_sequences() -> None:
         context = numbers_of(data.draw(context_descriptions))
         lists = numbers_of(data.draw(list_descriptions))
         assume(context or lists)
-        assume(makes_sense(lambda: (plan_context(context), plan_lists(lists))))
+        assume(makes_sense(lambda: (make_plan("context", context), make_plan("lists", lists))))
         records = data.draw(st.lists(sequences(context, lists), min_size=1, max_size=2))
         records[-1] = data.draw(damaged(records[-1]))
         assume(not LONG_VARINT.search(records[-1]))

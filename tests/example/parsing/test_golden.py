@@ -1,4 +1,4 @@
-"""What TensorFlow wrote and parsed: the golden files give the same arrays, on both walkers."""
+"""What TensorFlow wrote and parsed: the golden files give the same arrays, by both walks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.native import NativeWalker
-from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
-from streamrec.example.parsing.sequence import parse_sequences_with
+from streamrec.example.parsing.parse import parse_example, parse_sequence_example, parse_single_example
 from tests.example.compare import assert_same_columns, materialised
 
+pytestmark = pytest.mark.usefixtures("walk")
 GOLDEN = Path(__file__).parents[2] / "golden"
 TUTORIAL: dict[str, Feature] = {
     "feature0": FixedLenFeature([], np.int64, 0),
@@ -112,32 +111,32 @@ def in_order(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, A
     ],
     ids=["tutorial", "features", "ragged"],
 )
-def test_examples(walker: NativeWalker, file: str, features: dict[str, Feature], wanted: str, columns: bool) -> None:
-    found = parse_examples_with(walker, payloads(file), features, None, columns)
+def test_examples(file: str, features: dict[str, Feature], wanted: str, columns: bool) -> None:
+    found = parse_example(payloads(file), features, string_columns=columns)
     found = {name: materialised(column) for name, column in found.items()}
     assert_same_columns(found, in_order(found, expected(wanted)))
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
-def test_sequences(walker: NativeWalker, columns: bool) -> None:
+def test_sequences(columns: bool) -> None:
     records = payloads("sequence.tfrecord")
-    context, lists, lengths = parse_sequences_with(walker, records, CONTEXT, LISTS, None, columns)
+    context, lists, lengths = parse_sequence_example(records, CONTEXT, LISTS, string_columns=columns)
     for found, name in ((context, "context"), (lists, "lists"), (lengths, "lengths")):
         found = {key: materialised(column) for key, column in found.items()}
         assert_same_columns(found, in_order(found, expected(f"sequence.{name}.expected.npz")))
 
 
-def test_ragged_sequences(walker: NativeWalker) -> None:
+def test_ragged_sequences() -> None:
     records = payloads("sequence.tfrecord")
-    _, lists, _ = parse_sequences_with(walker, records, None, RAGGED_LISTS, None, False)
+    _, lists, _ = parse_sequence_example(records, None, RAGGED_LISTS)
     assert_same_columns(lists, in_order(lists, expected("sequence.ragged.expected.npz")))
 
 
-def test_singles_are_the_rows_of_the_batch(walker: NativeWalker) -> None:
+def test_singles_are_the_rows_of_the_batch() -> None:
     records = payloads("tutorial.tfrecord")[:50]
-    batch = parse_examples_with(walker, records, TUTORIAL, None, False)
+    batch = parse_example(records, TUTORIAL)
     for row, record in enumerate(records):
-        single = parse_single_with(walker, record, TUTORIAL, None, False)
+        single = parse_single_example(record, TUTORIAL)
         for name, column in single.items():
             assert isinstance(column, bytes | np.generic)
             assert column == batch[name][row]

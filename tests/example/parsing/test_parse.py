@@ -1,4 +1,4 @@
-"""parse_example and parse_single_example, on both walkers: what is read and what is refused, byte by byte."""
+"""parse_example and parse_single_example, by both walks: what is read and refused, and the columns of each feature."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example import messages
-from streamrec.example.columns import RaggedTensor
+from streamrec.example.columns import RaggedTensor, SparseTensor
 from streamrec.example.encoding.encode import encode_examples
 from streamrec.example.features import (
     Feature,
@@ -23,58 +23,65 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.native import NativeWalker
-from streamrec.example.parsing.parse import parse_example, parse_single_example, parse_single_with
-from streamrec.tfrecord.frames import Frames
+from streamrec.example.parsing.parse import parse_example, parse_single_example
+from streamrec.tfrecord import Frames
 from tests.example import wire
 from tests.example.compare import assert_same_columns
-from tests.example.conftest import WALKERS
-from tests.example.parsing.calls import INT, INTS, one, parse
 from tests.example.wire import example, feature, field, floats, ints, strings
 
+pytestmark = pytest.mark.usefixtures("walk")
+INT: dict[str, Feature] = {"x": FixedLenFeature([], np.int64)}
+INTS: dict[str, Feature] = {"x": VarLenFeature(np.int64)}
 
-def values(walker: NativeWalker, record: bytes, dtype: Any = np.int64) -> list[Any]:
+
+def one(record: bytes, **features: Feature) -> Any:
+    """The only column of a single example."""
+    (column,) = parse_single_example(record, features).values()
+    return column
+
+
+def values(record: bytes, dtype: Any = np.int64) -> list[Any]:
     """The values under x."""
-    found: list[Any] = one(walker, record, x=VarLenFeature(dtype)).values.tolist()
+    found: list[Any] = one(record, x=VarLenFeature(dtype)).values.tolist()
     return found
 
 
-def test_the_last_duplicate_counts(walker: NativeWalker) -> None:
-    assert values(walker, example(("x", ints(1)), ("y", ints(5)), ("x", ints(2, 3)))) == [2, 3]
+def test_the_last_duplicate_counts() -> None:
+    assert values(example(("x", ints(1)), ("y", ints(5)), ("x", ints(2, 3)))) == [2, 3]
 
 
-def test_an_earlier_duplicate_is_not_looked_at(walker: NativeWalker) -> None:
-    assert values(walker, example(("x", floats(1)), ("x", field(3, b"\xff")), ("x", ints(2)))) == [2]
+def test_an_earlier_duplicate_is_not_looked_at() -> None:
+    assert values(example(("x", floats(1)), ("x", field(3, b"\xff")), ("x", ints(2)))) == [2]
 
 
-def test_an_empty_duplicate_counts_in_batches_of_var_len_only(walker: NativeWalker) -> None:
+def test_an_empty_duplicate_counts_in_batches_of_var_len_only() -> None:
     record = example(("x", ints(1)), ("x", b""))
-    assert values(walker, record) == [1]
-    assert parse(walker, [record], INT)["x"].tolist() == [1]
-    assert parse(walker, [record], INTS)["x"].values.tolist() == []
+    assert values(record) == [1]
+    assert parse_example([record], INT)["x"].tolist() == [1]
+    assert parse_example([record], INTS)["x"].values.tolist() == []
     padded = FixedLenSequenceFeature([], np.int64, allow_missing=True)
-    assert parse(walker, [record], {"x": padded})["x"].tolist() == [[1]]
+    assert parse_example([record], {"x": padded})["x"].tolist() == [[1]]
 
 
-def test_features_messages_are_merged(walker: NativeWalker) -> None:
-    assert values(walker, example(("y", ints(1))) + example(("x", ints(2)))) == [2]
+def test_features_messages_are_merged() -> None:
+    assert values(example(("y", ints(1))) + example(("x", ints(2)))) == [2]
 
 
-def test_packed_and_unpacked(walker: NativeWalker) -> None:
+def test_packed_and_unpacked() -> None:
     many = list(range(200))
-    assert values(walker, example(("x", feature(np.int64, many, packed=False)))) == many
-    assert values(walker, example(("x", feature(np.int64, many)))) == many
-    assert values(walker, example(("x", feature(np.float32, [1, 2], packed=False))), np.float32) == [1, 2]
+    assert values(example(("x", feature(np.int64, many, packed=False)))) == many
+    assert values(example(("x", feature(np.int64, many)))) == many
+    assert values(example(("x", feature(np.float32, [1, 2], packed=False))), np.float32) == [1, 2]
 
 
-def test_of_several_lists_the_first_counts(walker: NativeWalker) -> None:
-    assert values(walker, example(("x", ints(1) + ints(2)))) == [1]
-    assert values(walker, example(("x", ints(1) + floats(2)))) == [1]
+def test_of_several_lists_the_first_counts() -> None:
+    assert values(example(("x", ints(1) + ints(2)))) == [1]
+    assert values(example(("x", ints(1) + floats(2)))) == [1]
     runs = field(3, field(1, b"\x01") + field(1, b"\x02"))
-    assert values(walker, example(("x", runs))) == [1]
+    assert values(example(("x", runs))) == [1]
 
 
-def test_unknown_fields_at_the_top_are_skipped(walker: NativeWalker) -> None:
+def test_unknown_fields_at_the_top_are_skipped() -> None:
     for unknown in (
         b"\x10\x05",
         b"\x1d\1\2\3\4",
@@ -83,7 +90,7 @@ def test_unknown_fields_at_the_top_are_skipped(walker: NativeWalker) -> None:
         b"\xfa\x7f\x01z",
         b"\0\7",
     ):
-        assert values(walker, unknown + example(("x", ints(2))) + unknown) == [2]
+        assert values(unknown + example(("x", ints(2))) + unknown) == [2]
 
 
 @pytest.mark.parametrize(
@@ -100,9 +107,9 @@ def test_unknown_fields_at_the_top_are_skipped(walker: NativeWalker) -> None:
         b"\x0a" + b"\xff" * 10 + b"\x01",  # a varint without measure
     ],
 )
-def test_damaged_messages(walker: NativeWalker, record: bytes) -> None:
+def test_damaged_messages(record: bytes) -> None:
     with pytest.raises(FeatureError, match="record 1: the bytes are not a serialized message"):
-        parse(walker, [b"", record], {"x": VarLenFeature(np.int64)})
+        parse_example([b"", record], {"x": VarLenFeature(np.int64)})
 
 
 @pytest.mark.parametrize(
@@ -118,34 +125,34 @@ def test_damaged_messages(walker: NativeWalker, record: bytes) -> None:
         (bytes, b"\x0a"),  # no length
     ],
 )
-def test_damaged_values(walker: NativeWalker, dtype: Any, damaged: bytes) -> None:
+def test_damaged_values(dtype: Any, damaged: bytes) -> None:
     with pytest.raises(FeatureError, match=r"record 0, feature 'x': the .* values are damaged"):
-        parse(walker, [example(("x", damaged))], {"x": VarLenFeature(dtype)})
+        parse_example([example(("x", damaged))], {"x": VarLenFeature(dtype)})
 
 
-def test_a_length_past_the_end_is_cut(walker: NativeWalker) -> None:
-    assert values(walker, example(("x", b"\x1a\x7f\x0a\x7f\x05"))) == [5]
-    assert values(walker, example(("x", b"\x12\x7f\x0a\x07" + bytes(7))), np.float32) == [0]
+def test_a_length_past_the_end_is_cut() -> None:
+    assert values(example(("x", b"\x1a\x7f\x0a\x7f\x05"))) == [5]
+    assert values(example(("x", b"\x12\x7f\x0a\x07" + bytes(7))), np.float32) == [0]
 
 
-def test_kinds_are_told(walker: NativeWalker) -> None:
+def test_kinds_are_told() -> None:
     record = example(("x", floats(1.5)))
     with pytest.raises(FeatureError, match="found float32 values where int64 is wanted") as raised:
-        parse(walker, [example(("x", ints(1))), record], INT, ["first", "second"])
+        parse_example([example(("x", ints(1))), record], INT, ["first", "second"])
     error = raised.value
     assert (error.record, error.feature, error.example) == (1, "x", "second")
     assert str(error).startswith("example 'second', record 1, feature 'x': ")
     with pytest.raises(FeatureError, match="found an unknown kind of values where bytes"):
-        parse(walker, [example(("x", b"\x22\x00"))], {"x": VarLenFeature(bytes)})
+        parse_example([example(("x", b"\x22\x00"))], {"x": VarLenFeature(bytes)})
     with pytest.raises(FeatureError, match=r"^feature 'x': found float32 values") as raised:  # one has no number
-        parse(walker, record, INT)
+        parse_example(record, INT)
     assert raised.value.record is None
 
 
-def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for(walker: NativeWalker) -> None:
-    assert values(walker, example(("y", b"\x22\x00"), ("x", ints(1)))) == [1]
+def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for() -> None:
+    assert values(example(("y", b"\x22\x00"), ("x", ints(1)))) == [1]
     with pytest.raises(FeatureError, match="unknown kind"):
-        values(walker, example(("x", b"\x22\x00"), ("x", ints(1))))
+        values(example(("x", b"\x22\x00"), ("x", ints(1))))
 
 
 @pytest.mark.parametrize(
@@ -163,12 +170,12 @@ def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for(walker: NativeWa
         ),
     ],
 )
-def test_counts_are_told(walker: NativeWalker, config: Feature, value: bytes, message: str) -> None:
+def test_counts_are_told(config: Feature, value: bytes, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
-        one(walker, example(("x", value)), x=config)
+        one(example(("x", value)), x=config)
 
 
-def test_every_form_of_serialized(walker: NativeWalker) -> None:
+def test_every_form_of_serialized() -> None:
     records = [example(("x", ints(n))) for n in range(3)]
     objects = np.array(records, dtype=object)
     ends = np.cumsum([len(record) + 16 for record in records])
@@ -177,10 +184,10 @@ def test_every_form_of_serialized(walker: NativeWalker) -> None:
     frames = SimpleNamespace(buffer=framed, spans=np.stack([starts, ends], axis=1))
     batch = encode_examples({"x": np.arange(3)})
     for serialized in (records, tuple(records), iter(records), objects, frames, Frames.of(records), batch):
-        assert parse(walker, serialized, INT)["x"].tolist() == [0, 1, 2]
+        assert parse_example(serialized, INT)["x"].tolist() == [0, 1, 2]
     for scalar in (records[2], memoryview(records[2]), bytearray(records[2]), objects[2:].reshape(())):
-        assert parse(walker, scalar, INT)["x"].item() == 2
-        assert parse_single_with(walker, scalar, INT, "name", False)["x"].item() == 2  # type: ignore[union-attr]
+        assert parse_example(scalar, INT)["x"].item() == 2
+        assert parse_single_example(scalar, INT, "name")["x"].item() == 2  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -195,11 +202,9 @@ def test_every_form_of_serialized(walker: NativeWalker) -> None:
         (SimpleNamespace(buffer=b"abc", spans=np.array([[2, 1]])), ValueError, "leaves a buffer of 3 bytes"),
     ],
 )
-def test_serialized_that_is_refused(
-    walker: NativeWalker, serialized: Any, error: type[Exception], message: str
-) -> None:
+def test_serialized_that_is_refused(serialized: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        parse(walker, serialized, INTS)
+        parse_example(serialized, INTS)
 
 
 def test_names_must_fit() -> None:
@@ -241,7 +246,7 @@ reals = st.lists(st.floats(width=32))
 
 @given(st.lists(st.tuples(numbers, reals, st.lists(st.binary())), max_size=5))
 def test_what_protobuf_writes_is_read(rows: list[tuple[list[int], list[float], list[bytes]]]) -> None:
-    """On well-formed messages the walkers read what protobuf reads."""
+    """On well-formed messages both walks read what protobuf reads."""
     records = []
     for ints_, floats_, strings_ in rows:
         message = messages.Example()
@@ -254,14 +259,13 @@ def test_what_protobuf_writes_is_read(rows: list[tuple[list[int], list[float], l
         "f": RaggedFeature(np.float32),
         "s": RaggedFeature(bytes),
     }
-    for walker in WALKERS.values():
-        found = parse(walker, records, features)
-        for name, place in (("i", 0), ("f", 1), ("s", 2)):
-            tensor = found[name]
-            assert isinstance(tensor, RaggedTensor)
-            wanted = [value for row in rows for value in row[place]]
-            np.testing.assert_array_equal(tensor.flat_values.tolist(), wanted)  # type: ignore[union-attr]
-            assert np.diff(tensor.nested_row_splits[0]).tolist() == [len(row[place]) for row in rows]
+    found = parse_example(records, features)
+    for name, place in (("i", 0), ("f", 1), ("s", 2)):
+        tensor = found[name]
+        assert isinstance(tensor, RaggedTensor)
+        wanted = [value for row in rows for value in row[place]]
+        np.testing.assert_array_equal(tensor.flat_values.tolist(), wanted)  # type: ignore[union-attr]
+        assert np.diff(tensor.nested_row_splits[0]).tolist() == [len(row[place]) for row in rows]
 
 
 def test_threads_share_a_description() -> None:
@@ -304,3 +308,184 @@ def test_wire_forms_agree_with_protobuf() -> None:
 def test_the_dtype_that_the_file_has_is_named(wanted: Any, value: Any, advice: str) -> None:
     with pytest.raises(FeatureError, match=advice):
         parse_example(encode_examples({"x": [value]}), {"x": FixedLenFeature([], wanted)})
+
+
+def test_missing_and_empty() -> None:
+    for record in (b"", example(("x", b"")), example(("X", ints(1)))):
+        with pytest.raises(FeatureError, match="found nothing where 1 int64 values are wanted"):
+            parse_example([record], INT)
+        assert parse_example([record], {"x": FixedLenFeature([], np.int64, 7)})["x"].tolist() == [7]
+        assert parse_example([record], INTS)["x"].dense_shape.tolist() == [1, 0]
+
+
+def test_an_empty_list_is_not_missing() -> None:
+    with pytest.raises(FeatureError, match="found 0 values"):
+        parse_example([example(("x", ints()))], {"x": FixedLenFeature([], np.int64, 7)})
+
+
+def test_a_shape_without_elements_is_required_whatever_the_default() -> None:
+    config = FixedLenFeature([0], np.int64, [])
+    assert one(example(("x", ints())), x=config).shape == (0,)
+    with pytest.raises(FeatureError, match="found nothing"):
+        one(b"", x=config)
+
+
+def test_defaults_of_every_kind() -> None:
+    features: dict[str, Feature] = {
+        "f": FixedLenFeature([2], np.float32, [1.5, -2]),
+        "i": FixedLenFeature([1, 2], np.int64, [[3, -4]]),
+        "s": FixedLenFeature([2], bytes, ["snö", b"a\0"]),
+    }
+    found = parse_example([b"", example(("f", floats(0, 0)), ("s", strings(b"", b"b"))), b""], features)
+    assert found["f"].tolist() == [[1.5, -2], [0, 0], [1.5, -2]]
+    assert found["i"].tolist() == [[[3, -4]]] * 3
+    assert found["s"].tolist() == [["snö".encode(), b"a\0"], [b"", b"b"], ["snö".encode(), b"a\0"]]
+
+
+def test_padding() -> None:
+    records = [example(("x", ints(1, 2, 3, 4))), b"", example(("x", ints(5, 6)))]
+    config = FixedLenSequenceFeature([2], np.int64, allow_missing=True, default_value=-7)
+    found = parse_example(records, {"x": config})["x"]
+    assert found.tolist() == [[[1, 2], [3, 4]], [[-7, -7], [-7, -7]], [[5, 6], [-7, -7]]]
+    texts = FixedLenSequenceFeature([], bytes, allow_missing=True, default_value="p\0")
+    found = parse_example([example(("x", strings(b"a\0"))), b""], {"x": texts})["x"]
+    assert found.tolist() == [[b"a\0"], [b"p\0"]]
+
+
+def test_sparse() -> None:
+    record = example(("i", ints(9, -1, 2, 2)), ("j", ints(1, 1, 3, 0)), ("v", floats(1, 2, 3, 4)))
+    found = one(record, s=SparseFeature(["i", "j"], "v", np.float32, [4, 5]))
+    assert found.indices.tolist() == [[-1, 1], [2, 0], [2, 3], [9, 1]]
+    assert found.values.tolist() == [2, 4, 3, 1]
+    assert found.dense_shape.tolist() == [4, 5]
+    asis = one(record, s=SparseFeature("i", "v", np.float32, 4, already_sorted=True))
+    assert asis.indices.tolist() == [[9], [-1], [2], [2]]
+
+
+def test_sparse_needs_as_many_positions_as_values() -> None:
+    record = example(("i", ints(1, 2)), ("v", floats(1)))
+    with pytest.raises(FeatureError, match=r"^feature 's': found 2 positions in 'i' where 1 values in 'v'"):
+        one(record, s=SparseFeature("i", "v", np.float32, 4))
+    other = example(("i", ints(1)), ("v", floats(1, 2)))  # together as many positions as values
+    with pytest.raises(FeatureError, match="record 1, feature 's': found 2 positions in 'i' where 1 values in 'v'"):
+        parse_example([b"", record, other], {"s": SparseFeature("i", "v", np.float32, 4)})
+
+
+def test_ragged() -> None:
+    records = [
+        example(("x", ints(1, 2, 3)), ("n", ints(2, 1))),
+        b"",
+        example(("x", ints(4)), ("n", ints(0, 1))),
+    ]
+    config = RaggedFeature(np.int64, "x", [RaggedFeature.RowLengths("n")], np.int64, validate=True)
+    found = parse_example(records, {"r": config, "x": RaggedFeature(np.int64, row_splits_dtype=np.int64)})
+    assert list(found) == ["x", "r"]
+    assert found["r"].flat_values.tolist() == [1, 2, 3, 4]
+    assert [splits.tolist() for splits in found["r"].nested_row_splits] == [[0, 2, 2, 4], [0, 2, 3, 3, 4]]
+    assert found["x"].nested_row_splits[0].dtype == np.int64
+
+
+SPLITS, LENGTHS = RaggedFeature.RowSplits("n"), RaggedFeature.RowLengths("n")
+STARTS, LIMITS = RaggedFeature.RowStarts("n"), RaggedFeature.RowLimits("n")
+ROW_IDS = RaggedFeature.ValueRowIds("n")
+
+
+@pytest.mark.parametrize("validate", [False, True])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(
+    ("partition", "numbers"),
+    [
+        (SPLITS, [0, 12]),
+        (SPLITS, [0, 2**40]),
+        (SPLITS, [0, 2**32 + 3]),
+        (SPLITS, [0, 4, 3]),
+        (SPLITS, [0, -1, 3]),
+        (SPLITS, [1, 3]),
+        (SPLITS, [0, 2]),
+        (LENGTHS, [2, 2]),
+        (LENGTHS, [4, -1]),
+        (LENGTHS, [2**63 - 1, 2**63 - 1, 5]),
+        (LENGTHS, []),
+        (STARTS, [0, 4]),
+        (STARTS, [1, 2]),
+        (STARTS, [0, 2, 1]),
+        (STARTS, []),
+        (LIMITS, [2]),
+        (LIMITS, [4]),
+        (LIMITS, [2, 1, 3]),
+        (LIMITS, [-1, 3]),
+        (LIMITS, []),
+        (ROW_IDS, [0, 1, 0]),
+        (ROW_IDS, [-1, 0, 0]),
+        (ROW_IDS, [0, 0]),
+        (ROW_IDS, [0, 0, 2**40]),
+        (ROW_IDS, [0, 0, 2**63 - 1]),
+        (RaggedFeature.UniformRowLength(2), []),
+    ],
+)
+def test_a_partition_that_does_not_fit_its_record_is_named(
+    partition: Any, numbers: list[int], dtype: Any, validate: bool
+) -> None:
+    """Where TensorFlow gives splits that lead outside of the values, or values of this record to the next one."""
+    records = [b"", example(("x", ints(1, 2, 3)), ("n", ints(*numbers))), b""]
+    features: dict[str, Feature] = {"r": RaggedFeature(np.int64, "x", [partition], dtype, validate)}
+    with pytest.raises(FeatureError, match="record 1, feature 'r': "):
+        parse_example(records, features)
+    with pytest.raises(FeatureError, match=r"^feature 'r': "):
+        parse_single_example(records[1], features)
+
+
+def test_rows_that_no_value_needs_fill_no_memory() -> None:
+    records = [example(("x", ints(1)), ("n", ints(number))) for number in (3, 2**25)]
+    features: dict[str, Feature] = {"r": RaggedFeature(np.int64, "x", [ROW_IDS])}
+    assert parse_example(records[:1], features)["r"].nested_row_splits[1].tolist() == [0, 0, 0, 0, 1]
+    with pytest.raises(FeatureError, match=r"record 1, feature 'r': 33,554,432 rows, of which most are empty"):
+        parse_example(records, features)
+
+
+def test_the_order_of_keys_is_tensorflows() -> None:
+    features: dict[str, Feature] = {
+        "z": FixedLenFeature([], np.int64, 1),
+        "y": SparseFeature("y", "val", np.float32, 10),
+        "b": VarLenFeature(np.int64),
+        "ix": SparseFeature("ix", "val", np.float32, 10),
+        "r": RaggedFeature(np.int64, value_key="q"),
+        "q": RaggedFeature(np.int64),
+        "val": VarLenFeature(np.float32),
+    }
+    assert list(parse_example([b""], features)) == ["b", "ix", "val", "y", "z", "q", "r"]
+
+
+def test_an_empty_batch() -> None:
+    features: dict[str, Feature] = {
+        "a": FixedLenFeature([2], np.int64),
+        "b": VarLenFeature(bytes),
+        "c": RaggedFeature(np.int64),
+        "d": FixedLenSequenceFeature([3], np.float32, allow_missing=True),
+        "e": FixedLenFeature([], bytes),
+    }
+    found = parse_example([], features)
+    assert found["a"].shape == (0, 2)
+    assert found["b"].dense_shape.tolist() == [0, 0]
+    assert found["c"].nested_row_splits[0].tolist() == [0]
+    assert found["d"].shape == (0, 0, 3)
+    assert found["e"].shape == (0,)
+
+
+def test_singles_have_no_batch_dimension() -> None:
+    record = example(("a", ints(7)), ("v", ints(1, 2)), ("s", strings(b"x")))
+    features: dict[str, Feature] = {
+        "a": FixedLenFeature([], np.int64),
+        "v": VarLenFeature(np.int64),
+        "r": RaggedFeature(np.int64),
+        "q": FixedLenSequenceFeature([2], np.float32, allow_missing=True),
+        "s": FixedLenFeature([], bytes),
+    }
+    found = parse_single_example(record, features)
+    assert isinstance(found["a"], np.int64)
+    assert isinstance(found["v"], SparseTensor)
+    assert found["v"].indices.tolist() == [[0], [1]]
+    assert found["v"].dense_shape.tolist() == [2]
+    assert isinstance(found["r"], np.ndarray)
+    assert found["q"].shape == (0, 2)  # type: ignore[union-attr]
+    assert found["s"] == b"x"

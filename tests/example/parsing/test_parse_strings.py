@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
@@ -20,12 +20,11 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.native import NativeWalker
-from streamrec.example.parsing.parse import parse_examples_with, parse_single_with
-from streamrec.example.parsing.sequence import parse_sequences_with
+from streamrec.example.parsing.parse import parse_example, parse_sequence_example, parse_single_example
 from tests.example.compare import assert_same_columns, materialised
 from tests.example.wire import example, ints, sequence, strings
 
+pytestmark = pytest.mark.usefixtures("walk")
 BUFFER = b"onetwothree"
 SPANS = np.array([[0, 3], [3, 6], [6, 11], [11, 11]])
 
@@ -141,16 +140,16 @@ def as_scattered(records: list[bytes]) -> Any:
 
 
 @pytest.mark.parametrize("features", [FEATURES, OTHERS])
-def test_columns_hold_the_same_strings(walker: NativeWalker, features: dict[str, Feature]) -> None:
-    wanted = parse_examples_with(walker, RECORDS, features, None, False)
+def test_columns_hold_the_same_strings(features: dict[str, Feature]) -> None:
+    wanted = parse_example(RECORDS, features)
     for serialized in (RECORDS, as_frames(RECORDS), as_scattered(RECORDS)):
-        found = parse_examples_with(walker, serialized, features, None, True)
+        found = parse_example(serialized, features, string_columns=True)
         assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
 
 
-def test_columns_point_into_the_reader_s_buffer(walker: NativeWalker) -> None:
+def test_columns_point_into_the_reader_s_buffer() -> None:
     frames = as_frames(RECORDS)
-    found = parse_examples_with(walker, frames, {**FEATURES, "v": VarLenFeature(bytes)}, None, True)
+    found = parse_example(frames, {**FEATURES, "v": VarLenFeature(bytes)}, string_columns=True)
     assert isinstance(found["s"], BytesColumn)
     assert isinstance(found["v"], SparseTensor)
     assert isinstance(found["v"].values, BytesColumn)
@@ -171,10 +170,10 @@ LONG = [
 WIDE: dict[str, Feature] = {"s": FixedLenFeature([2], bytes), "w": FixedLenFeature([], bytes)}
 
 
-def test_long_strings_stay_in_many_buffers_and_others_are_copied_out(walker: NativeWalker) -> None:
+def test_long_strings_stay_in_many_buffers_and_others_are_copied_out() -> None:
     serialized = as_scattered(LONG)
-    found = parse_examples_with(walker, serialized, WIDE, None, True)
-    wanted = parse_examples_with(walker, LONG, WIDE, None, False)
+    found = parse_example(serialized, WIDE, string_columns=True)
+    wanted = parse_example(LONG, WIDE)
     column, words = found["s"], found["w"]
     assert isinstance(column, BytesColumn)
     assert column.scattered
@@ -185,8 +184,8 @@ def test_long_strings_stay_in_many_buffers_and_others_are_copied_out(walker: Nat
     assert_same_columns({name: materialised(each) for name, each in found.items()}, wanted)
 
 
-def test_a_column_over_many_buffers_is_one_like_any_other(walker: NativeWalker) -> None:
-    column = parse_examples_with(walker, as_scattered(LONG), WIDE, None, True)["s"]
+def test_a_column_over_many_buffers_is_one_like_any_other() -> None:
+    column = parse_example(as_scattered(LONG), WIDE, string_columns=True)["s"]
     assert isinstance(column, BytesColumn)
     assert column.scattered
     plain = column.to_numpy()
@@ -202,7 +201,7 @@ def test_a_column_over_many_buffers_is_one_like_any_other(walker: NativeWalker) 
     assert [list(row) for row in column] == plain.tolist()
     assert repr(column) == "BytesColumn(shape=[9, 2], bytes=4,509)"
     flat = column.reshape(18)
-    assert flat.buffer is flat.buffer, "it is joined once"
+    assert flat.buffer.obj is flat.buffer.obj, "it is joined once"
     assert flat.buffer.nbytes == column.nbytes
     assert list(BytesColumn(flat.buffer, flat.spans)) == plain.ravel().tolist()
     assert column.spans.shape == (9, 2, 2)
@@ -213,24 +212,24 @@ def test_a_column_over_many_buffers_is_one_like_any_other(walker: NativeWalker) 
     assert pyarrow.array(flat).to_pylist() == plain.ravel().tolist()
 
 
-def test_nothing_over_many_buffers(walker: NativeWalker) -> None:
-    found = parse_examples_with(walker, as_scattered([]), {**WIDE, **OTHERS}, None, True)
-    wanted = parse_examples_with(walker, [], {**WIDE, **OTHERS}, None, False)
+def test_nothing_over_many_buffers() -> None:
+    found = parse_example(as_scattered([]), {**WIDE, **OTHERS}, string_columns=True)
+    wanted = parse_example([], {**WIDE, **OTHERS})
     assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
     words = found["w"]
     assert isinstance(words, BytesColumn)
     assert (words.spans.shape, words.compact().shape) == ((0, 2), (0,))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.binary(max_size=80), max_size=4), max_size=6),
     st.sampled_from([VarLenFeature(bytes), RaggedFeature(bytes), OTHERS["s"]]),
 )
-def test_any_strings_over_many_buffers(walker: NativeWalker, values: list[list[bytes]], feature: Feature) -> None:
+def test_any_strings_over_many_buffers(values: list[list[bytes]], feature: Feature) -> None:
     records = [example(("s", strings(*each))) for each in values]
-    found = parse_examples_with(walker, as_scattered(records), {"s": feature}, None, True)
-    wanted = parse_examples_with(walker, records, {"s": feature}, None, False)
+    found = parse_example(as_scattered(records), {"s": feature}, string_columns=True)
+    wanted = parse_example(records, {"s": feature})
     assert_same_columns({"s": materialised(found["s"])}, wanted)
 
 
@@ -239,48 +238,48 @@ def test_compact_keeps_the_strings_alone() -> None:
     assert (bytes(column.buffer), column.spans.tolist()) == (b"twothree", [[0, 3], [3, 8]])
 
 
-def test_ragged_strings_stay(walker: NativeWalker) -> None:
-    found = parse_examples_with(walker, as_frames(RECORDS), OTHERS, None, True)["v"]
+def test_ragged_strings_stay() -> None:
+    found = parse_example(as_frames(RECORDS), OTHERS, string_columns=True)["v"]
     assert isinstance(found, RaggedTensor)
     assert isinstance(found.flat_values, BytesColumn)
     assert list(found.flat_values) == [b"v", b"x", b"y"]
 
 
-def test_uniform_rows_of_strings(walker: NativeWalker) -> None:
+def test_uniform_rows_of_strings() -> None:
     config = RaggedFeature(bytes, "s", [RaggedFeature.UniformRowLength(2)])
-    found = parse_examples_with(walker, as_frames(RECORDS), {"r": config}, None, True)["r"]
+    found = parse_example(as_frames(RECORDS), {"r": config}, string_columns=True)["r"]
     assert isinstance(found, RaggedTensor)
     assert materialised(found.flat_values).tolist() == [[b"a\0", b"bb"], [b"", b"c"]]
 
 
-def test_single_examples(walker: NativeWalker) -> None:
+def test_single_examples() -> None:
     features: dict[str, Feature] = {**FEATURES, **OTHERS}
-    wanted = parse_single_with(walker, RECORDS[0], features | {"sp": FEATURES["d"]}, b"name", False)
-    found = parse_single_with(walker, RECORDS[0], features | {"sp": FEATURES["d"]}, b"name", True)
+    wanted = parse_single_example(RECORDS[0], features | {"sp": FEATURES["d"]}, b"name")
+    found = parse_single_example(RECORDS[0], features | {"sp": FEATURES["d"]}, b"name", string_columns=True)
     assert_same_columns({name: materialised(column) for name, column in found.items()}, wanted)
 
 
-def test_sequences(walker: NativeWalker) -> None:
+def test_sequences() -> None:
     records = [sequence([("c", strings(b"c\0"))], [("w", [strings(b"a"), b""])]), sequence([], [("w", [])])]
     context: dict[str, Feature] = {"c": FixedLenFeature([], bytes, "none")}
     lists: dict[str, Feature] = {"w": VarLenFeature(bytes)}
-    wanted = parse_sequences_with(walker, records, context, lists, None, False)
+    wanted = parse_sequence_example(records, context, lists)
     for serialized in (as_frames(records), as_scattered(records)):
-        found = parse_sequences_with(walker, serialized, context, lists, None, True)
+        found = parse_sequence_example(serialized, context, lists, string_columns=True)
         for part, other in zip(found[:2], wanted[:2], strict=True):
             assert_same_columns({name: materialised(column) for name, column in part.items()}, other)
 
 
 @pytest.mark.parametrize("feature", [VarLenFeature(bytes), RaggedFeature(bytes), FixedLenSequenceFeature([], bytes)])
-def test_steps_of_strings_over_many_buffers(walker: NativeWalker, feature: Feature) -> None:
+def test_steps_of_strings_over_many_buffers(feature: Feature) -> None:
     steps = [[strings(b"a" * 50), strings(b"b")], [], [strings(b"c" * 9)]]
     records = [sequence([], [("w", each)]) for each in steps]
     lists: dict[str, Feature] = {"w": feature}
-    wanted = parse_sequences_with(walker, records, None, lists, None, False)
-    found = parse_sequences_with(walker, as_scattered(records), None, lists, None, True)
+    wanted = parse_sequence_example(records, None, lists)
+    found = parse_sequence_example(as_scattered(records), None, lists, string_columns=True)
     assert_same_columns({"w": materialised(found[1]["w"])}, wanted[1])
 
 
-def test_object_arrays_pickle(walker: NativeWalker) -> None:
-    found = parse_examples_with(walker, RECORDS, FEATURES, None, False)
+def test_object_arrays_pickle() -> None:
+    found = parse_example(RECORDS, FEATURES)
     assert_same_columns(pickle.loads(pickle.dumps(found)), found)

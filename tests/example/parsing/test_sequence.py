@@ -1,4 +1,4 @@
-"""parse_sequence_example and parse_single_sequence_example, on both walkers: the rules one by one."""
+"""parse_sequence_example and parse_single_sequence_example, by both walks: the rules one by one."""
 
 from __future__ import annotations
 
@@ -16,29 +16,24 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.native import NativeWalker
-from streamrec.example.parsing.sequence import (
-    parse_sequence_example,
-    parse_sequences_with,
-    parse_single_sequence_example,
-    parse_single_sequence_with,
-)
+from streamrec.example.parsing.parse import parse_sequence_example, parse_single_sequence_example
 from tests.example.wire import entry, feature, field, floats, ints, sequence, strings
 
+pytestmark = pytest.mark.usefixtures("walk")
 TOKENS: dict[str, Feature] = {"t": FixedLenSequenceFeature([], np.int64)}
 
 
-def lists(walker: NativeWalker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+def lists(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
     """The feature lists of a batch."""
-    return parse_sequences_with(walker, records, None, features, None, False)[1]
+    return parse_sequence_example(records, None, features)[1]
 
 
-def context(walker: NativeWalker, records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
+def context(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
     """The context of a batch."""
-    return parse_sequences_with(walker, records, features, None, None, False)[0]
+    return parse_sequence_example(records, features, None)[0]
 
 
-def test_dense_lists_are_padded_and_their_lengths_told(walker: NativeWalker) -> None:
+def test_dense_lists_are_padded_and_their_lengths_told() -> None:
     records = [
         sequence([], [("t", [ints(1), ints(2)]), ("f", [floats(1, 2)]), ("s", [])]),
         sequence([], [("t", []), ("f", [floats(3, 4), floats(5, 6)]), ("s", [strings(b"a\0")])]),
@@ -48,7 +43,7 @@ def test_dense_lists_are_padded_and_their_lengths_told(walker: NativeWalker) -> 
         "f": FixedLenSequenceFeature([2], np.float32),
         "s": FixedLenSequenceFeature([], bytes),
     }
-    _, found, lengths = parse_sequences_with(walker, records, {}, features, None, False)
+    _, found, lengths = parse_sequence_example(records, {}, features)
     assert list(found) == list(lengths) == ["f", "s", "t"]
     assert found["t"].tolist() == [[1, 2], [0, 0]]  # type: ignore[union-attr]
     assert found["f"].tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]  # type: ignore[union-attr]
@@ -60,37 +55,37 @@ def test_dense_lists_are_padded_and_their_lengths_told(walker: NativeWalker) -> 
     }
 
 
-def test_var_len_lists(walker: NativeWalker) -> None:
+def test_var_len_lists() -> None:
     records = [
         sequence([], [("w", [strings(b"a", b"b"), b"", strings(b"c")])]),
         sequence([], [("w", [strings()])]),
         b"",
     ]
-    found = lists(walker, records, {"w": VarLenFeature(bytes)})["w"]
+    found = lists(records, {"w": VarLenFeature(bytes)})["w"]
     assert found.indices.tolist() == [[0, 0, 0], [0, 0, 1], [0, 2, 0]]
     assert found.values.tolist() == [b"a", b"b", b"c"]
     assert found.dense_shape.tolist() == [3, 3, 2]
 
 
-def test_ragged_lists(walker: NativeWalker) -> None:
+def test_ragged_lists() -> None:
     records = [sequence([], [("w", [ints(1, 2), ints()])]), sequence(), sequence([], [("w", [ints(3)])])]
-    found = lists(walker, records, {"w": RaggedFeature(np.int64)})["w"]
+    found = lists(records, {"w": RaggedFeature(np.int64)})["w"]
     assert found.flat_values.tolist() == [1, 2, 3]
     assert [splits.tolist() for splits in found.nested_row_splits] == [[0, 2, 2, 3], [0, 2, 2, 3]]
     assert found.nested_row_splits[0].dtype == np.int32
 
 
-def test_partitions_of_steps(walker: NativeWalker) -> None:
+def test_partitions_of_steps() -> None:
     record = sequence([], [("v", [ints(1, 2, 3), ints(4)]), ("n", [ints(1, 2), ints(0, 1)])])
     config = RaggedFeature(np.int64, "v", [RaggedFeature.RowLengths("n")], validate=True)
-    found = lists(walker, [record], {"r": config})["r"]
+    found = lists([record], {"r": config})["r"]
     assert [splits.tolist() for splits in found.nested_row_splits] == [[0, 2], [0, 2, 4], [0, 1, 3, 3, 4]]
     short = sequence([], [("v", [ints(1), ints(4)]), ("n", [ints(1)])])
     with pytest.raises(FeatureError, match="'n' has another number of steps"):
-        lists(walker, [short], {"r": config})
+        lists([short], {"r": config})
 
 
-def test_context(walker: NativeWalker) -> None:
+def test_context() -> None:
     records = [
         sequence([("i", ints(1)), ("v", ints(5, 6)), ("i", ints(2))]),
         sequence([("v", b"")]),
@@ -99,31 +94,31 @@ def test_context(walker: NativeWalker) -> None:
         "i": FixedLenFeature([], np.int64, 7),
         "v": VarLenFeature(np.int64),
     }
-    found = context(walker, records, features)
+    found = context(records, features)
     assert found["i"].tolist() == [2, 7]
     assert found["v"].indices.tolist() == [[0, 0], [0, 1]]
 
 
-def test_an_empty_context_feature_is_not_missing(walker: NativeWalker) -> None:
+def test_an_empty_context_feature_is_not_missing() -> None:
     with pytest.raises(FeatureError, match="record 0, feature 'i': found 0 values"):
-        context(walker, [sequence([("i", b"")])], {"i": FixedLenFeature([], np.int64, 7)})
+        context([sequence([("i", b"")])], {"i": FixedLenFeature([], np.int64, 7)})
 
 
-def test_a_step_ends_where_its_first_list_ends(walker: NativeWalker) -> None:
+def test_a_step_ends_where_its_first_list_ends() -> None:
     """TensorFlow reads on behind the first list, whatever the step's length says."""
     twice = strings(b"a") + strings(b"b")  # the second list looks like a step that holds a string
     with pytest.raises(FeatureError, match="feature 'w': "):
-        lists(walker, [sequence([], [("w", [twice])])], {"w": VarLenFeature(bytes)})
+        lists([sequence([], [("w", [twice])])], {"w": VarLenFeature(bytes)})
     hidden = ints(1) + field(1, ints(2))
-    found = lists(walker, [sequence([], [("t", [hidden])])], TOKENS)["t"]
+    found = lists([sequence([], [("t", [hidden])])], TOKENS)["t"]
     assert found.tolist() == [[1, 2]]
 
 
-def test_a_batch_of_nothing(walker: NativeWalker) -> None:
-    assert lists(walker, [], TOKENS)["t"].shape == (0, 0)
-    assert context(walker, [], {"i": FixedLenFeature([2], np.int64, [1, 2])})["i"].shape == (0, 2)
+def test_a_batch_of_nothing() -> None:
+    assert lists([], TOKENS)["t"].shape == (0, 0)
+    assert context([], {"i": FixedLenFeature([2], np.int64, [1, 2])})["i"].shape == (0, 2)
     with pytest.raises(FeatureError, match="feature 'i'"):  # as TensorFlow has it
-        context(walker, [], {"i": FixedLenFeature([2], np.int64)})
+        context([], {"i": FixedLenFeature([2], np.int64)})
 
 
 @pytest.mark.parametrize(
@@ -141,27 +136,27 @@ def test_a_batch_of_nothing(walker: NativeWalker) -> None:
         (field(1, b"\x10\x01"), "not a serialized message"),
     ],
 )
-def test_lists_that_are_refused(walker: NativeWalker, record: bytes, message: str) -> None:
+def test_lists_that_are_refused(record: bytes, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
-        lists(walker, [record], TOKENS)
+        lists([record], TOKENS)
 
 
-def test_a_missing_list_may_be_allowed(walker: NativeWalker) -> None:
+def test_a_missing_list_may_be_allowed() -> None:
     config = FixedLenSequenceFeature([], np.int64, allow_missing=True)
-    assert lists(walker, [b"", sequence([], [("t", [ints(4)])])], {"t": config})["t"].tolist() == [[0], [4]]
+    assert lists([b"", sequence([], [("t", [ints(4)])])], {"t": config})["t"].tolist() == [[0], [4]]
 
 
-def test_unpacked_steps(walker: NativeWalker) -> None:
+def test_unpacked_steps() -> None:
     config = {"f": FixedLenSequenceFeature([2], np.float32)}
     record = sequence([], [("f", [feature(np.float32, [1, 2], packed=False)])])
-    assert lists(walker, [record], dict(config))["f"].tolist() == [[[1, 2]]]
+    assert lists([record], dict(config))["f"].tolist() == [[[1, 2]]]
 
 
-def test_singles(walker: NativeWalker) -> None:
+def test_singles() -> None:
     record = sequence([("i", ints(3))], [("t", [ints(1), ints(2)]), ("w", [strings(b"a")])])
     features: dict[str, Feature] = {**TOKENS, "w": VarLenFeature(bytes)}
     scalar: dict[str, Feature] = {"i": FixedLenFeature([], np.int64)}
-    one, steps, lengths = parse_single_sequence_with(walker, record, scalar, features, None, False)
+    one, steps, lengths = parse_sequence_example(record, scalar, features)
     assert one["i"].shape == ()  # type: ignore[union-attr]
     assert steps["t"].tolist() == [1, 2]  # type: ignore[union-attr]
     assert steps["w"].indices.tolist() == [[0, 0]]  # type: ignore[union-attr]
@@ -187,8 +182,8 @@ def test_descriptions_that_are_refused(context_features: Any, sequence_features:
         parse_sequence_example([b""], context_features, sequence_features)
 
 
-def test_names(walker: NativeWalker) -> None:
+def test_names() -> None:
     with pytest.raises(FeatureError, match="example 'b', record 1, feature 't'"):
-        parse_sequences_with(walker, [sequence([], [("t", [])]), b""], None, TOKENS, ["a", "b"], False)
+        parse_sequence_example([sequence([], [("t", [])]), b""], None, TOKENS, ["a", "b"])
     with pytest.raises(FeatureError, match="2 names"):
         parse_sequence_example([b"", b""], None, TOKENS, ["a"])

@@ -14,7 +14,7 @@
 #define FIRST_CAPACITY 1024
 #define WINDOW 768 /* lengths that are held at a time, a multiple of the three records that are checked together */
 
-enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* the same as in codes.py */
+enum { OK = 0, BAD_LENGTH_CRC = 1, BAD_PAYLOAD_CRC = 2, TOO_LONG = 3 }; /* as in kernels/__init__.py */
 
 struct verdict {
     int code;

@@ -1,4 +1,4 @@
-"""The native walker against its readable twin, on any bytes: the same columns, or the same failure."""
+"""The walk in C against the readable one, on any bytes: the same columns, or the same failure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from streamrec.example.features import (
     VarLenFeature,
 )
 from streamrec.example.messages import Example
-from streamrec.example.parsing.native import NativeWalker
-from streamrec.example.parsing.parse import count_other_features, parse_example, parse_examples_with
-from streamrec.example.parsing.plan import plan_context, plan_examples, plan_lists
-from streamrec.example.parsing.sequence import parse_sequences_with
+from streamrec.example.parsing import parse
+from streamrec.example.parsing.parse import count_other_features, parse_example, parse_sequence_example
+from streamrec.example.parsing.plan import make_plan
 from streamrec.example.parsing.walk import Records
 from streamrec.kernels import _native
 from streamrec.tfrecord import Frames, Scattered
 from tests.effort import draws
 from tests.example.compare import assert_same, materialised
-from tests.example.conftest import WALKERS
+from tests.example.conftest import WALKS, walking
 from tests.example.strategies import (
     context_descriptions,
     damaged,
@@ -41,7 +40,6 @@ from tests.example.strategies import (
     sequences,
 )
 from tests.example.wire import example, feature, field, ints, strings, varint
-from tests.oracle.parsing import ReferenceWalker
 
 many = draws(400, HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 KINDS = [bytes, np.float32, np.int64]
@@ -53,17 +51,18 @@ DESCRIPTIONS: list[dict[str, Feature]] = [
 CORPUS = Path(__file__).parents[3] / "fuzz" / "corpus"
 
 
-def outcome(parse: Callable[[NativeWalker], Any], walker: NativeWalker) -> Any:
+def outcome(walk: str, parser: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """The columns, or the message of the error."""
-    try:
-        return parse(walker)
-    except FeatureError as error:
-        return str(error)
+    with walking(walk):
+        try:
+            return parser(*arguments, **keywords)
+        except FeatureError as error:
+            return str(error)
 
 
-def check(parse: Callable[[NativeWalker], Any]) -> None:
-    """Both walkers give the same."""
-    wanted, found = (outcome(parse, walker) for walker in WALKERS.values())
+def check(parser: Callable[..., Any], *arguments: Any, string_columns: bool = False) -> None:
+    """Both walks give the same."""
+    wanted, found = (outcome(walk, parser, *arguments, string_columns=string_columns) for walk in WALKS)
     if isinstance(wanted, str) or isinstance(found, str):
         assert found == wanted
         return
@@ -88,39 +87,41 @@ LAYOUTS = ["list", "frames", "scattered"]
 @given(st.data())
 def test_damaged_examples(data: st.DataObject) -> None:
     features = data.draw(example_descriptions)
-    assume(makes_sense(lambda: plan_examples(features, single=False)))
+    assume(makes_sense(lambda: make_plan("examples", features)))
     records = [data.draw(damaged(record)) for record in data.draw(st.lists(examples(features), max_size=3))]
     batch, columns = serialized(records, data.draw(st.sampled_from(LAYOUTS))), data.draw(st.booleans())
-    check(lambda walker: parse_examples_with(walker, batch, features, None, columns))
+    check(parse_example, batch, features, string_columns=columns)
 
 
 @many
 @given(st.data())
 def test_damaged_sequences(data: st.DataObject) -> None:
     context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
-    assume((context or lists) and makes_sense(lambda: (plan_context(context), plan_lists(lists))))
+    assume((context or lists) and makes_sense(lambda: (make_plan("context", context), make_plan("lists", lists))))
     messages = sequences(context, lists)
     records = [data.draw(damaged(record)) for record in data.draw(st.lists(messages, max_size=3))]
     batch, columns = serialized(records, data.draw(st.sampled_from(LAYOUTS))), data.draw(st.booleans())
-    check(lambda walker: parse_sequences_with(walker, batch, context, lists, None, columns))
+    check(parse_sequence_example, batch, context, lists, string_columns=columns)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_however_the_messages_lie(layout: str, walker: NativeWalker) -> None:
+@pytest.mark.usefixtures("walk")
+def test_every_layout_of_messages(layout: str) -> None:
     records = [example(("a", ints(index)), ("b", strings(b"%d" % index))) for index in range(5)]
     features: dict[str, Feature] = {"a": FixedLenFeature([], np.int64), "b": FixedLenFeature([], bytes)}
     for columns in (False, True):
-        found = parse_examples_with(walker, serialized(records, layout), features, None, columns)
+        found = parse_example(serialized(records, layout), features, string_columns=columns)
         assert materialised(found["a"]).tolist() == [0, 1, 2, 3, 4]
         assert materialised(found["b"]).tolist() == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.parametrize("row", [(0, 4, 0), (2, 1, 0), (-1, 1, 0), (0, 1, 2), (0, 1, -1)])
-def test_rows_outside_their_buffers_are_refused(row: tuple[int, int, int], walker: NativeWalker) -> None:
+@pytest.mark.usefixtures("walk")
+def test_rows_outside_their_buffers_are_refused(row: tuple[int, int, int]) -> None:
     start, end, number = row
     rows = np.array([[0, 0, 1 << 32, 0], [start, end, number << 32, 0]], np.int64)
     with pytest.raises(ValueError, match=r"a span lies in buffer|leaves a buffer of 3 bytes"):
-        walker.examples(Records(None, (b"abc", b"d"), rows), (), spans=False)
+        parse.walk_examples(Records(None, (b"abc", b"d"), rows), (), spans=False)
 
 
 def test_buffers_that_are_none_are_refused() -> None:
@@ -128,18 +129,13 @@ def test_buffers_that_are_none_are_refused() -> None:
         _native.decode_examples(_native.decode_plan(()), None, (b"abc", 5), np.zeros((1, 4), np.int64), ())
 
 
-def parser(record: bytes, features: dict[str, Feature], columns: bool = False) -> Callable[[NativeWalker], Any]:
-    """Parses one record as a batch, on a walker."""
-    return lambda walker: parse_examples_with(walker, [record], features, None, columns)
-
-
 def parse_bytes(record: bytes, columns: bool) -> None:
     """Any bytes as an Example and as a SequenceExample, on some descriptions."""
     for features in DESCRIPTIONS:
-        check(parser(record, features, columns))
+        check(parse_example, [record], features, string_columns=columns)
     context, steps, lists = DESCRIPTIONS[1], DESCRIPTIONS[2], DESCRIPTIONS[0]
-    check(lambda walker: parse_sequences_with(walker, [record], context, lists, None, columns))
-    check(lambda walker: parse_sequences_with(walker, [record], lists, steps, None, columns))
+    check(parse_sequence_example, [record], context, lists, string_columns=columns)
+    check(parse_sequence_example, [record], lists, steps, string_columns=columns)
 
 
 @many
@@ -169,7 +165,7 @@ def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) ->
     count = _native.decode_varints(data, array, way)
     assert _native.decode_varints(data, array[:0], way) == count  # without room they are only counted
     record = example(("x", field(3, field(1, data))))
-    wanted = outcome(parser(record, {"x": RaggedFeature(np.int64)}), ReferenceWalker())
+    wanted = outcome("reference", parse_example, [record], {"x": RaggedFeature(np.int64)})
     if isinstance(wanted, str):
         assert count == -1
         return
@@ -217,8 +213,8 @@ def test_rows_of_one_length(records: int, most: int, layout: str) -> None:
     """Also where they are so many that they are written past the cache."""
     rng = np.random.default_rng(records + most)
     batch = serialized([sentence(rng, most) for _ in range(records)], layout)
-    check(lambda walker: parse_examples_with(walker, batch, PADDED, None, False))
-    found = parse_examples_with(WALKERS["native"], batch, PADDED, None, True)
+    check(parse_example, batch, PADDED)
+    found = parse_example(batch, PADDED, string_columns=True)
     assert found["ints"].shape[0] == records  # type: ignore[union-attr]
     assert found["floats"].shape[::2] == (records, 2)  # type: ignore[union-attr]
 
@@ -273,13 +269,13 @@ def test_single_values_in_their_usual_form(data: st.DataObject, columns: bool) -
         records[-1] = data.draw(damaged(records[-1]))
     defaults = {bytes: b"none", np.float32: 0.5, np.int64: -1}
     features: dict[str, Feature] = {key: FixedLenFeature([], kind, defaults[kind]) for key, kind in kinds.items()}
-    check(lambda walker: parse_examples_with(walker, records, features, None, columns))
+    check(parse_example, records, features, string_columns=columns)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 8, 9, 10, 11, 16, 17, 24, 30, 110])
 @pytest.mark.parametrize(("kind", "value"), [(np.int64, 300), (np.int64, 5), (np.float32, 0.5), (bytes, b"abc")])
 def test_every_byte_of_a_usual_entry_counts(kind: Any, value: Any, length: int) -> None:
-    """Any change of one byte makes the same difference to both walkers, though the entry was expected."""
+    """Any change of one byte makes the same difference to both walks, though the entry was expected."""
     key = "abcdefghij" * 11
     good = example((key[:length], feature(kind, [value])), ("other", ints(1)))
     features: dict[str, Feature] = {
@@ -289,7 +285,7 @@ def test_every_byte_of_a_usual_entry_counts(kind: Any, value: Any, length: int) 
     for place in range(len(good)):
         for change in (1, 2, 0x80, 0xFF):
             records = [good, good[:place] + bytes([good[place] ^ change]) + good[place + 1 :], good]
-            check(lambda walker, records=records: parse_examples_with(walker, records, features, None, False))  # type: ignore[misc]
+            check(parse_example, records, features)
 
 
 def test_keys_in_changing_orders() -> None:
@@ -301,7 +297,7 @@ def test_keys_in_changing_orders() -> None:
         chosen = rng.permutation(len(names))[: rng.integers(1, len(names))]
         records.append(example(*((names[index], ints(int(index))) for index in chosen)))
     features: dict[str, Feature] = {name: FixedLenFeature([], np.int64, -1) for name in names[:30]}
-    check(lambda walker: parse_examples_with(walker, records, features, None, False))
+    check(parse_example, records, features)
 
 
 @pytest.mark.parametrize("sizes", [[200_000, *[1] * 50], [1] * 50 + [200_000], [0] * 500, [3000] * 60])
@@ -309,7 +305,7 @@ def test_lists_of_very_different_lengths(sizes: list[int]) -> None:
     """Buffers grow by what the records so far let expect; that must not matter either."""
     records = [example(("i", ints(*range(size))), ("s", strings(*[b"ab"] * size))) for size in sizes]
     features: dict[str, Feature] = {"i": RaggedFeature(np.int64), "s": RaggedFeature(bytes)}
-    found = parse_examples_with(WALKERS["native"], records, features, None, False)
+    found = parse_example(records, features)
     assert found["i"].flat_values.tolist() == [n for size in sizes for n in range(size)]  # type: ignore[union-attr]
     assert np.diff(found["s"].nested_row_splits[0]).tolist() == sizes  # type: ignore[union-attr]
 
@@ -318,7 +314,7 @@ def test_lists_of_very_different_lengths(sizes: list[int]) -> None:
 @given(st.data())
 def test_features_that_are_not_described_are_counted(data: st.DataObject) -> None:
     features = data.draw(example_descriptions)
-    assume(makes_sense(lambda: plan_examples(features, single=False)))
+    assume(makes_sense(lambda: make_plan("examples", features)))
     records = data.draw(st.lists(examples(features), max_size=5))
     batch = serialized(records, data.draw(st.sampled_from(LAYOUTS)))
     try:
@@ -327,5 +323,5 @@ def test_features_that_are_not_described_are_counted(data: st.DataObject) -> Non
     except (DecodeError, FeatureError):  # field numbers of 0, which TensorFlow takes, or values that do not fit
         reject()
     found = count_other_features(batch, features)
-    described = {slot.name for slot in plan_examples(features, single=False).slots}
+    described = {slot.name for slot in make_plan("examples", features).slots}
     assert bool(found) == bool(set(names) - described)

@@ -1,7 +1,16 @@
-"""The walk through bytes that hold damage, or the end of a byte range. No state of its own, no I/O.
+"""What a reader does about damage: the policies, what was lost, and the walk through damaged bytes. No I/O.
 
-The framer calls it for what its quick path cannot finish, and takes back the records, the losses, and the bytes to
-hold. `loss` describes the policies. The rules of the search:
+The policies of `on_error`:
+
+- "raise": the first damage is an error; the records before it come first.
+- "skip_record": a payload with a wrong CRC32C under a good length is left out: exactly that record is lost. All else
+  raises, because what is lost then is not known to be one record: a damaged length, an end within a record.
+- "resync": the same; and after a length that cannot be believed, the reader searches for the next record: the first
+  offset from the next byte on whose length and payload both have a right CRC32C.
+- "skip_shard": the first damage ends the shard. The reader gives the records before it; all after it are lost.
+
+The framer calls `Walk` for what its quick path cannot finish, and takes back the records, the losses, and the bytes to
+hold. The rules of the search:
 
 - Twelve bytes that are a header by chance pass once in 2^66 places, and a payload's CRC is 32 bits more. So what the
   search finds was written as a record, though not always as a record of this shard. Where the damaged record holds a
@@ -15,39 +24,92 @@ hold. `loss` describes the policies. The rules of the search:
   or gained some: then its length does not tell where the next record begins, and "resync" searches from its second
   byte on. It also does so where whole records fill the payload up to its very end: as many bytes were lost as those
   have. (Records that belong in a payload end before its own CRC.)
-- A piece ends before the first record whose header begins at or after its `end`. The piece still checks that header:
-  a reader that starts there by searching would pass a damaged one over silently. The piece counts a loss up to its end.
+- A byte range ends before the first record whose header begins at or after its `end`. That header is still checked:
+  a reader that starts there by searching would pass a damaged one over silently. A loss counts up to the range's end.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
+from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
-from streamrec.tfrecord.loss import Loss, OnError
 from streamrec.tfrecord.sniffing import is_record_header, looks_like
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAX_RECORD_BYTES", "TRUNCATED", "WINDOW", "Rules", "Search", "Walk", "describe_bad_payload", "describe_end"]
+__all__ = [
+    "MAX_RECORD_BYTES",
+    "TRUNCATED",
+    "WINDOW",
+    "Loss",
+    "OnError",
+    "Rules",
+    "Walk",
+    "check_on_error",
+    "describe_bad_payload",
+    "describe_end",
+]
+
+OnError = Literal["raise", "skip_record", "resync", "skip_shard"]
+ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 
 TRUNCATED = -1
-"""Beside the codes of `scan_frames`: the bytes end within a record, or its length leads beyond their end."""
+"""In addition to the codes of `scan_frames`: the bytes end within a record, or its length leads beyond their end."""
 
 MAX_RECORD_BYTES = 1 << 46
 """Default limit of a record's length: 64 TiB, more than an object of any store holds. A shard's size limits it too."""
 
-
 WINDOW = 16 << 20
 """Bytes that a search waits for a record before it looks for another one within it."""
+
+
+@display_repr
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A byte range of a shard that was left out because it is damaged.
+
+    Args:
+        path: The shard's URL, or None where only bytes are known.
+        offset: Where it begins in the (decompressed) shard: at the header of the damaged record.
+        nbytes: How long it is; None where that is unknown (the rest of a compressed shard).
+        reason: What was found where what was wanted.
+        record: How many records were read before it. Where nothing was lost before, that is the damaged record's index;
+            after a search the number is unknown, so lost records are never counted.
+    """
+
+    path: str | None
+    offset: int
+    nbytes: int | None
+    reason: str
+    record: int
+
+    def __str__(self) -> str:
+        size = "the rest of it" if self.nbytes is None else f"{self.nbytes:,} bytes"
+        where = f"{display_name(self.path)}, " if self.path else ""
+        return f"{where}byte {self.offset:,}, after {self.record:,} records: lost {size}: {display_text(self.reason)}"
+
+
+def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
+    """The policy by its exact name.
+
+    Raises:
+        ValueError: There is no such policy, or the limit is negative.
+    """
+    if max_skipped is not None and max_skipped < 0:
+        raise ValueError(f"max_skipped={max_skipped}: wanted None for no limit, or 0 or more losses")
+    for known in ON_ERROR:
+        if on_error == known:
+            return known
+    raise ValueError(f"on_error={on_error!r} is none of {', '.join(map(repr, ON_ERROR))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +129,7 @@ class Rules:
         """The longest record that a search believes: a shorter limit lets fewer headers pass by chance."""
         return min(self.max_record_bytes, self.size)
 
-    def error_for(self, code: int, damage: Search, losses: int) -> StreamrecError | None:
+    def error_for(self, code: int, damage: Loss, losses: int) -> StreamrecError | None:
         """What ends the stream at this damage, after that many losses; None where the damage is left out."""
         forgiven = self.on_error == "resync" or (self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC)
         reason = damage.reason
@@ -76,32 +138,19 @@ class Rules:
         kind = TruncatedShardError if code == TRUNCATED else CorruptRecordError
         return None if forgiven else kind(reason, self.path, damage.offset, damage.record)
 
-    def loss(self, damage: Search, stop: int) -> Loss:
-        """What is lost from this damage to `stop`."""
-        return Loss(self.path, damage.offset, stop - damage.offset, damage.reason, damage.record)
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A search under way: where the damage began, what it was, and how many records came before it."""
-
-    offset: int
-    reason: str
-    record: int
-
 
 @dataclass(slots=True)
 class Walk:
-    """One stretch of bytes, gone through as far as it goes.
+    """Goes through consecutive bytes of a stream as far as they go.
 
     Args:
         rules: What the stream is read by.
-        data: The stretch.
+        data: The bytes.
         base: Offset in the stream of its first byte.
         record: How many records came before it.
         skipped: How many losses.
         final: Nothing follows it.
-        search: The search that it begins in, if any.
+        search: The damage after which the next record is still searched for, if any.
 
     Attributes:
         spans: Of the records, int64 [n, 2] each.
@@ -109,7 +158,7 @@ class Walk:
         at: Where in `data` begins what must be held until more comes.
         wants: How many bytes from there on are wanted.
         error: What ends the stream here.
-        done: The piece is at its end.
+        done: The byte range is at its end.
     """
 
     rules: Rules
@@ -118,7 +167,7 @@ class Walk:
     record: int
     skipped: int
     final: bool
-    search: Search | None = None
+    search: Loss | None = None
     spans: list[npt.NDArray[np.int64]] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     at: int = 0
@@ -127,14 +176,14 @@ class Walk:
     done: bool = False
 
     def run(self) -> None:
-        """Goes on until more bytes are wanted, the piece ends, or an error does."""
+        """Goes on until more bytes are wanted, the byte range ends, or there is an error."""
         going = True
         while going:
             going = self._frame() if self.search is None else self._search()
 
     @property
     def _limit(self) -> int:
-        """Where in `data` the piece ends."""
+        """Where in `data` the byte range ends."""
         return self.rules.end - self.base
 
     def _frame(self) -> bool:
@@ -153,7 +202,7 @@ class Walk:
         return self._damaged(code)
 
     def _take(self, spans: npt.NDArray[np.int64]) -> None:
-        """Keeps the records whose headers begin before the piece's end."""
+        """Keeps the records whose headers begin before the byte range's end."""
         if self.at > self._limit and len(spans):
             ours = int(np.searchsorted(spans[:, 0], self._limit + HEADER_BYTES))
             if ours < len(spans):
@@ -166,7 +215,7 @@ class Walk:
     def _damaged(self, code: int) -> bool:
         """The record at `at` is bad: what the rules say about that."""
         offset = self.base + self.at
-        damage = Search(offset, self._reason(code), self.record)
+        damage = Loss(self.rules.path, offset, None, self._reason(code), self.record)
         self.error = self.rules.error_for(code, damage, self.skipped + len(self.losses))
         if self.error is not None:
             return False
@@ -176,7 +225,7 @@ class Walk:
                 return False
             code = kernels.BAD_LENGTH_CRC
         if code == kernels.BAD_PAYLOAD_CRC:
-            self.losses.append(self.rules.loss(damage, offset + self.wants))
+            self.losses.append(replace(damage, nbytes=self.wants))
             self.at += self.wants
         else:
             self.search = damage
@@ -221,7 +270,7 @@ class Walk:
             stop = self.base + self.at
         else:
             return False
-        self.losses.append(self.rules.loss(self.search, stop))
+        self.losses.append(replace(self.search, nbytes=stop - self.search.offset))
         self.search = None
         return whole and not self.done
 
