@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.pipeline.sources.global_shuffle.blocks import blocks_of
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, cut_blocks
 
 __all__ = ["SHUFFLES", "Order"]
 
@@ -40,7 +39,7 @@ def exact(total: int, shards: int, memory: int, seed: int) -> Order:
 def blocks(total: int, shards: int, memory: int, seed: int) -> Order:
     """Our "blocks", in one group."""
     records = np.full(shards, total // shards, np.int64)
-    order = BlockOrder(blocks_of(records, records, max(1, memory // BLOCKS)), seed, 0, 1, 1, BLOCKS)
+    order = BlockOrder(cut_blocks(records, records, max(1, memory // BLOCKS)), seed, 0, 1, 1, BLOCKS)
     group = order.group(0)
     rounds = [group.round(number) for number in range(group.rounds)]
     return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])

@@ -49,7 +49,7 @@ from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.loading import Epochs, check_dealt, converted
-from streamrec.pipeline.sources.global_shuffle.job_state import job_state as job_state_of
+from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
 
 __all__ = ["IterableDataset", "Loader", "job_state", "to_tensors"]
 

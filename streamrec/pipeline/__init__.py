@@ -5,10 +5,6 @@ from streamrec.lazy import lazy_names
 __getattr__, __dir__, __all__ = lazy_names(
     __name__,
     {
-        "cardinality": (
-            "INFINITE_CARDINALITY",
-            "UNKNOWN_CARDINALITY",
-        ),
         "dataset": ("Dataset",),
         "elements.specs": (
             "RaggedTensorSpec",
@@ -20,6 +16,7 @@ __getattr__, __dir__, __all__ = lazy_names(
             "DatasetIterator",
         ),
         "engine.options": ("AUTOTUNE",),
+        "engine.stage": ("INFINITE_CARDINALITY", "UNKNOWN_CARDINALITY"),
         "sink": ("WriteProgress",),
         "telemetry.stats": (
             "ChainStats",

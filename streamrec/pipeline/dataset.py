@@ -28,7 +28,7 @@ from streamrec.pipeline.engine.ranks import rank_of
 from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.runnable import Runnable
-from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Quality
+from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.calling import Map, is_async
@@ -652,7 +652,7 @@ class Dataset(Runnable[T]):
                 integer("window_bytes", window_bytes, 1),
                 integer("slot_groups", slot_groups, 1, none=True),
                 rank_of(rank, world_size),
-            ).checked()
+            )
         )
 
     def repeat(self, count: int | None = None) -> Dataset[T]:

@@ -14,10 +14,10 @@ from streamrec import bridge, pipeline
 from streamrec.arguments import flag, function
 from streamrec.display import display_text
 from streamrec.errors import LoopThreadError
-from streamrec.pipeline.cardinality import INFINITE_CARDINALITY, cardinality_of, is_endless, refuse_endless_inputs
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
 from streamrec.pipeline.engine.options import Options
+from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 from streamrec.pipeline.engine.states import check_state, shared_seed
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
@@ -251,7 +251,7 @@ class Runnable(Generic[T]):
             >>> Dataset.range(10).batch(3).cardinality(), Dataset.range(3).repeat().cardinality()
             (4, -1)
         """
-        return cardinality_of(self.chain, self.options.rank)
+        return self.chain.cardinality(self.options.rank)
 
     def __len__(self) -> int:
         """`cardinality()`, where it is known; else a TypeError, with which `list(dataset)` does without it."""
@@ -357,9 +357,9 @@ class Runnable(Generic[T]):
         Raises:
             ValueError: It has no end.
         """
-        if is_endless(self.chain):
+        if self.chain.is_endless:
             raise ValueError(f"{verb} would never end: {self!r} has no end; put take(count) before it")
-        return refuse_endless_inputs(self.chain, verb)
+        return self.chain.refuse_endless(verb)
 
     def _told(self, options: Options) -> Self:
         """The same, told something else: where no seed was given, chance comes from the same one."""

@@ -126,11 +126,6 @@ class Listing:
         """What errors call each: its URL."""
         return self.paths
 
-    @property
-    def part(self) -> tuple[int, int]:
-        """Which reader's they are, and how many readers there are: one reads all."""
-        return 0, 1
-
     async def run(self) -> None:
         """Answers the globs. Raises nothing: what goes wrong waits for its place."""
         limiter = anyio.CapacityLimiter(PARALLEL)

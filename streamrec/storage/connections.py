@@ -17,7 +17,7 @@ Rules:
 - What connections give is measured all the time: medians of the last latencies and rates, and what all of them
   give together in each window of time.
 - How many connections fill the wire is not known before, and it changes, so it is searched for
-  (`AdaptiveConcurrency`): one gives 50 to 100 MB/s, however fast the machine. A few more are tried, and kept where all
+  (`KneeSearch`): one gives 50 to 100 MB/s, however fast the machine. A few more are tried, and kept where all
   together give at least half of what the new ones would bring if nothing were full. Where they do not, they are taken
   back, and the search rests before it tries again, longer each time (Jain and Ramakrishnan's "knee", not TCP's
   "cliff": a store is never pushed until it refuses).
@@ -51,6 +51,7 @@ __all__ = [
     "ByteBudget",
     "ConnectionProgress",
     "Connections",
+    "KneeSearch",
     "StreamShare",
 ]
 
@@ -70,16 +71,59 @@ REST: Final = 8
 LONGEST_REST: Final = 256
 
 
-class AdaptiveConcurrency:
-    """The running search.
+class KneeSearch:
+    """A search for the number of parallel workers from which on more of them bring little.
 
     Args:
-        start: Connections to begin with.
+        start: Workers to begin with.
         most: Never more, from the start.
 
     Attributes:
-        target: How many connections there should be now.
+        target: How many there should be now.
         most: As given.
+        failed: Whether a step was ever taken back.
+    """
+
+    def __init__(self, start: int, most: int) -> None:
+        self.target = min(start, most)
+        self.most = most
+        self.failed = False
+        self._before: tuple[int, float] | None = None
+        self._rest = 0
+        self._next_rest = REST
+
+    def settle(self, rate: float, enough: bool = False) -> bool:
+        """Takes the step that was tried last back, and returns False, unless it has paid or gives `enough`.
+
+        Args:
+            rate: What all workers give together.
+            enough: Whether no more is wanted.
+        """
+        if self._before is None:
+            return True
+        (count, before), self._before = self._before, None
+        if enough or rate - before >= GROWTH * before * (self.target / count - 1):
+            return True
+        self.target = count
+        self.failed = True
+        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
+        return False
+
+    def rests(self) -> bool:
+        """Whether no step is tried after this measurement, because one was taken back."""
+        if not self._rest:
+            return False
+        self._rest -= 1
+        return True
+
+    def grow(self, rate: float, step: int) -> None:
+        """Tries this many more workers; those that there are give `rate`."""
+        self._before = (self.target, rate)
+        self.target = min(self.target + step, self.most)
+
+
+class AdaptiveConcurrency(KneeSearch):
+    """The running search for connections.
 
     Examples:
         >>> concurrency = AdaptiveConcurrency(start=4, most=32)
@@ -90,11 +134,7 @@ class AdaptiveConcurrency:
     """
 
     def __init__(self, start: int = START, most: int = MAX_CONNECTIONS) -> None:
-        self.target = min(start, most)
-        self.most = most
-        self._before: tuple[int, float] | None = None
-        self._rest = 0
-        self._next_rest = REST
+        super().__init__(start, most)
 
     def measured(self, rate: float, step: int = 0) -> None:
         """What the connections of `target` gave together.
@@ -103,19 +143,8 @@ class AdaptiveConcurrency:
             rate: Bytes per second.
             step: At least how many more connections to try (one for each open shard, or the step changes nothing).
         """
-        if self._before is not None:
-            count, before = self._before
-            expected = before * (self.target / count - 1)
-            self._before = None
-            if rate - before < GROWTH * expected:
-                self.target = count
-                self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
-                return
-        if self._rest:
-            self._rest -= 1
-        elif self.target < self.most:
-            self._before = (self.target, rate)
-            self.target = min(self.target + max(self.target // 4, step, 1), self.most)
+        if self.settle(rate) and not self.rests() and self.target < self.most:
+            self.grow(rate, max(self.target // 4, step, 1))
 
 
 SLAB_BYTES: Final = 4 * BLOCK_BYTES

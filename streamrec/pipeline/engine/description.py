@@ -22,11 +22,12 @@ from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.engine.stage import Stage, Step
+from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
 
 __all__ = [
     "Chain",
     "ChainCounter",
+    "ChainSource",
     "ChunkCounter",
     "RunContext",
     "Source",
@@ -58,6 +59,19 @@ class Source:
         """What its elements look like; None where that is not known before it runs."""
         return None
 
+    def cardinality(self, rank: Rank | None) -> int:
+        """How many elements it gives a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
+        return UNKNOWN_CARDINALITY
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it never ends, as far as its description says."""
+        return False
+
+    def refuse_endless(self, verb: str) -> Source:
+        """The same source, in which it is an error, which names the verb, that a function makes an endless dataset."""
+        return self
+
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Runs it.
 
@@ -70,7 +84,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A source and the stages behind it."""
+    """A source and the stages after it."""
 
     source: Source
     stages: tuple[Stage, ...] = ()
@@ -87,6 +101,59 @@ class Chain:
         for stage in self.stages:
             spec = stage.element_spec(spec) if spec is not None or stage.has_signature else None
         return spec
+
+    def cardinality(self, rank: Rank | None = None) -> int:
+        """How many elements it gives a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
+        count, rows = self.source.cardinality(rank), UNKNOWN_CARDINALITY
+        for stage in self.stages:
+            count, rows = stage.cardinalities(count, rows)
+        return count
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it never ends, as far as its description says."""
+        return self.source.is_endless and not any(stage.ends for stage in self.stages)
+
+    def refuse_endless(self, verb: str) -> Chain:
+        """See `Source.refuse_endless`."""
+        if any(stage.ends for stage in self.stages):
+            return self
+        source = self.source.refuse_endless(verb)
+        return self if source is self.source else replace(self, source=source)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSource(Source):
+    """A source that gives the elements of one chain: again, ahead, kept, in another order, or what is made of each.
+
+    Attributes:
+        one_to_one: Whether each of its elements can be made again of one of the chain's.
+    """
+
+    inner: Chain
+    one_to_one: ClassVar[bool] = True
+
+    def line(self) -> str:
+        """What `lines` says of it after those of the chain."""
+        return repr(self)
+
+    def lines(self) -> Iterator[str]:
+        yield from self.inner.lines()
+        yield self.line()
+
+    def element_spec(self) -> Any:
+        return self.inner.element_spec()
+
+    def cardinality(self, rank: Rank | None) -> int:
+        return self.inner.cardinality(rank)
+
+    @property
+    def is_endless(self) -> bool:
+        return self.inner.is_endless
+
+    def refuse_endless(self, verb: str) -> Source:
+        inner = self.inner.refuse_endless(verb)
+        return self if inner is self.inner else replace(self, inner=inner)
 
 
 class ChunkCounter(Protocol):

@@ -6,14 +6,13 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.elements.chunk import Chunk
 
-__all__ = ["ByteQueue", "background", "fill", "run_ahead"]
+__all__ = ["ByteQueue", "Signal", "background", "fill", "run_ahead"]
 
 
 @asynccontextmanager
@@ -34,37 +33,53 @@ async def background() -> AsyncGenerator[TaskGroup]:
         raise leaving
 
 
-class ChunkSink(Protocol):
-    """What can be filled with chunks: a queue, or an input buffer."""
+class Signal:
+    """Says again and again that something happened, to the tasks of one loop that wait for it."""
 
-    async def put(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk; waits while there is no room for it."""
+    def __init__(self) -> None:
+        self._event: anyio.Event | None = None
 
-    def end(self, error: Exception | None) -> None:
-        """Nothing more comes, because of an error or not."""
+    def notify(self) -> None:
+        """Wakes all that wait."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    async def wait(self) -> None:
+        """Waits for the next `notify`."""
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
 
 
 class ByteQueue:
     """A queue between two tasks of one loop, bounded in bytes; one chunk always fits.
+
+    Args:
+        limit: Bytes that it may hold.
+        arrived: Told when there is more, or nothing more will be.
 
     Attributes:
         limit: Bytes that it may hold.
         held: Bytes that wait in it.
         refused: How often a chunk had to wait, because the queue was full.
         most_elements: Elements that it may hold.
+        ended: Nothing more arrives.
+        error: What ended it, or None; it comes after all that arrived.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, arrived: Signal | None = None) -> None:
         self.limit = limit
         self.held = 0
         self.refused = 0
         self.most_elements = sys.maxsize
+        self.ended = False
+        self.error: Exception | None = None
         self._count = 0
         self._chunks: deque[tuple[Chunk, int]] = deque()
-        self._ended = False
-        self._error: Exception | None = None
         self._closed: Exception | None = None
-        self._changed = anyio.Event()
+        self._arrived = arrived or Signal()
+        self._room = Signal()
 
     async def put(self, chunk: Chunk, weight: int) -> None:
         """Adds a chunk; waits while the queue is full."""
@@ -72,16 +87,13 @@ class ByteQueue:
         if not self._fits(weight, count):
             self.refused += 1
         while not self._fits(weight, count):
-            await self._changed.wait()
-        self._chunks.append((chunk, weight))
-        self.held += weight
-        self._count += count
-        self._wake()
+            await self._room.wait()
+        self._add(chunk, weight)
 
     def end(self, error: Exception | None) -> None:
         """Nothing more comes, because of an error or not."""
-        self._ended, self._error = True, error
-        self._wake()
+        self.ended, self.error = True, error
+        self._arrived.notify()
 
     def close(self, error: Exception) -> None:
         """Drops what is there: from now on `get` raises this error."""
@@ -89,40 +101,52 @@ class ByteQueue:
         self.held = self._count = 0
         self._closed = error
         self.end(None)
+        self._room.notify()
 
     async def get(self) -> Chunk | None:
         """The next chunk; None at the end. An error that ended the queue is raised once, in its place."""
         while self.empty:
-            await self._changed.wait()
-        if not self._chunks:
-            error, self._error = self._error, None
-            if error := error or self._closed:
-                raise error
-            return None
-        chunk, weight = self._chunks.popleft()
-        self.held -= weight
-        self._count -= len(chunk.elements)
-        self._wake()
-        return chunk
+            await self._arrived.wait()
+        if self._chunks:
+            return self._pop()
+        self.check()
+        if self._closed is not None:
+            raise self._closed
+        return None
+
+    def check(self) -> None:
+        """Raises the error that ended it, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     @property
     def empty(self) -> bool:
         """Whether `get` would wait."""
-        return not self._chunks and not self._ended
+        return not self._chunks and not self.ended
 
     def resize(self, limit: int) -> None:
-        """Bounds it anew; what is there stays."""
+        """Sets another limit; what is there stays."""
         if limit != self.limit:
             self.limit = limit
-            self._wake()
+            self._room.notify()
 
     def _fits(self, weight: int, count: int) -> bool:
         fits = self.held + weight <= self.limit and self._count + count <= self.most_elements
         return fits or not self._chunks
 
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
+    def _add(self, chunk: Chunk, weight: int) -> None:
+        self._chunks.append((chunk, weight))
+        self.held += weight
+        self._count += len(chunk.elements)
+        self._arrived.notify()
+
+    def _pop(self) -> Chunk:
+        chunk, weight = self._chunks.popleft()
+        self.held -= weight
+        self._count -= len(chunk.elements)
+        self._room.notify()
+        return chunk
 
 
 async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
@@ -134,8 +158,8 @@ async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
             yield chunk
 
 
-async def fill(queue: ChunkSink, chunks: AsyncGenerator[Chunk]) -> None:
-    """Puts all chunks into a queue; an error goes through it, behind the chunks that came before."""
+async def fill(queue: ByteQueue, chunks: AsyncGenerator[Chunk]) -> None:
+    """Puts all chunks into a queue; an error goes through it, after the chunks that came before."""
     try:
         async with aclosing(chunks):
             async for chunk in chunks:

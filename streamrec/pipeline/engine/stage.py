@@ -22,7 +22,22 @@ from typing import Any, ClassVar, Final
 
 from streamrec.pipeline.elements.chunk import Chunk
 
-__all__ = ["UNKNOWN_CARDINALITY", "Halt", "Offload", "Stage", "Step", "collect", "drain", "halting", "push", "strict"]
+__all__ = [
+    "INFINITE_CARDINALITY",
+    "UNKNOWN_CARDINALITY",
+    "Halt",
+    "Offload",
+    "Stage",
+    "Step",
+    "collect",
+    "drain",
+    "halting",
+    "push",
+    "strict",
+]
+
+INFINITE_CARDINALITY: Final = -1
+"""What `cardinality()` gives of a Dataset without an end. tf.data.INFINITE_CARDINALITY is the same number."""
 
 UNKNOWN_CARDINALITY: Final = -2
 """What `cardinality()` gives where only the data says it. tf.data.UNKNOWN_CARDINALITY is the same number."""
@@ -93,6 +108,10 @@ class Stage:
     def cardinality(self, count: int) -> int:
         """How many elements it makes of `count`, which may be infinite or unknown, too."""
         return count if self.one_to_one else UNKNOWN_CARDINALITY
+
+    def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
+        """How many elements it makes of `count`, and how many rows these have, where those have `rows` in all."""
+        return self.cardinality(count), UNKNOWN_CARDINALITY
 
     def element_spec(self, spec: Any) -> Any:
         """What its elements look like where those it gets look like `spec`; None where that is not known."""

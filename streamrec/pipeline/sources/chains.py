@@ -21,10 +21,12 @@ from streamrec.pipeline.elements.columns import select
 from streamrec.pipeline.elements.positions import FixedPosition, Nested
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.description import Chain, ChainSource, RunContext, Source
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.engine.queue import background, fill
-from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, Range, Slices
+from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, InMemory
 from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
 
 __all__ = ["Concatenate", "Prefetch", "Repeat"]
@@ -32,29 +34,38 @@ __all__ = ["Concatenate", "Prefetch", "Repeat"]
 LOG = logging.getLogger("streamrec")
 
 MANY_BARREN = 100
-"""After so many epochs without an element a warning says so."""
+"""After this many epochs without an element a warning says so."""
 
 FEW_ROWS = 1 << 10
 """Epochs of more rows are run one by one: what it costs to start them is little beside them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat(Source):
-    """A chain run `count` times over; -1 for ever, where its first epoch is not empty."""
+class Repeat(ChainSource):
+    """A chain run `count` times over; with -1 without an end, if its first epoch is not empty."""
 
-    inner: Chain
     count: int = -1
 
-    def lines(self) -> Iterator[str]:
-        yield from self.inner.lines()
-        yield f"Repeat(count={self.count})"
+    def line(self) -> str:
+        return f"Repeat(count={self.count})"
 
-    def element_spec(self) -> Any:
-        return self.inner.element_spec()
+    def cardinality(self, rank: Rank | None) -> int:
+        count = self.inner.cardinality(rank)
+        if 0 in (self.count, count):  # as in tf.data, an epoch of an unknown number is not empty
+            return 0
+        if self.count < 0:
+            return INFINITE_CARDINALITY
+        return count if count < 0 else count * self.count
+
+    @property
+    def is_endless(self) -> bool:
+        if self.count < 0:
+            return not isinstance(self.inner.source, InMemory) or self.inner.cardinality() != 0
+        return self.count > 0 and self.inner.is_endless
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         source = self.inner.source
-        if isinstance(source, Range | Slices) and not self.inner.stages and 0 < len(source) <= FEW_ROWS:
+        if isinstance(source, InMemory) and not self.inner.stages and 0 < len(source) <= FEW_ROWS:
             inner = state["inner"] if state else {}
             first = state["epoch"] * len(source) + inner["source"]["next"] + inner.get("skip", 0) if state else 0
             async for chunk in cycled(source, first, None if self.count < 0 else self.count * len(source)):
@@ -81,7 +92,7 @@ class Repeat(Source):
             epoch, position = epoch + 1, None
 
 
-async def cycled(source: Range | Slices, first: int, total: int | None) -> AsyncGenerator[Chunk]:
+async def cycled(source: InMemory, first: int, total: int | None) -> AsyncGenerator[Chunk]:
     """The rows of a short source again and again, from row `first` of all epochs on; None for no end."""
     size = len(source)
     rows = source.rows(0, size)
@@ -97,23 +108,18 @@ async def cycled(source: Range | Slices, first: int, total: int | None) -> Async
 
 
 TUNED = Share(4)
-"""What a prefetch that sizes itself has at the most."""
+"""What a prefetch that sizes itself has at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch(Source):
-    """A chain run in a task of its own, ahead of its consumer by so many elements, or AUTOTUNE, or by so many bytes."""
+class Prefetch(ChainSource):
+    """A chain run in a task of its own, ahead of its consumer by a number of elements or bytes, or AUTOTUNE."""
 
-    inner: Chain
     buffer_size: int = AUTOTUNE
     buffer_bytes: int | None = None
 
-    def lines(self) -> Iterator[str]:
-        yield from self.inner.lines()
-        yield "Prefetch"  # how far it runs ahead does not change what comes
-
-    def element_spec(self) -> Any:
-        return self.inner.element_spec()
+    def line(self) -> str:
+        return "Prefetch"  # how far it runs ahead does not change what comes
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
@@ -148,6 +154,16 @@ class Concatenate(Source):
 
     def element_spec(self) -> Any:
         return common_spec(part.element_spec() for part in self.parts)
+
+    def cardinality(self, rank: Rank | None) -> int:
+        counts = [part.cardinality(rank) for part in self.parts]
+        if INFINITE_CARDINALITY in counts:
+            return INFINITE_CARDINALITY
+        return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
+
+    @property
+    def is_endless(self) -> bool:
+        return any(part.is_endless for part in self.parts)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)

@@ -1,16 +1,16 @@
-"""Generators of the user's as a source: sync ones in a thread of their own, async ones in a task of their own.
+"""Generators of the user's as a source: sync ones in a thread of the run, async ones in a task of their own.
 
 Rules:
 - One thread, or one task of the loop that runs the pipeline, makes a generator's elements from the first to the last,
-  and closes it too; an exception of it comes once, behind the elements before it.
+  and closes it too; an exception of it comes once, after the elements before it.
 - It runs ahead of its consumer, by `AHEAD`. An element that is made can be taken at once; what was made while the
   consumer was busy is taken together, so that short elements do not cost a change of threads each.
 - A position is the number of the next element, and the generator's own state where it has one. Otherwise it is called
-  anew and the elements before that number are dropped.
+  again and the elements before that number are dropped.
 - Bytes are records: they go on as Frames. A chunk is of bytes or of anything else, never of both, so that what a batch
   is made into does not depend on which elements were taken together.
 - Closing cancels an async generator. A sync one cannot be stopped in the middle of an element: closing waits for that
-  for a second, and then leaves the thread behind, with a warning; it ends with its element, or with the interpreter.
+  for a second, and then leaves the thread, with a warning; it ends with its element, or with the interpreter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import asyncio
 import inspect
 import json
 import logging
+import threading
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, nullcontext
+from contextlib import aclosing, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -36,21 +38,21 @@ from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import RunContext, Source, name_of
-from streamrec.pipeline.sources.element_buffer import ElementBuffer, Made, in_own_thread
+from streamrec.pipeline.engine.threads import Threads
 from streamrec.tfrecord import Frames
 
 __all__ = ["Generated"]
 
 LOG = logging.getLogger("streamrec")
 
-CLOSING_SECONDS = 1.0
-"""So long an element that is being made in a thread is waited for at the most when nobody wants it."""
-
 AHEAD: Final = Share(4, 4 << 20)
-"""So much is made before it is asked for."""
+"""How much is made before it is asked for."""
 
 TURN_SECONDS = 0.005
 """An async generator that never waits lets others on the loop have their turns this often."""
+
+Made = tuple[Any, int, str | None]
+"""An element, its weight in bytes, and the JSON of its maker's state after it, if that has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +69,28 @@ class Generated(Source):
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         ahead = ElementBuffer(AHEAD.of(within.budget))
         place = Place(state["next"], state.get("state")) if state else Place(0, None)
-        task = asyncio.get_running_loop().create_task(self._make(place, ahead), name="streamrec generator")
+        task = asyncio.get_running_loop().create_task(
+            self._make(place, ahead, within.session.threads), name="streamrec generator"
+        )
         first, saved = place.number, None if place.state is None else json.dumps(place.state)
         try:
             while (made := await ahead.take()) is not None:
-                for part in alike(made):
+                for part in split_records(made):
                     yield chunk_of(part, first, saved)
                     first, saved = first + len(part), part[-1][2]
         finally:
             ahead.close()
             with anyio.CancelScope(shield=True):
-                await self._ended(task, ahead)
+                await self._end(task, ahead)
             ahead.check()
 
-    async def _make(self, place: Place, ahead: ElementBuffer) -> None:
-        """Makes elements until there are no more, or nobody wants them. Raises nothing."""
+    async def _make(self, place: Place, ahead: ElementBuffer, threads: Threads) -> None:
+        """Makes elements until there are no more, or none are wanted. Raises nothing."""
         try:
             if inspect.isasyncgenfunction(self.function):
                 made = self.function(*self.args)
             else:
-                made = await in_own_thread(partial(self._in_thread, place, ahead))
+                made = await threads.run(partial(self._in_thread, place, ahead))
             if made is not None and not ahead.closed:
                 await run_async(made, place, ahead)
             ahead.end(None)
@@ -94,12 +98,14 @@ class Generated(Source):
             unwanted = ahead.closed and (isinstance(error, asyncio.CancelledError) or error is ahead.failed)
             ahead.end(None if unwanted else error)
 
-    async def _ended(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
+    async def _end(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
         """Waits until nothing of it runs any more; but not for long where that is a thread."""
-        await asyncio.wait([task], timeout=CLOSING_SECONDS)
+        await asyncio.wait([task], timeout=1.0)
         if not task.done() and not ahead.on_loop:
-            LOG.warning("%s: the generator is still at an element; its thread is left behind", name_of(self.function))
-            task.cancel()
+            LOG.warning("%s: the generator is still at an element; its thread is left", name_of(self.function))
+            for _ in range(2):  # a call in a thread is waited for when it is cancelled once
+                task.cancel()
+                await asyncio.wait([task], timeout=0)
         await asyncio.wait([task])
 
     def _in_thread(self, place: Place, ahead: ElementBuffer) -> Any:
@@ -115,6 +121,130 @@ class Generated(Source):
             )
         run(made, place, ahead)
         return None
+
+
+class ElementBuffer:
+    """Elements that were made and not taken yet: the maker waits where they are too many, the taker where none is.
+
+    Neither side takes a lock for an element. Each first writes its own step (an element; what was taken; "I wait") and
+    then reads the other's, and the interpreter's lock orders the writes; so neither can miss the other. A wake-up too
+    many is harmless: both look again. The loop is woken only where it waits, so what is made meanwhile costs none.
+
+    Args:
+        limit: Bytes at which the maker waits; one element always fits.
+
+    Attributes:
+        closed: Whether the taker wants no more.
+        failed: The error of an element that was made in a thread; None for none.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.closed = False
+        self.failed: Exception | None = None
+        self._limit = max(1, limit)
+        self._loop = asyncio.get_running_loop()
+        self._made: deque[Made] = deque()
+        self._bytes_in = 0  # written by the maker only
+        self._bytes_out = 0  # written by the taker only
+        self._taker_waits = False
+        self._arrived = asyncio.Event()
+        self._room = threading.Condition()
+        self._room_async = asyncio.Event()
+        self._maker: asyncio.Task[Any] | None = None
+        self._ended = False
+        self._error: BaseException | None = None
+
+    # The maker's side.
+
+    def add(self, made: Made) -> bool:
+        """Adds an element from a thread, and waits where there are too many; tells whether more are wanted."""
+        self._append(made)
+        if self._bytes_in - self._bytes_out >= self._limit:
+            with self._room:
+                while self._full and not self.closed:
+                    self._room.wait()
+        return not self.closed
+
+    async def add_async(self, made: Made) -> None:
+        """The same from a task of the loop; where no more are wanted it is cancelled."""
+        self._append(made)
+        while self._full:
+            self._room_async.clear()
+            await self._room_async.wait()
+
+    @contextmanager
+    def cancelling(self) -> Iterator[None]:
+        """Within this block, closing cancels the task that it runs in; the cancellation ends here."""
+        self._maker = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.closed:
+                raise
+        finally:
+            self._maker = None
+
+    def end(self, error: BaseException | None) -> None:
+        """Nothing more comes, because of an error or not. Called on the loop."""
+        self._ended, self._error = True, error
+        self._arrived.set()
+
+    def _append(self, made: Made) -> None:
+        self._made.append(made)
+        self._bytes_in += made[1]
+        if self._taker_waits:
+            self._taker_waits = False
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    @property
+    def on_loop(self) -> bool:
+        """Whether the maker is a task of the loop that can be cancelled."""
+        return self._maker is not None
+
+    @property
+    def _full(self) -> bool:
+        return self._bytes_in - self._bytes_out >= self._limit
+
+    # The taker's side, on the loop.
+
+    async def take(self) -> list[Made] | None:
+        """All elements that were made, at least one; None at the end.
+
+        Raises:
+            BaseException: What ended them, once, after all that came before.
+        """
+        while not self._made and not self._ended:
+            self._arrived.clear()
+            self._taker_waits = True
+            if not self._made:  # again, now that the maker can see that it waits
+                await self._arrived.wait()
+            self._taker_waits = False
+        if not self._made:
+            self.check()
+            return None
+        taken = [self._made.popleft() for _ in range(len(self._made))]
+        self._bytes_out += sum(nbytes for _, nbytes, _ in taken)
+        self._wake()
+        return taken
+
+    def close(self) -> None:
+        """No more are wanted: the maker ends as soon as it can. An error that was not taken is of no element taken."""
+        self.closed, self._error = True, None
+        self._made.clear()
+        self._wake()
+        if self._maker is not None:
+            self._maker.cancel()
+
+    def check(self) -> None:
+        """Raises the error that ended the elements, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _wake(self) -> None:
+        self._room_async.set()
+        with self._room:
+            self._room.notify()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +274,15 @@ class Place:
         """
         if dropped < wanted:
             raise PositionMismatchError(
-                f"this state stands before element {wanted:,}, and the generator ended after {dropped:,}: it must give"
+                f"this state is before element {wanted:,}, and the generator ended after {dropped:,}: it must give"
                 " the same elements each time it is called, or have state_dict() and load_state_dict()"
             )
 
 
 def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
-    """Takes elements of an iterable in this thread, from a place to its end, or until nobody wants more."""
+    """Takes elements of an iterable in this thread, from a place to its end, or until no more are wanted."""
     dropping = place.enter(made)
-    tell = teller(made)
+    tell = state_teller(made)
     dropped = 0
     iterator = iter(made)
     with closing(iterator) if isinstance(iterator, Generator) else nullcontext():
@@ -171,9 +301,9 @@ def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
 
 
 async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer) -> None:
-    """The same on the loop, for an async iterable; it is cancelled where nobody wants more."""
+    """The same on the loop, for an async iterable; it is cancelled where no more are wanted."""
     dropping = place.enter(made)
-    tell = teller(made)
+    tell = state_teller(made)
     dropped, turn = 0, perf_counter()
     iterator = aiter(made)
     with ahead.cancelling():
@@ -189,14 +319,14 @@ async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer
     place.check(dropped, dropping)
 
 
-def teller(made: Any) -> Callable[[], str | None]:
+def state_teller(made: Any) -> Callable[[], str | None]:
     """What tells a generator's own state, as JSON; None where it has none."""
     if hasattr(made, "state_dict") and hasattr(made, "load_state_dict"):
         return lambda: json.dumps(made.state_dict())
     return lambda: None
 
 
-def alike(made: Sequence[Made]) -> Iterator[Sequence[Made]]:
+def split_records(made: Sequence[Made]) -> Iterator[Sequence[Made]]:
     """The elements in runs of records alone and of others alone."""
     records = [type(element) is bytes for element, _, _ in made]
     if all(records) or not any(records):
@@ -210,11 +340,13 @@ def chunk_of(made: Sequence[Made], first: int, saved: str | None) -> Chunk:
     """Elements as a chunk: `first` of them came before, and `saved` was the generator's state then."""
     elements, sizes, states = zip(*made, strict=True)
     records = type(elements[0]) is bytes
-    return Chunk(Frames.of(elements) if records else list(elements), Told(first, (saved, *states)), sum(sizes))
+    return Chunk(
+        Frames.of(elements) if records else list(elements), GeneratedPositions(first, (saved, *states)), sum(sizes)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Positions):
+class GeneratedPositions(Positions):
     """Positions of elements that have numbers, and a state each where their generator tells one."""
 
     first: int

@@ -19,17 +19,53 @@ from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
 from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "Range", "Slices"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "InMemory", "Range", "Slices"]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
 
 
+class InMemory(Source):
+    """Elements that need no I/O: their number is known, and a position is a number.
+
+    Attributes:
+        origin: What they were made of; None where that is not known.
+    """
+
+    __slots__ = ()
+
+    @property
+    def origin(self) -> Positions | None:
+        return None
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def rows(self, first: int, last: int) -> Any:
+        """Elements first to last, exclusive."""
+        raise NotImplementedError
+
+    def cardinality(self, rank: Rank | None) -> int:
+        return len(self)
+
+    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+        first = state["next"] if state else 0
+        total = len(self)
+        while first < total:
+            rows = self.rows(first, min(total, first + CHUNK_ROWS))
+            count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
+            elements = window(rows, 0, count)
+            await anyio.lowlevel.checkpoint()
+            yield Chunk.weighed(elements, NumberedPositions(first, self.origin))
+            first += count
+
+
 @dataclass(frozen=True, slots=True)
-class Range(Source):
+class Range(InMemory):
     """The numbers of a `range`, as scalars of a NumPy dtype."""
 
     start: int
@@ -58,19 +94,15 @@ class Range(Source):
         return len(range(self.start, self.stop, self.step))
 
     def rows(self, first: int, last: int) -> Columns:
-        """Numbers first to last, exclusive."""
         numbers = range(self.start, self.stop, self.step)[first:last]
         return Columns(np.arange(numbers.start, numbers.stop, numbers.step).astype(self.dtype))
 
     def element_spec(self) -> Any:
         return TensorSpec((), self.dtype)
 
-    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        return yielded(self, state)
-
 
 @dataclass(frozen=True, slots=True)
-class Slices(Source):
+class Slices(InMemory):
     """The rows of arrays. Made by `of`; two are equal when their structure and all their values are.
 
     Args:
@@ -113,18 +145,14 @@ class Slices(Source):
         return len(self.data)
 
     def rows(self, first: int, last: int) -> Any:
-        """Rows first to last, exclusive."""
         return window(self.data, first, last)
 
     def element_spec(self) -> Any:
         return spec_of_rows(self.data)
 
-    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        return yielded(self, state)
-
 
 def frozen(column: Any) -> Any:
-    """A copy: of arrays, one that nobody writes to; Frames, which nobody writes to either, as they are."""
+    """A read-only copy; Frames, which are never written to, as they are."""
     if isinstance(column, Frames):
         return column
     if isinstance(column, RaggedRows | SparseRows):
@@ -135,16 +163,3 @@ def frozen(column: Any) -> Any:
     if isinstance(copy, np.ndarray):
         copy.flags.writeable = False
     return copy
-
-
-async def yielded(source: Range | Slices, state: Mapping[str, Any] | None) -> AsyncGenerator[Chunk]:
-    """A source's elements, from a position on; others on the loop have their turns in between."""
-    first = state["next"] if state else 0
-    total = len(source)
-    while first < total:
-        rows = source.rows(first, min(total, first + CHUNK_ROWS))
-        count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
-        elements = window(rows, 0, count)
-        await anyio.lowlevel.checkpoint()
-        yield Chunk.weighed(elements, NumberedPositions(first, getattr(source, "origin", None)))
-        first += count

@@ -39,7 +39,7 @@ CHUNK_NAMES = 1 << 12
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Names(Source):
-    """The names that patterns match, as bytes: in the patterns' order and sorted, or shuffled anew each epoch."""
+    """The names that patterns match, as bytes: in the patterns' order and sorted, or in another order each epoch."""
 
     patterns: tuple[str, ...]
     shuffle: bool
@@ -74,54 +74,47 @@ class Names(Source):
         if self.shuffle:
             keys = words(within.seed if self.seed is None else self.seed, within.epoch, 0, len(names))
             names = [names[index] for index in np.argsort(keys, kind="stable")]
-        epoch = EpochNames(names)
-        first = epoch.resumed(state) if state else 0
+        digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
+        first = resume(names, digest, state) if state else 0
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
             await anyio.lowlevel.checkpoint()
-            yield Chunk.weighed(elements, NamePositions(epoch, start))
+            yield Chunk.weighed(elements, NamePositions(names, digest, start))
         if listing.error is not None:
             raise listing.error
 
 
-class EpochNames:
-    """The names of one epoch, in order, and what positions tell of them."""
+def resume(names: Sequence[bytes], digest: str, state: Mapping[str, Any]) -> int:
+    """The index of the name at which a run goes on.
 
-    def __init__(self, names: Sequence[bytes]) -> None:
-        self._names = names
-        self._digest = hashlib.blake2b(b"\0".join(names), digest_size=16).hexdigest()
+    Raises:
+        PositionMismatchError: The names are others than they were.
+    """
+    index: int = state["next"]
+    if state["digest"] != digest:
+        was, now = state["name"], name_at(names, index)
+        place = "the next one is the same" if was == now else f"the next one was {was}, and now it is {now}"
+        raise PositionMismatchError(
+            f"list_files: the names that match are others than when this state was saved: there were "
+            f"{state['names']:,}, now there are {len(names):,}; {place}; "
+            "resume with the files that there were, or start anew without the state"
+        )
+    return index
 
-    def to_json(self, index: int) -> dict[str, Any]:
-        """The state before name `index`."""
-        return {"next": index, "names": len(self._names), "digest": self._digest, "name": self._name(index)}
 
-    def resumed(self, state: Mapping[str, Any]) -> int:
-        """The index of the name at which a run goes on.
-
-        Raises:
-            PositionMismatchError: The names are others than they were.
-        """
-        index: int = state["next"]
-        if state["digest"] != self._digest:
-            was, now = state["name"], self._name(index)
-            place = "the next one is the same" if was == now else f"the next one was {was}, and now it is {now}"
-            raise PositionMismatchError(
-                f"list_files: the names that match are others than when this state was saved: there were "
-                f"{state['names']:,}, now there are {len(self._names):,}; {place}; "
-                "resume with the files that there were, or start anew without the state"
-            )
-        return index
-
-    def _name(self, index: int) -> str | None:
-        return os.fsdecode(self._names[index]) if index < len(self._names) else None
+def name_at(names: Sequence[bytes], index: int) -> str | None:
+    return os.fsdecode(names[index]) if index < len(names) else None
 
 
 @dataclass(frozen=True, slots=True)
 class NamePositions(Positions):
-    """Positions of names: a message says which name came next where a state was saved."""
+    """Positions of names, of which there is a digest: a message says which name came next where a state was saved."""
 
-    listed: EpochNames
+    names: Sequence[bytes]
+    digest: str
     first: int
 
     def at(self, index: int) -> Position:
-        return {"source": self.listed.to_json(self.first + index)}
+        index += self.first
+        name = name_at(self.names, index)
+        return {"source": {"next": index, "names": len(self.names), "digest": self.digest, "name": name}}

@@ -50,6 +50,9 @@ class Batching(Stage):
         whole = count // self.batch_size
         return whole if self.drop_remainder else whole + (count % self.batch_size > 0)
 
+    def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
+        return self.cardinality(count), count - count % self.batch_size if self.drop_remainder and count >= 0 else count
+
     def start(self, key: str, state: int | None) -> Step:
         return _Batching(self)
 

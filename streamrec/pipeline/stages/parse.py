@@ -46,6 +46,9 @@ class Parse(Stage):
         columns = {key: column_spec(feature, spec.shape) for key, feature in self.features.items()}
         return None if None in columns.values() else columns
 
+    def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
+        return count, rows
+
     def start(self, key: str, state: int | None) -> Step:
         return Calling(self)
 

@@ -11,7 +11,7 @@ from streamrec.pipeline.elements.columns import compacted, joined, rows_of, wind
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, with_state
 from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
-from streamrec.pipeline.engine.stage import Stage, Step
+from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
 from streamrec.pipeline.stages.batch import batch_spec, batched
 from streamrec.tfrecord import Frames
 
@@ -25,6 +25,9 @@ class Unbatch(Stage):
     def element_spec(self, spec: Any) -> Any:
         rows = map_nest(row_spec, spec)
         return None if None in leaves(rows) else rows
+
+    def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
+        return rows, UNKNOWN_CARDINALITY
 
     def start(self, key: str, state: int | None) -> Step:
         return _Unbatching(key, state or 0)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,12 @@ import numpy as np
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.errors import CacheError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.description import Chain, RunContext, Source
-from tests.effort import draws
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
@@ -331,30 +328,3 @@ def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store, caplog: pytest.L
         assert list(dataset) == list(range(40)) * 2
         assert found + list(slow) == list(range(40)) * 2
     assert ["ended by somebody else" in line for line in caplog.messages if "writes this cache" in line] == [True]
-
-
-VERBS: list[Callable[[Dataset[Any], int], Dataset[Any]]] = [
-    lambda ds, n: ds.cache(),
-    lambda ds, n: ds.cache().repeat(2),
-    lambda ds, n: ds.skip(n),
-    lambda ds, n: ds.shard(n, n // 2),
-    lambda ds, n: ds.repeat(n % 3),
-    lambda ds, n: ds.prefetch(n * 40),
-    lambda ds, n: ds.enumerate(n),
-    lambda ds, n: ds.batch(n).cache().unbatch(),
-    lambda ds, n: ds.concatenate(ds.take(n).cache()),
-    lambda ds, n: ds.bucket_by_sequence_length(lambda *element: len(repr(element)) % 7, [2, 5], [n, 2, n]).unbatch(),
-    lambda ds, n: Dataset.zip(ds.cache(), Dataset.range(n * 5)).map(lambda element, number: element),
-]
-
-
-@given(verbs=st.lists(st.tuples(st.sampled_from(VERBS), st.integers(1, 6)), max_size=5))
-@draws(40, HealthCheck.function_scoped_fixture)
-def test_random_chains_resume_everywhere(
-    tmp_path: Path, verbs: list[tuple[Callable[[Dataset[Any], int], Dataset[Any]], int]]
-) -> None:
-    (tmp_path / "a").write_bytes(encode_records([b"%d" % number * (number % 4) for number in range(10)]))
-    dataset: Dataset[Any] = TFRecordDataset(str(tmp_path / "a"), "", 60)
-    for verb, number in verbs:
-        dataset = verb(dataset, number)
-    assert_resumes_everywhere(dataset.take(30))

@@ -191,6 +191,22 @@ def test_a_pattern_without_a_match_comes_behind_the_others(folder: str) -> None:
         next(iterator)
 
 
+def test_an_error_of_the_outer_chain_comes_again_after_resuming(folder: str) -> None:
+    names = Dataset.list_files([f"{folder}/s-0", f"{folder}/s-2", f"{folder}/none-*"])
+    dataset = names.interleave(small_blocks, 3)
+    elements, found, states = dataset.iterate(), list[bytes](), []
+    with pytest.raises(streamrec.NotFoundError, match="no object matches"):
+        for record in elements:
+            found.append(record)
+            states.append(elements.state_dict())
+    assert found == [b"0.0", b"2.0"]
+    for index, state in enumerate(states):
+        rest: list[bytes] = []
+        with pytest.raises(streamrec.NotFoundError, match="no object matches"):
+            rest.extend(dataset.iterate(state))
+        assert rest == found[index + 1 :]
+
+
 def test_other_names_are_refused(folder: str) -> None:
     names = Dataset.list_files(f"{folder}/*")
     elements = names.iterate()

@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ import numpy as np
 import polars
 import pyarrow
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 import streamrec
 from streamrec import Dataset, Frames, RaggedTensor, TFRecordDataset, encode_records
-from tests.effort import draws, few, thorough
+from tests.effort import few, thorough
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
 ONE = [b"one %d" % index * (index % 5) for index in range(23)]
@@ -206,36 +203,3 @@ async def test_leaving_endless_parts_leaves_no_task(one: Dataset[bytes], two: Da
             assert plain(element) == ("tuple", ONE[0], TWO[0], 10**5)
             break
     assert asyncio.all_tasks() == before
-
-
-VERBS: list[Callable[[Dataset[Any], int], Dataset[Any]]] = [
-    lambda ds, n: ds.skip(n),
-    lambda ds, n: ds.take(4 * n),
-    lambda ds, n: ds.shard(n, n // 2),
-    lambda ds, n: ds.filter(lambda *parts: zlib.crc32(repr(parts).encode()) % n < 2),
-    lambda ds, n: ds.take_while(lambda *parts: n > 2),
-    lambda ds, n: ds.repeat(n % 3),
-    lambda ds, n: ds.prefetch(n * 40),
-    lambda ds, n: ds.enumerate(n),
-    lambda ds, n: ds.batch(n, drop_remainder=n % 2 == 0).unbatch(),
-    lambda ds, n: ds.batch(n).rebatch(3).unbatch(),
-    lambda ds, n: ds.concatenate(ds.take(n)),
-    lambda ds, n: Dataset.zip(ds, Dataset.range(n * 5)).map(lambda element, number: element),
-]
-
-
-@given(
-    verbs=st.lists(st.tuples(st.sampled_from(VERBS), st.integers(1, 6)), max_size=5),
-    end=st.sampled_from([None, Dataset.batch, Dataset.padded_batch]),
-)
-@draws(100, HealthCheck.function_scoped_fixture)
-def test_random_chains_resume_everywhere(
-    one: Dataset[bytes],
-    verbs: list[tuple[Callable[[Dataset[Any], int], Dataset[Any]], int]],
-    end: Callable[..., Dataset[Any]] | None,
-) -> None:
-    dataset = one.take(12)
-    for verb, number in verbs:
-        dataset = verb(dataset, number)
-    dataset = dataset.take(40)
-    assert_resumes_everywhere(end(dataset, 4) if end else dataset)

@@ -1,4 +1,4 @@
-"""The weave's plan beside tf.data's algorithm, written down: whatever has arrived when, the order is the same."""
+"""The order of an interleave beside tf.data's algorithm: whatever has arrived when, it is the same."""
 
 import random
 from collections import Counter
@@ -12,33 +12,13 @@ from hypothesis import strategies as st
 from streamrec import Frames
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, NumberedPositions
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal
+from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput
 from streamrec.pipeline.sources.shards.interleave import Plan
 from tests.effort import draws
+from tests.pipeline.sources.test_shards_interleave import specification
 
 ENDED = Joined(((NumberedPositions(10**6), 0, 0),))
-
-
-def specification(
-    queues: list[list[int]], slots: list[int | None], cycle: int, block: int, following: int, length: int
-) -> list[int]:
-    """What tf.data gives of queues from a place on: `slots` hold numbers of queues, `following` is the next one's."""
-    queues, slots, found = [list(queue) for queue in queues], list(slots), []
-    while following < len(queues) or any(slot is not None for slot in slots):
-        slot = slots[cycle]
-        if slot is None and following < len(queues):
-            slots[cycle], following = following, following + 1
-            continue
-        if slot is not None and queues[slot]:
-            found.append(queues[slot].pop(0))
-            block += 1
-            if block < length:
-                continue
-        elif slot is not None:
-            slots[cycle] = None
-        cycle, block = (cycle + 1) % len(slots), 0
-    return found
 
 
 def elements_of(queue: list[int], kind: str) -> Any:
@@ -46,20 +26,20 @@ def elements_of(queue: list[int], kind: str) -> Any:
 
 
 async def interleaved(queues: list[list[int]], plan: Plan, kind: str, seed: int) -> tuple[list[int], list[Chunk]]:
-    """All that a weave gives while chunks of the queues, of random sizes, arrive at random times."""
+    """All that an interleave gives while chunks of the queues, of random sizes, arrive at random times."""
     rng, signal = random.Random(seed), Signal()
     order = InterleaveOrder(plan, [None] * plan.cycle_length)
     arrived = [0] * len(queues)
-    buffers: list[InputBuffer] = []
+    buffers: list[OpenInput] = []
     found: list[int] = []
     chunks: list[Chunk] = []
     while not order.finished:
         chosen = rng.randrange(len(queues) + 1)
         if chosen >= len(buffers):
             if len(buffers) < len(queues):
-                buffers.append(InputBuffer(1 << 40, signal))
-                number = len(buffers) - 1
-                order.waiting.append(OpenInput(number, Joined(((NumberedPositions(number), 0, 0),)), buffers[-1]))
+                number = len(buffers)
+                buffers.append(OpenInput(1 << 40, signal, None, number, Joined(((NumberedPositions(number), 0, 0),))))
+                order.waiting.append(buffers[-1])
             order.complete = len(buffers) == len(queues) and rng.random() < 0.9
         elif not buffers[chosen].ended:
             first = arrived[chosen]
@@ -78,7 +58,7 @@ async def interleaved(queues: list[list[int]], plan: Plan, kind: str, seed: int)
     return found, chunks
 
 
-def remaining(queues: list[list[int]], state: Any, length: int) -> list[int]:
+def remaining(queues: list[list[int]], state: Any, plan: Plan) -> list[int]:
     """What the specification gives from a position on."""
     left, slots = [list(queue) for queue in queues], []
     for slot in state["slots"]:
@@ -87,7 +67,7 @@ def remaining(queues: list[list[int]], state: Any, length: int) -> list[int]:
             del left[slot[0]][: slot[2]["source"]["next"]]
     opened = [number for number in slots if number is not None]
     assert state["first"] == min(opened, default=state["next"]) == state["outer"]["source"]["next"]
-    return specification(left, slots, state["cycle"], state["block"], state["next"], length)
+    return specification(left, plan, slots, state["cycle"], state["block"], state["next"])
 
 
 SLOTS = st.lists(st.integers(0, 40), min_size=1, max_size=8)
@@ -99,14 +79,15 @@ def test_the_order_is_tensorflows_whatever_arrives_when(
     lengths: list[int], cycle_length: int, block_length: int, kind: str, seed: int
 ) -> None:
     queues = [list(range(at * 100, at * 100 + length)) for at, length in enumerate(lengths)]
-    wanted = specification(queues, [None] * cycle_length, 0, 0, 0, block_length)
-    found, chunks = anyio.run(interleaved, queues, Plan(cycle_length, block_length), kind, seed)
+    plan = Plan(cycle_length, block_length)
+    wanted = specification(queues, plan)
+    found, chunks = anyio.run(interleaved, queues, plan, kind, seed)
     assert found == wanted
     done = 0
     for chunk in chunks:
         for index in range(len(chunk.elements) + 1):
             state = chunk.positions.at(index)["source"]
-            assert remaining(queues, state, block_length) == wanted[done + index :]
+            assert remaining(queues, state, plan) == wanted[done + index :]
         done += len(chunk.elements)
 
 
@@ -117,14 +98,15 @@ def test_any_order_gives_each_once(
 ) -> None:
     queues = [list(range(at * 100, at * 100 + length)) for at, length in enumerate(lengths)]
     everything = Counter(value for queue in queues for value in queue)
-    found, chunks = anyio.run(interleaved, queues, Plan(cycle_length, block_length, False), kind, seed)
+    plan = Plan(cycle_length, block_length, False)
+    found, chunks = anyio.run(interleaved, queues, plan, kind, seed)
     assert Counter(found) == everything
     for at, _ in enumerate(lengths):
         assert [value for value in found if value // 100 == at] == queues[at]
     done = 0
     for chunk in chunks:
         for index in range(len(chunk.elements) + 1):
-            left = remaining(queues, chunk.positions.at(index)["source"], block_length)
+            left = remaining(queues, chunk.positions.at(index)["source"], plan)
             assert Counter(left) + Counter(found[: done + index]) == everything
         done += len(chunk.elements)
 
@@ -135,9 +117,10 @@ def test_many_rounds_are_one_chunk() -> None:
     async def pulled() -> Chunk | None:
         order, signal = InterleaveOrder(Plan(4), [None] * 4), Signal()
         for at, queue in enumerate(queues):
-            order.waiting.append(OpenInput(at, Joined(()), InputBuffer(1 << 30, signal)))
-            buffer = order.waiting[-1].buffer
-            await buffer.put(Chunk(Frames.of([b"%d" % value for value in queue]), NumberedPositions(0), 10), 10)
+            order.waiting.append(OpenInput(1 << 30, signal, None, at, Joined(())))
+            await order.waiting[-1].put(
+                Chunk(Frames.of([b"%d" % value for value in queue]), NumberedPositions(0), 10), 10
+            )
         return order.pull(4, ENDED)
 
     chunk = anyio.run(pulled)

@@ -9,7 +9,7 @@ import pytest
 from fsspec import AbstractFileSystem
 
 from streamrec import TFRecordDataset, encode_records
-from streamrec.pipeline.sources.shards.source import LANE_BYTES
+from streamrec.pipeline.sources.shards.source import QUEUE_BYTES
 from streamrec.storage.backend import BLOCK_BYTES
 
 SHARDS = 4
@@ -78,7 +78,7 @@ def test_a_slow_shard_idles_no_other_and_the_order_stays(folder: Path, slow: int
     dataset = TFRecordDataset(names, num_parallel_reads=SHARDS, filesystem=filesystem)
     with dataset.iterate() as elements:
         others = [name for name in filesystem.read if name != str(slow)]
-        full = LANE_BYTES - BLOCK_BYTES  # the next block does not fit
+        full = QUEUE_BYTES - BLOCK_BYTES  # the next block does not fit
         with filesystem.changed:
             assert filesystem.changed.wait_for(lambda: all(filesystem.read[name] >= full for name in others), 60)
         assert filesystem.read[str(slow)] == 0

@@ -1,8 +1,9 @@
 """The order of records: tf.data's, whatever arrives when."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, encode_records
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
-from streamrec.pipeline.sources.shards.positions import InterleaveMark
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from tests.effort import draws
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
+
+T = TypeVar("T")
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=7)
 PLANS = st.builds(Plan, st.integers(1, 5), st.integers(1, 4))
@@ -25,23 +27,35 @@ def shard_records(shard: int, length: int) -> list[bytes]:
     return [b"%d.%d" % (shard, index) for index in range(length)]
 
 
-def specification(lengths: list[int], plan: Plan) -> Iterator[bytes]:
-    """tf.data's interleave, as its documentation describes it, a record at a time."""
-    waiting = [iter(shard_records(shard, length)) for shard, length in enumerate(lengths)]
-    slots: list[Iterator[bytes] | None] = [None] * plan.cycle_length
-    cycle = block = 0
-    while waiting or any(slot is not None for slot in slots):
-        slot = slots[cycle]
-        if slot is None and waiting:
-            slot = slots[cycle] = waiting.pop(0)
-        record = next(slot, None) if slot is not None else None
-        if record is not None:
-            yield record
+def specification(
+    queues: Sequence[Sequence[T]],
+    plan: Plan,
+    slots: Sequence[int | None] | None = None,
+    cycle: int = 0,
+    block: int = 0,
+    following: int = 0,
+) -> list[T]:
+    """tf.data's interleave, as its documentation describes it, from a place on: `slots` hold numbers of queues."""
+    left, held, found = [list(queue) for queue in queues], list(slots or [None] * plan.cycle_length), list[T]()
+    while following < len(left) or any(slot is not None for slot in held):
+        slot = held[cycle]
+        if slot is None and following < len(left):
+            held[cycle], following = following, following + 1
+            continue
+        if slot is not None and left[slot]:
+            found.append(left[slot].pop(0))
             block += 1
-        else:
-            slots[cycle] = None
-        if record is None or block == plan.block_length:
-            cycle, block = (cycle + 1) % plan.cycle_length, 0
+            if block < plan.block_length:
+                continue
+        elif slot is not None:
+            held[cycle] = None
+        cycle, block = (cycle + 1) % len(held), 0
+    return found
+
+
+def all_records(lengths: list[int], plan: Plan) -> list[bytes]:
+    """What the interleave of shards of these lengths gives."""
+    return specification([shard_records(shard, length) for shard, length in enumerate(lengths)], plan)
 
 
 class Arriving:
@@ -52,13 +66,13 @@ class Arriving:
         lengths: list[int],
         plan: Plan,
         seed: int,
-        turn: InterleaveMark | None = None,
+        state: Mapping[str, Any] | None = None,
         *,
         batch: int = 1,
         skip: int = 0,
         limits: tuple[int, ...] = (0, 1000),
     ) -> None:
-        self.interleave = Interleave(plan, len(lengths), turn, batch=batch, skip=skip)
+        self.interleave = Interleave(plan, len(lengths), state, batch=batch, skip=skip)
         self._random = random.Random(seed)
         self._pieces: dict[int, list[Frames]] = {}
         self._lengths = lengths
@@ -72,7 +86,7 @@ class Arriving:
         """One more piece of this shard, or its end."""
         if queue.shard not in self._pieces:
             self._pieces[queue.shard] = self._cut(queue.shard, queue.start.place.offset)
-            queue.opened(None, "", self._random.choice(self._limits))
+            queue.open(None, "", self._random.choice(self._limits))
         pieces = self._pieces[queue.shard]
         if pieces:
             queue.push(pieces.pop(0))
@@ -114,7 +128,7 @@ def test_the_order_is_tensorflows_whatever_arrives_first(
     with stretches_from(stretch):
         pulls = run(Arriving(lengths, plan, seed, batch=batch, skip=skip))
         found = [record for frames, _ in pulls for record in frames]
-    assert found == list(specification(lengths, plan))
+    assert found == all_records(lengths, plan)
 
 
 @pytest.mark.parametrize("stretch", [None, 1])
@@ -136,21 +150,22 @@ def test_only_what_is_awaited_needs_to_go_on(
                 for queue in interleave.awaited:
                     assert queue.comes
                     arriving.go_on(queue)
-    assert found == list(specification(lengths, plan))
+    assert found == all_records(lengths, plan)
 
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
 @draws(200)
 def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int) -> None:
-    expected = list(specification(lengths, plan))
+    expected = all_records(lengths, plan)
     seen = 0
     with stretches_from(stretch):
         for frames, positions in run(Arriving(lengths, plan, seed, batch=batch)):
             for index in range(len(frames) + 1):
                 position = positions.at(index)  # type: ignore[attr-defined]
-                turn = InterleaveMark.from_json(position["source"])
-                rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
+                rest = [
+                    record for part, _ in run(Arriving(lengths, plan, seed + 1, position["source"])) for record in part
+                ]
                 assert rest[position["skip"] :] == expected[seen + index :]
             seen += len(frames)
 
@@ -159,14 +174,13 @@ def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], pla
 @settings(deadline=None)
 def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int], cycle: int, seed: int) -> None:
     plan = Plan(cycle, deterministic=False)
-    every = sorted(specification(lengths, plan))
+    every = sorted(all_records(lengths, plan))
     found: list[bytes] = []
     for frames, positions in run(Arriving(lengths, plan, seed)):
         for index in (0, len(frames) // 2, len(frames)):
             position = positions.at(index)  # type: ignore[attr-defined]
             assert position["skip"] == 0
-            turn = InterleaveMark.from_json(position["source"])
-            rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, turn)) for record in part]
+            rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, position["source"])) for record in part]
             assert sorted(found + list(frames)[:index] + rest) == every
         found += frames
     assert sorted(found) == every
@@ -206,7 +220,7 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     frames = Frames(bytes(count * record), np.stack([ends - record, ends], 1), 0)
     interleave = Interleave(Plan(2), 2, batch=8, most_bytes=most)
     for queue in interleave.wanted(2):
-        queue.opened(None, "", 0)
+        queue.open(None, "", 0)
         queue.push(frames)
     pulled = interleave.pull()
     assert pulled is not None

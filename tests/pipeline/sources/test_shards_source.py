@@ -15,7 +15,7 @@ from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.storage import RetryPolicy
 from streamrec.storage.connections import MOST_OPEN, ByteBudget
-from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, specification
+from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.requestlog import Entry
@@ -177,11 +177,11 @@ def test_shards_that_become_known_late_change_nothing(
     while known < len(lengths) or not arriving.interleave.finished:
         least = min(arriving.interleave.reach(2), len(lengths))
         known = max(known, draw.randint(least, len(lengths)))
-        arriving.interleave.extend(known)
+        arriving.interleave.shards = known
         pulled = arriving.interleave.pull()
         if pulled is not None:
             found += pulled[0]
         elif not arriving.interleave.finished:
             arriving.arrive()
-    expected = list(specification(lengths, plan))
+    expected = all_records(lengths, plan)
     assert found == expected if deterministic else sorted(found) == sorted(expected)

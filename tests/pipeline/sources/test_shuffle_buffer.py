@@ -18,7 +18,7 @@ from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer
 from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
-from streamrec.shards import ByteRun, byte_runs
+from streamrec.shards import byte_runs
 from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws
 from tests.servers.resuming import plain
@@ -87,14 +87,6 @@ def test_kinds_that_meet_in_one_chunk_become_a_list() -> None:
     assert store.pick(rows[[3, 0, 2, 1]]) == ["d", b"a", b"c", b"b"]
 
 
-def test_nothing_is_copied_while_little_is_held() -> None:
-    store = BufferStore(free_bytes=10**6)
-    rows = rows_of(store, Frames.of(RECORDS))[:1]
-    before = rows.copy()
-    store.tidy(rows, int(rows[0, END]))
-    assert (rows == before).all()
-
-
 @pytest.mark.parametrize("size", [100, 9000])
 def test_of_long_records_more_that_is_dead_is_kept(size: int) -> None:
     """As much as the buffer may hold, were it alive."""
@@ -158,14 +150,6 @@ def test_many_small_blocks_become_few() -> None:
     store.tidy(rows, int((rows[:, END] - rows[:, START]).sum()))
     assert len(np.unique(rows[:, TAG] >> BUFFER_BITS)) == 1
     assert list(store.pick(rows)) == [b"%d" % number for number in range(400)]
-
-
-def test_large_blocks_are_left_alone_however_many() -> None:
-    store, large = BufferStore(free_bytes=10**12), Frames(bytes(4 << 20), np.array([[0, 4 << 20]]))
-    rows = np.concatenate([rows_of(store, large) for _ in range(300)])
-    before = rows.copy()
-    store.tidy(rows, 300 * (4 << 20))
-    assert (rows == before).all()
 
 
 def test_what_an_element_weighs_depends_on_it_alone() -> None:
@@ -315,9 +299,3 @@ def test_stretches_hold_all_and_little_more(offsets: list[tuple[int, int, int]],
         assert stretch.end >= ends[-1]
         assert all(after[0][1] - end <= gap for after, end in zip(inside[1:], ends, strict=False))
         assert inside[-1][0][1] - stretch.start < most
-
-
-def test_stretches_that_are_near_are_one() -> None:
-    sizes = np.array([84, 84, 84])
-    assert byte_runs(np.array([0, 100, 200]), sizes) == [ByteRun(0, 0, 300, 0, 3)]
-    assert len(byte_runs(np.array([0, 100, 1 << 20]), sizes)) == 2

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from streamrec.pipeline.sources.parallel_map.autotune import (
     FIRST_DEPTH,
-    MOST_GRAIN,
+    MAX_SIZE,
     RUN_SECONDS,
     CallCount,
     PrefetchDepth,
@@ -19,7 +19,7 @@ def test_runs_last_about_as_long_as_a_thread_should_be_busy(seconds: float) -> N
     task_size = TaskSize(1 << 40)
     for _ in range(30):
         task_size.ran(task_size.size, task_size.size * seconds, task_size.size * 8)
-    assert task_size.size == max(1, min(round(RUN_SECONDS / seconds), MOST_GRAIN))
+    assert task_size.size == max(1, min(round(RUN_SECONDS / seconds), MAX_SIZE))
 
 
 def test_large_results_make_short_runs() -> None:
@@ -36,7 +36,7 @@ def test_a_run_is_never_empty_nor_too_long(times: list[tuple[float, int]]) -> No
     for seconds, nbytes in times:
         before = task_size.size
         task_size.ran(before, seconds, nbytes)
-        assert 1 <= task_size.size <= min(8 * before, MOST_GRAIN)
+        assert 1 <= task_size.size <= min(8 * before, MAX_SIZE)
 
 
 def run(call_count: CallCount, windows: int, useful: int, demand: float = float("inf")) -> None:

@@ -125,9 +125,11 @@ class Rising(CallCount):
         self.target = min(self.target + 1, 6)
 
 
-def test_there_are_as_many_calls_as_the_crew_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_are_as_many_calls_as_their_count_says(monkeypatch: pytest.MonkeyPatch) -> None:
     call_count = Rising()
-    monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.source.crew_for", lambda calls, awaits: call_count)
+    monkeypatch.setattr(
+        "streamrec.pipeline.sources.parallel_map.source.call_count_for", lambda calls, awaits: call_count
+    )
     running, at_once = 0, []
 
     async def count(number: Any) -> int:

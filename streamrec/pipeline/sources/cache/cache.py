@@ -11,7 +11,8 @@ Rules:
   elements before its place.
 - In memory the cache has `MEMORY` of the budget. Where that is too little it is given up, with a warning, and the
   chain is read again for each epoch.
-- Elements are copied when they are kept, and when they are given: nobody's changes to them show in a later pass.
+- Elements are copied when they are kept, and when they are given: a caller's changes to them do not show in later
+  passes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import anyio.lowlevel
 import numpy as np
@@ -42,7 +43,7 @@ from streamrec.pipeline.elements.positions import (
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.description import ChainSource, RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
 from streamrec.pipeline.sources.shards.distribute import readers_lines
@@ -81,19 +82,15 @@ class CacheState:
 
 
 @dataclass(frozen=True, slots=True)
-class Cache(Source):
+class Cache(ChainSource):
     """A chain whose elements are kept, in memory or in a file."""
 
-    inner: Chain
+    one_to_one: ClassVar[bool] = False
     file: CacheFile | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
-    def lines(self) -> Iterator[str]:
-        yield from self.inner.lines()
-        yield f"Cache({'memory' if self.file is None else 'file'})"
-
-    def element_spec(self) -> Any:
-        return self.inner.element_spec()
+    def line(self) -> str:
+        return f"Cache({'memory' if self.file is None else 'file'})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         kept = self.memo.of(readers_lines(self.inner, within), CacheState)
@@ -148,7 +145,7 @@ async def numbered(
         chunks: What is given.
         wanted: The number of the first element that is given; those before it are dropped.
         number: The number of the first element of `chunks`.
-        file: The file that the chunks come from: then their places in it stand in the positions, too.
+        file: The file that the chunks come from: then positions hold their places in it, too.
     """
     async with aclosing(chunks):
         async for chunk in chunks:
@@ -275,15 +272,13 @@ class Saved(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Saving(Source):
+class Saving(ChainSource):
     """The elements of a chain, which go into a file as they pass."""
 
-    inner: Chain
     file: CacheFile
 
-    def lines(self) -> Iterator[str]:
-        yield from self.inner.lines()
-        yield "Saving"
+    def line(self) -> str:
+        return "Saving"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         chunks = within.take(UPLOAD)[1].chunks(self.inner, None)

@@ -6,7 +6,7 @@ has a CRC32C, and one object says all: there is no moment in which two do not fi
 
 Rules:
 - The object appears when it is complete (`ShardWriter`); a process that is killed leaves nothing under its name.
-- Once it is there it is never replaced, so nobody's reading is disturbed: of two that write it, the first to complete
+- Once it is there it is never replaced, so no reader is disturbed: of two that write it, the first to complete
   wins, and the other one's is dropped. (Where a store cannot promise that, the last one wins; on S3 the last to begin
   ends the other's upload. Neither fails for it.)
 - A cache of another pipeline is refused. Pipelines are told apart by their lines, not by their data: whoever changes
@@ -55,12 +55,12 @@ RECORD_BYTES = 1 << 40
 """An element may be as long as memory allows."""
 
 BLOCK_BYTES = 1 << 20
-"""About so many bytes of elements are one record."""
+"""About how many bytes of elements are one record."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFile:
-    """Where a cache lies.
+    """Where a cache is.
 
     Args:
         shards: How it is read: as a single shard.
@@ -126,10 +126,10 @@ class CacheFile:
     async def filled(
         self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], *, alone: bool = False
     ) -> AsyncGenerator[Chunk]:
-        """The chunks; when they have ended, they are in the file: these, or, unless `alone`, those of somebody else.
+        """The chunks; when they have ended, they are in the file: these, or, unless `alone`, those of another writer.
 
         Raises:
-            AlreadyExistsError: There is a file already, and nobody else's counts.
+            AlreadyExistsError: There is a file already, and `alone` is set.
             TypeError: An element cannot be stored.
             StorageError: The file cannot be written.
         """
@@ -167,7 +167,7 @@ class CacheFile:
 
 
 class CacheWriter:
-    """A cache on its way into its file; it ends without an error where somebody else's comes first, unless `alone`.
+    """A cache on its way into its file; it ends without an error where another writer's comes first, unless `alone`.
 
     Attributes:
         going: Whether it still goes on.
@@ -273,10 +273,10 @@ class Unpack(Stage):
     offload: ClassVar[Offload] = Offload.ALWAYS
 
     def start(self, key: str, state: int | None) -> Step:
-        return _Unpacking(self.path, key, state or 0)
+        return UnpackBlocks(self.path, key, state or 0)
 
 
-class _Unpacking(Step):
+class UnpackBlocks(Step):
     def __init__(self, path: str, key: str, first: int) -> None:
         super().__init__()
         self._path = path

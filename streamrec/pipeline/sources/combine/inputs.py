@@ -2,76 +2,50 @@
 
 Rules:
 - An input buffer holds as many bytes as its limit allows, but always one chunk. Its task waits there; the others go on.
-- What has arrived can be looked at before it is taken: so whoever joins buffers decides without awaiting.
-- An error that ended a chain waits behind the elements that came before it, and is raised at its turn, once.
-- An element that failed stands among the others: those behind it are not available before it was taken.
+- What has arrived can be looked at before it is taken: so what joins buffers decides without awaiting.
+- An error that ended a chain waits after the elements that came before it, and is raised at its turn, once.
+- An element that failed keeps its place among the others: those after it are not available before it was taken.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-import anyio
-
 from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Joined, Position, Positions
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, RunContext
-from streamrec.pipeline.engine.queue import background, fill
+from streamrec.pipeline.engine.queue import ByteQueue, Signal, background, fill
 from streamrec.tfrecord import Frames
 
-__all__ = ["AHEAD", "InputBuffer", "Signal", "TakenElements", "run_inputs"]
+__all__ = ["AHEAD", "InputBuffer", "TakenElements", "run_inputs"]
 
 AHEAD = Share(4)
 """A chain runs ahead of those beside it by this part of its part of the budget."""
 
 
-class Signal:
-    """Says again and again that something happened, to the tasks of one loop that wait for it."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def notify(self) -> None:
-        """Wakes all that wait."""
-        event, self._event = self._event, anyio.Event()
-        event.set()
-
-    async def wait(self) -> None:
-        """Waits for the next `notify`."""
-        await self._event.wait()
-
-
 @dataclass(frozen=True, slots=True)
 class FailurePositions(Positions):
-    """The places before and behind an element that failed.
-
-    Args:
-        before: The place before it.
-        behind: Gives the place behind it; None where nobody asks.
-    """
+    """The places before and after an element that failed."""
 
     before: Joined
-    behind: Positions | None = None
+    after: Positions
 
     def at(self, index: int) -> Position:
-        if index and self.behind is not None:
-            return self.behind.at(0)
-        return self.before.at(0)
+        return self.after.at(0) if index else self.before.at(0)
 
 
 class TakenElements(NamedTuple):
     """What was taken of an input buffer.
 
     Attributes:
-        windows: The elements, as windows of the chunks that they lie in.
-        places: Where the buffer stood, and the places between them.
+        windows: The elements, as windows of their chunks.
+        places: Where the buffer was, and the places between them.
         nbytes: About how many bytes they keep alive.
     """
 
@@ -80,7 +54,7 @@ class TakenElements(NamedTuple):
     nbytes: int
 
 
-class InputBuffer:
+class InputBuffer(ByteQueue):
     """What has arrived of one chain, and was not taken.
 
     Args:
@@ -89,71 +63,39 @@ class InputBuffer:
         start: Where the chain begins; None for its start.
 
     Attributes:
-        limit: How many bytes it should hold.
-        held: How many it holds.
         available: Elements that have arrived and were not taken, up to the first that failed.
-        ended: Nothing more arrives.
-        error: What ended it, or None; it belongs behind all that arrived.
         failures: How many elements that failed have arrived and were not taken.
     """
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
-        self.limit = limit
-        self.held = 0
+        super().__init__(limit, arrived)
         self.available = 0
-        self.ended = False
-        self.error: Exception | None = None
         self.failures = 0
-        self._arrived = arrived
-        self._room = Signal()
-        self._chunks: deque[Chunk] = deque()
-        self._weights: deque[int] = deque()
         self._used = 0
         self._passed = self._last = Joined((), start)
 
-    async def put(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk; waits while there is no room for it."""
-        if not len(chunk.elements) and chunk.error is None:
-            return
-        while self._chunks and self.held + weight > self.limit:
-            await self._room.wait()
-        if chunk.error is not None:
-            self.fail(chunk.error, chunk.positions)
-            return
-        self._add(chunk, weight)
-        if not self.failures:
-            self.available += len(chunk.elements)
-
-    def fail(self, error: Exception, behind: Positions | None = None) -> None:
-        """Adds an element that failed, and the place behind it."""
-        self._add(Chunk((None,), FailurePositions(self._last, behind), FAILURE_BYTES, error), FAILURE_BYTES)
-        self.failures += 1
-
     def _add(self, chunk: Chunk, weight: int) -> None:
-        self._chunks.append(chunk)
-        self._weights.append(weight)
-        self._last = Joined(((chunk.positions, len(chunk.elements), 0),))
-        self.held += weight
-        self._arrived.notify()
+        if chunk.error is not None:
+            self.failures += 1
+            chunk = Chunk((None,), FailurePositions(self._last, chunk.positions), FAILURE_BYTES, chunk.error)
+        elif not self.failures:
+            self.available += len(chunk.elements)
+        if len(chunk.elements):
+            self._last = Joined(((chunk.positions, len(chunk.elements), 0),))
+            super()._add(chunk, weight)
 
-    def end(self, error: Exception | None) -> None:
-        """Nothing more comes, because of an error or not."""
-        self.ended, self.error = True, error
-        self._arrived.notify()
+    def end_with(self, error: Exception) -> None:
+        """Holds an element that failed, and nothing else."""
+        self._add(Chunk((), self._last, FAILURE_BYTES, error), FAILURE_BYTES)
+        self.end(None)
 
     async def more(self) -> bool:
         """Waits until elements are there, or one that failed; False at the end. An error that ended them is raised."""
-        while not self._chunks and not self.ended:
+        while self.empty:
             await self._arrived.wait()
         if not self._chunks:
             self.check()
         return bool(self._chunks)
-
-    def check(self) -> None:
-        """Raises the error that ended the chain, once."""
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
 
     @property
     def exhausted(self) -> bool:
@@ -163,42 +105,42 @@ class InputBuffer:
     @property
     def failed(self) -> bool:
         """Whether the next element is one that failed: `take_failure` takes it."""
-        return bool(self._chunks) and self._chunks[0].error is not None
+        return bool(self._chunks) and self._chunks[0][0].error is not None
 
     def take_failure(self) -> Exception:
         """The error of the next element, which failed; it counts as taken."""
-        error = self._chunks[0].error
+        error = self._chunks[0][0].error
         assert error is not None
         self._used = 1
         self._drop()
         self.failures -= 1
-        sound = takewhile(lambda chunk: chunk.error is None, self._chunks)
-        self.available = sum(len(chunk.elements) for chunk in sound)
+        sound = takewhile(lambda entry: entry[0].error is None, self._chunks)
+        self.available = sum(len(chunk.elements) for chunk, _ in sound)
         return error
 
     @property
     def first(self) -> int:
-        """How many elements lie in the first chunk, and can be had as they lie."""
-        return len(self._chunks[0].elements) - self._used if self._chunks else 0
+        """How many elements the first chunk has left, which can be had as they are."""
+        return len(self._chunks[0][0].elements) - self._used if self._chunks else 0
 
     @property
     def typical_bytes(self) -> int:
         """About how large an element is, in bytes."""
         if not self._chunks:
             return 1
-        chunk = self._chunks[0]
+        chunk, _ = self._chunks[0]
         nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
         return nbytes // len(chunk.elements) + 1
 
     def mark(self) -> Joined:
-        """Where the buffer stands."""
-        return Joined(((self._chunks[0].positions, self._used, 0),)) if self._chunks else self._passed
+        """Where the buffer is."""
+        return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else self._passed
 
     def peek(self, most: int) -> list[Any]:
-        """The next elements, `most` of them at the most, as windows; they are not taken."""
+        """The next elements, at most `most` of them, as windows; they are not taken."""
         windows = []
         first = self._used
-        for chunk in self._chunks:
+        for chunk, _ in self._chunks:
             last = min(len(chunk.elements), first + most)
             windows.append(window(chunk.elements, first, last))
             most -= last - first
@@ -216,7 +158,7 @@ class InputBuffer:
         nbytes = 0
         self.available -= count
         while count:
-            chunk, first = self._chunks[0], self._used
+            chunk, first = self._chunks[0][0], self._used
             size = len(chunk.elements)
             last = min(size, first + count)
             windows.append(chunk.elements if last - first == size else window(chunk.elements, first, last))
@@ -230,11 +172,8 @@ class InputBuffer:
 
     def _drop(self) -> None:
         """The first chunk is used up."""
-        chunk = self._chunks.popleft()
-        self._passed = Joined(((chunk.positions, self._used, 0),))
+        self._passed = Joined(((self._pop().positions, self._used, 0),))
         self._used = 0
-        self.held -= self._weights.popleft()
-        self._room.notify()
 
 
 @asynccontextmanager
@@ -249,11 +188,10 @@ async def run_inputs(
         within: What they run within.
         arrived: Told when something arrives in any of them.
     """
-    shares = [within.part(len(chains)).apart(number).take(AHEAD) for number in range(len(chains))]
     async with background() as tasks:
-        buffers = [
-            InputBuffer(limit, arrived, position) for (limit, _), position in zip(shares, positions, strict=True)
-        ]
-        for buffer, (_, feeding), chain, position in zip(buffers, shares, chains, positions, strict=True):
-            tasks.start_soon(fill, buffer, feeding.chunks(chain, position, goes_on=True))
+        buffers = []
+        for number, (chain, position) in enumerate(zip(chains, positions, strict=True)):
+            limit, feeding = within.part(len(chains)).apart(number).take(AHEAD)
+            buffers.append(InputBuffer(limit, arrived, position))
+            tasks.start_soon(fill, buffers[-1], feeding.chunks(chain, position, goes_on=True))
         yield buffers

@@ -5,7 +5,7 @@ Each dataset runs in a task of its own, with an equal share of the budget; a few
 
 Rules:
 - The function is called in a thread, for as many elements as there is room for; what it raises waits for its turn.
-- Nothing here raises but the main loop: tasks put their errors where they belong in the order.
+- Only the main loop raises: tasks put their errors where they belong in the order.
 - An element of the outer chain that failed, or at which the function failed, is an input that gives nothing but that.
 - Where a run goes on, the inputs that were open are made again before anything is given: the outer chain runs from
   the oldest of them on, and must give the same elements again.
@@ -16,17 +16,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from anyio.abc import TaskGroup
 
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Position
+from streamrec.pipeline.elements.positions import Joined, Position
 from streamrec.pipeline.engine.description import Chain, RunContext, Source, name_of
-from streamrec.pipeline.engine.queue import background, fill
-from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, Signal, run_inputs
+from streamrec.pipeline.engine.queue import Signal, background, fill
+from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, run_inputs
 from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput, digest_of
 from streamrec.pipeline.sources.shards.interleave import Plan
 
@@ -56,6 +56,23 @@ class Interleaved(Source):
         yield from self.outer.lines()
         yield f"Interleave({self.plan!r}, {name_of(self.function)})"
 
+    @property
+    def is_endless(self) -> bool:
+        return self.outer.is_endless
+
+    def refuse_endless(self, verb: str) -> Interleaved:
+        def call(*element: Any) -> Any:
+            dataset = self.function(*element)
+            chain = getattr(dataset, "chain", None)
+            if isinstance(chain, Chain) and chain.is_endless:
+                raise ValueError(
+                    f"{verb} would never end: {name_of(self.function)} makes a dataset that has no end; put "
+                    "take(count) after it"
+                )
+            return dataset
+
+        return replace(self, function=wraps(self.function)(call))
+
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         part = within.part(self.places + 1)
         arrived, outer_position = Signal(), state["outer"] if state else None
@@ -65,7 +82,7 @@ class Interleaved(Source):
         ):
             inputs = InputOpener(self, outer, tasks, part, arrived)
             plan = self.plan.within(within.deterministic)
-            order = await inputs.remade(state, plan) if state else InterleaveOrder(plan, [None] * plan.cycle_length)
+            order = await inputs.resume(state, plan) if state else InterleaveOrder(plan, [None] * plan.cycle_length)
             tasks.start_soon(inputs.run, order)
             while True:
                 chunk = order.pull(inputs.count, outer.mark())
@@ -104,21 +121,20 @@ class InputOpener:
                 while not (room := self._source.places - order.under_way):
                     await self.room.wait()
                 if self._outer.failed:
-                    order.waiting.append(self._failed())
+                    order.waiting.append(self._fail_next())
                     self._arrived.notify()
                     continue
-                taken = [self._taken(None) for _ in range(min(room, self._outer.available))]
+                taken = [self._take_next(None) for _ in range(min(room, self._outer.available))]
                 order.waiting.extend(entry for entry, _ in taken)
                 await self._make(taken)
         except Exception as error:
-            failed = OpenInput(self.count, self._outer.mark(), InputBuffer(0, self._arrived))
-            failed.buffer.end(error)
-            order.waiting.append(failed)
+            order.waiting.append(self._input(self._outer.mark()))
+            order.waiting[-1].end(error)
         order.complete = True
         self._arrived.notify()
 
-    async def remade(self, state: Mapping[str, Any], plan: Plan) -> InterleaveOrder:
-        """The interleave as it was: its open inputs made again, of the elements that they were made of.
+    async def resume(self, state: Mapping[str, Any], plan: Plan) -> InterleaveOrder:
+        """Returns the interleave as it was, with its open inputs made again of their elements.
 
         Raises:
             PositionMismatchError: The elements or the function are others than they were.
@@ -134,41 +150,43 @@ class InputOpener:
                 )
             slot = saved.get(self.count)
             if self._outer.failed:
-                entry = self._failed()
+                entry = self._fail_next()
                 entries[entry.ordinal] = entry
                 continue
-            entry, element = self._taken(slot and slot[2])
+            entry, element = self._take_next(slot and slot[2])
             if slot is not None:
                 entries[slot[0]] = entry
                 await self._make([(entry, element)], slot[1], slot[2])
         slots = [slot and entries[slot[0]] for slot in state["slots"]]
         return InterleaveOrder(plan, slots, state["cycle"], state["block"])
 
-    def _failed(self) -> OpenInput:
+    def _fail_next(self) -> OpenInput:
         """An input in the place of the next element, which failed."""
-        entry = OpenInput(self.count, self._outer.mark(), InputBuffer(self._limit, self._arrived))
-        entry.buffer.fail(self._outer.take_failure())
-        entry.buffer.end(None)
+        entry = self._input(self._outer.mark())
+        entry.end_with(self._outer.take_failure())
         self.count += 1
         return entry
 
-    def _taken(self, position: Position | None) -> tuple[OpenInput, Any]:
+    def _take_next(self, position: Position | None) -> tuple[OpenInput, Any]:
         """The next element, and an input for what will be made of it."""
         taken = self._outer.take(1)
-        entry = OpenInput(self.count, taken.places, InputBuffer(self._limit, self._arrived, position))
+        entry = self._input(taken.places, position)
         self.count += 1
         return entry, taken.windows[0][0]
+
+    def _input(self, outer: Joined, position: Position | None = None) -> OpenInput:
+        """An input for the next element, before which the outer chain is at `outer`."""
+        return OpenInput(self._limit, self._arrived, position, self.count, outer)
 
     async def _make(
         self, taken: Sequence[tuple[OpenInput, Any]], digest: str | None = None, position: Position | None = None
     ) -> None:
         """Calls the function for elements, and starts what it makes of them."""
-        work = partial(made, self._source.function, [element for _, element in taken])
+        work = partial(make_chains, self._source.function, [element for _, element in taken])
         chains = await self._within.session.threads.run(work)
         for (entry, _), chain in zip(taken, chains, strict=True):
             if isinstance(chain, Exception):
-                entry.buffer.fail(chain)
-                entry.buffer.end(None)
+                entry.end_with(chain)
                 continue
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
@@ -177,10 +195,10 @@ class InputOpener:
                     "with the data and the function that it was saved with, or start anew without the state"
                 )
             entry.chain = chain
-            self._tasks.start_soon(fill, entry.buffer, branched(chain, position, self._within.apart(1 + entry.ordinal)))
+            self._tasks.start_soon(fill, entry, branched(chain, position, self._within.apart(1 + entry.ordinal)))
 
 
-def made(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
+def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
     """The chain that a function makes of each element, or what went wrong with it."""
     chains: list[Chain | Exception] = []
     for element in elements:
@@ -208,7 +226,7 @@ def chain_of(function: Callable[..., Any], element: Any) -> Chain:
 
 
 async def branched(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
-    """A chain's chunks; what it opens is closed behind it, but for the clients, which the run keeps."""
+    """A chain's chunks; what it opens is closed after it, but for the clients, which the run keeps."""
     async with (
         within.session.branch() as session,
         aclosing(replace(within, session=session).chunks(chain, position, goes_on=True)) as chunks,

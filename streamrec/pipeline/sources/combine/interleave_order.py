@@ -8,8 +8,8 @@ Slots that are empty are filled at once, in the order in which their turns come:
 Rules:
 - Where all slots have whole turns to give, many rounds are joined in one chunk; long turns are not copied at all.
 - What one pull gives depends on what has arrived; the order of the elements never does, if it is deterministic.
-- A position holds no element: it says where the outer chain stands at the oldest open input, the numbers of those that
-  are open, and where each of them stands.
+- A position holds no element: it says where the outer chain is at the oldest open input, the numbers of those that
+  are open, and where each of them is.
 - An input that fails is an error at its turn. All that came before it was given.
 - An element that failed takes no place in its input's turn. An input that could not be made is as one without elements.
 """
@@ -26,42 +26,37 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.merge import in_turn
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.sources.combine.inputs import InputBuffer
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES, Plan
-from streamrec.pipeline.sources.shards.shard_queue import STRETCH_BYTES
+from streamrec.pipeline.sources.shards.shard_queue import STRETCH_BYTES, records_begun, shares_of
 
 __all__ = ["InterleaveOrder", "OpenInput", "digest_of"]
 
 
-class OpenInput:
-    """An element of the outer chain, and what runs of the chain that was made of it.
+class OpenInput(InputBuffer):
+    """An element of the outer chain, and what has arrived of the chain that was made of it.
 
     Attributes:
         ordinal: Its number among the outer chain's elements.
-        outer: Where the outer chain stands before it.
-        buffer: What has arrived of the chain.
+        outer: Where the outer chain is before it.
         chain: The chain; None until it is made.
     """
 
-    def __init__(self, ordinal: int, outer: Joined, buffer: InputBuffer) -> None:
+    def __init__(self, limit: int, arrived: Signal, start: Position | None, ordinal: int, outer: Joined) -> None:
+        super().__init__(limit, arrived, start)
         self.ordinal = ordinal
         self.outer = outer
-        self.buffer = buffer
         self.chain: Chain | None = None
 
 
 class SlotMark(NamedTuple):
-    """What is known of an open input before a pull, and where it stood. It holds no data."""
+    """What is known of an open input before a pull, and where it was. It holds no data."""
 
     ordinal: int
     outer: Joined
     chain: Chain | None
     places: Joined
-
-    @classmethod
-    def of(cls, entry: OpenInput) -> SlotMark:
-        """An input as it is now."""
-        return cls(entry.ordinal, entry.outer, entry.chain, entry.buffer.mark())
 
     def to_json(self, places: Joined, count: int) -> list[Any]:
         """The input's number, its chain's digest, and its place."""
@@ -69,7 +64,7 @@ class SlotMark(NamedTuple):
 
 
 class OrderMark(NamedTuple):
-    """Where an interleave stands; the next input is not open yet."""
+    """Where an interleave is; the next input is not open yet."""
 
     slots: tuple[SlotMark | None, ...]
     next_ordinal: int
@@ -115,7 +110,7 @@ class InterleaveOrder:
 
         Args:
             next_ordinal: The number of the next input to be added.
-            next_outer: Where the outer chain stands before it.
+            next_outer: Where the outer chain is before it.
 
         Raises:
             Exception: The error of an input whose turn has come; it leaves its slot with it.
@@ -127,26 +122,30 @@ class InterleaveOrder:
         return self._failure(next_ordinal, next_outer) if self._failed(self._cycle) else None
 
     def _mark(self, next_ordinal: int, next_outer: Joined) -> OrderMark:
-        """Where it stands."""
+        """Where it is."""
         if self.waiting:
             next_ordinal, next_outer = self.waiting[0].ordinal, self.waiting[0].outer
-        slots = tuple(None if entry is None else SlotMark.of(entry) for entry in self._slots)
-        return OrderMark(slots, next_ordinal, next_outer)
+        slots = [
+            None
+            if entry is None or entry.ordinal == next_ordinal  # that is the error that the outer chain ended with
+            else SlotMark(entry.ordinal, entry.outer, entry.chain, entry.mark())
+            for entry in self._slots
+        ]
+        return OrderMark(tuple(slots), next_ordinal, next_outer)
 
     def _failed(self, index: int) -> bool:
         """Whether the next element of a slot failed."""
         entry = self._slots[index]
-        return entry is not None and entry.buffer.failed
+        return entry is not None and entry.failed
 
     def _failure(self, next_ordinal: int, next_outer: Joined) -> Chunk:
         """The next element of the slot whose turn it is, which failed."""
-        entry = self._slots[self._cycle]
-        assert entry is not None
-        error = entry.buffer.take_failure()
+        entry = self._input(self._cycle)
+        error = entry.take_failure()
         if entry.chain is None:
             self._pass()
-        entry = self._slots[self._cycle]
-        place = Joined(()) if entry is None else entry.buffer.mark()
+        following = self._slots[self._cycle]
+        place = Joined(()) if following is None else following.mark()
         turn = TurnShares((self._cycle,), (self._cycle,), self._plan.block_length, self._block)
         here = InterleavedPositions(self._mark(next_ordinal, next_outer), turn, (place,))
         return Chunk.failure(error, here, 0)
@@ -162,9 +161,9 @@ class InterleaveOrder:
         """The slots that give something now, from the one whose turn it is up to one of which nothing is known."""
         while not self.finished:
             entry = self._slots[self._cycle]
-            if entry is not None and entry.buffer.available:
+            if entry is not None and entry.available:
                 return self._live()
-            ended = self.complete if entry is None else entry.buffer.exhausted
+            ended = self.complete if entry is None else entry.exhausted
             if not ended:
                 return []
             self._pass()
@@ -183,7 +182,7 @@ class InterleaveOrder:
         """The slots that have something at hand, from the one whose turn it is on."""
         for index in self._around():
             entry = self._slots[index]
-            if entry is not None and entry.buffer.exhausted:
+            if entry is not None and entry.exhausted:
                 self._leave(index)
         self._fill()
         failed = [index for index in self._around() if self._failed(index)]
@@ -206,32 +205,32 @@ class InterleaveOrder:
         self._fill()
 
     def _leave(self, index: int) -> None:
-        buffer, self._slots[index] = self._buffer(index), None
-        buffer.check()
+        entry, self._slots[index] = self._input(index), None
+        entry.check()
 
-    def _buffer(self, index: int) -> InputBuffer:
+    def _input(self, index: int) -> OpenInput:
         entry = self._slots[index]
         assert entry is not None
-        return entry.buffer
+        return entry
 
     def _available(self, index: int) -> int:
         entry = self._slots[index]
-        return entry.buffer.available if entry is not None else 0
+        return entry.available if entry is not None else 0
 
     def _take(self, ready: list[int], before: OrderMark) -> Chunk:
         """Elements of these slots, of which the first has something."""
         block, size = self._plan.block_length, len(self._slots)
-        buffer = self._buffer(ready[0])
+        first = self._input(ready[0])
         known = self.complete or len(self._live()) == size
         sole = size == 1 or (len(ready) == 1 and (known or not self._plan.deterministic))
-        if sole or self._block or buffer.available < block or block * buffer.typical_bytes >= STRETCH_BYTES:
-            count = buffer.first if sole else min(buffer.first, block - self._block)
+        if sole or self._block or first.available < block or block * first.typical_bytes >= STRETCH_BYTES:
+            count = first.first if sole else min(first.first, block - self._block)
             ready, order = ready[:1], [ready[0], *([] if sole else [(ready[0] + 1) % size])]
         else:
             count = self._rounds(ready, known)
             order = ready if known else [*ready, (ready[-1] + 1) % size]
         turns = TurnShares(tuple(ready), tuple(order), block, self._block)
-        taken = [self._buffer(slot).take(share) for slot, share in zip(ready, turns.shares(count), strict=True)]
+        taken = [self._input(slot).take(share) for slot, share in zip(ready, turns.shares(count), strict=True)]
         self._cycle, self._block = turns.next(count)
         positions = InterleavedPositions(before, turns, tuple(part.places for part in taken))
         windows = [part.windows for part in taken if part.windows]
@@ -242,29 +241,20 @@ class InterleaveOrder:
     def _rounds(self, ready: Sequence[int], known: bool) -> int:
         """How many elements to take of all slots in turn: whole rounds, or what there is of one."""
         block = self._plan.block_length
-        scarce = min(map(self._available, ready)) // block if known or not self._plan.deterministic else 0
-        most = max(1, CHUNK_BYTES // (sum(self._buffer(slot).typical_bytes for slot in ready) * block))
-        count = min(scarce, most) * len(ready) * block
-        return count or begun([self._available(slot) for slot in ready], block)
-
-
-def begun(available: Sequence[int], block: int) -> int:
-    """How many elements there are of a round that not all slots can complete."""
-    count = 0
-    for number in available:
-        count += min(number, block)
-        if number < block:
-            break
-    return count
+        inputs = [self._input(slot) for slot in ready]
+        whole = known or not self._plan.deterministic
+        scarce = min(each.available for each in inputs) // block if whole else 0
+        most = max(1, CHUNK_BYTES // (sum(each.typical_bytes for each in inputs) * block))
+        return min(scarce, most) * len(ready) * block or records_begun(inputs, block)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnShares:
-    """Who gives what in one pull.
+    """Which slots give what in one pull.
 
     Args:
         ready: The slots that give, in order; the first one may have begun its turn before, if it gives alone.
-        order: Whose turns follow each other: the ready ones, and the slot behind them where their round is not closed.
+        order: The slots whose turns follow each other: the ready ones, and the next one if their round is incomplete.
         block: Elements in a turn.
         given: How many of the first turn were given before.
     """
@@ -276,8 +266,7 @@ class TurnShares:
 
     def shares(self, count: int) -> list[int]:
         """How many of the first `count` elements each slot gives."""
-        rounds, rest = divmod(count, len(self.ready) * self.block)
-        return [rounds * self.block + min(max(rest - n * self.block, 0), self.block) for n in range(len(self.ready))]
+        return shares_of(count, len(self.ready), self.block)
 
     def giver(self, index: int) -> tuple[int, int]:
         """Which of the ready slots gives element `index`, and how many it gives before that."""
@@ -285,7 +274,7 @@ class TurnShares:
         return number, self.shares(index)[number]
 
     def next(self, count: int) -> tuple[int, int]:
-        """Whose turn it is behind `count` elements, and how many of it were given."""
+        """Whose turn it is after `count` elements, and how many of it were given."""
         turns, given = divmod(self.given + count, self.block)
         return self.order[turns % len(self.order)], given
 

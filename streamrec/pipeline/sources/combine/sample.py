@@ -27,7 +27,8 @@ from streamrec.pipeline.elements.merge import merged
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, RunContext, Source
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal, run_inputs
+from streamrec.pipeline.engine.queue import Signal
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, run_inputs
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES
 
 __all__ = ["Choose"]
@@ -59,6 +60,11 @@ class Choose(Source):
 
     def element_spec(self) -> Any:
         return common_spec(part.element_spec() for part in self.parts)
+
+    @property
+    def is_endless(self) -> bool:
+        several = all if self.stop_on_empty else any
+        return self.choices.is_endless and several(part.is_endless for part in self.parts)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Each chain runs in a task of its own, with an equal share of the budget; choices are small."""
@@ -158,7 +164,7 @@ class Sampler:
         return max(1, min(FEWEST + 2 * available, fitting, MOST))
 
     def _taken(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Joined) -> Chunk:
-        """What these choices take, each of which is the `rank`-th of its part: what is passed over comes behind."""
+        """What these choices take, each of which is the `rank`-th of its part: what is passed over comes after it."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
         windows = [window for part in taken for window in part.windows]

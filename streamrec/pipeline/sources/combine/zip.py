@@ -11,7 +11,10 @@ from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.nests import leaves, map_nest
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.engine.description import RunContext, Source
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, Signal, run_inputs
+from streamrec.pipeline.engine.queue import Signal
+from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from streamrec.pipeline.sources.combine.inputs import InputBuffer, run_inputs
 
 __all__ = ["Zip"]
 
@@ -33,6 +36,16 @@ class Zip(Source):
     def element_spec(self) -> Any:
         specs = map_nest(lambda chain: chain.element_spec(), self.nest)
         return None if None in leaves(specs) else specs
+
+    def cardinality(self, rank: Rank | None) -> int:
+        counts = [chain.cardinality(rank) for chain in leaves(self.nest)]
+        if UNKNOWN_CARDINALITY in counts:
+            return UNKNOWN_CARDINALITY
+        return min((count for count in counts if count >= 0), default=INFINITE_CARDINALITY)
+
+    @property
+    def is_endless(self) -> bool:
+        return all(chain.is_endless for chain in leaves(self.nest))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """Each chain runs in a task of its own, with an equal share of the budget."""
@@ -57,7 +70,7 @@ def paired(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
 
 
 def failed_row(buffers: Sequence[InputBuffer]) -> Chunk:
-    """The next element of each part, of which one failed at least: all parts go on behind it, as in tf.data."""
+    """The next element of each part, of which one failed at least: all parts go on after it, as in tf.data."""
     errors = []
     for buffer in buffers:
         if buffer.failed:

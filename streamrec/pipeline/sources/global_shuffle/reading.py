@@ -1,43 +1,29 @@
 """Reading in a global order: far ahead, by ranges, within a budget.
 
 `BlockReading` fetches the parts of blocks in the order in which its groups need them, holds those of the windows, and
-gathers the records of each run of positions from them: long ones stay where they lie. `ExactReading` fetches runs of
-positions, as many ahead as there is room for; what lies near each other in a shard is one request.
+gathers the records of each run of positions from them: long ones are not copied. `ExactReading` fetches runs of
+positions, as many ahead as there is room for; what is near each other in a shard is one request.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-import anyio
 import numpy as np
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.pipeline.sources.global_shuffle.blocks import Numbers
-from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder
-from streamrec.pipeline.sources.global_shuffle.window import Round, Window
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, GroupOrder, Numbers, Round
+from streamrec.shards import RecordFetcher
 from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
 
 __all__ = ["BlockReading", "ExactReading", "FetchAhead"]
 
 K = TypeVar("K")
-
-
-@dataclass(slots=True, eq=False)
-class Request(Generic[K]):
-    """One request, and what came of it."""
-
-    key: K
-    nbytes: int
-    done: anyio.Event = field(default_factory=anyio.Event)
-    frames: Frames | None = None
-    error: Exception | None = None
 
 
 class FetchAhead(Generic[K]):
@@ -65,8 +51,8 @@ class FetchAhead(Generic[K]):
         self._limit = limit
         self._parallel = parallel
         self._next: tuple[K, int] | None = None
-        self._line: deque[Request[K]] = deque()
-        self._flying = 0
+        self._requests: deque[tuple[K, asyncio.Future[Frames]]] = deque()
+        self._running = 0
         self._held = 0
 
     async def get(self) -> tuple[K, Frames] | None:
@@ -76,58 +62,49 @@ class FetchAhead(Generic[K]):
             Exception: What its request raised.
         """
         self._start()
-        if not self._line:
+        if not self._requests:
             return None
-        request = self._line.popleft()
-        await request.done.wait()
+        key, request = self._requests.popleft()
+        if not request.done():
+            await asyncio.wait([request])
         self._start()
-        if request.frames is None:
-            assert request.error is not None
-            raise request.error
-        return request.key, request.frames
+        return key, request.result()
 
     def release(self, frames: Frames) -> None:
         """The taker does not hold these any more."""
-        self._held -= weight_of(frames)
+        self._held -= frames.pinned
         self._start()
 
     def _start(self) -> None:
         """Begins as many requests as there is room for."""
-        while self._flying < self._parallel:
+        while self._running < self._parallel:
             self._next = self._next or next(self._wanted, None)
-            if self._next is None or (self._line and self._held + self._next[1] > self._limit):
+            if self._next is None or (self._requests and self._held + self._next[1] > self._limit):
                 return
-            request = Request(*self._next)
-            self._next = None
-            self._held += request.nbytes
-            self._flying += 1
-            self._line.append(request)
-            self._tasks.start_soon(self._run, request)
+            (key, nbytes), self._next = self._next, None
+            self._held += nbytes
+            self._running += 1
+            request = asyncio.get_running_loop().create_future()
+            self._requests.append((key, request))
+            self._tasks.start_soon(self._run, key, nbytes, request)
 
-    async def _run(self, request: Request[K]) -> None:
+    async def _run(self, key: K, nbytes: int, request: asyncio.Future[Frames]) -> None:
         try:
-            request.frames = await self._fetch(request.key)
-            self._held += weight_of(request.frames) - request.nbytes
+            frames = await self._fetch(key)
+            self._held += frames.pinned - nbytes
+            request.set_result(frames)
         except Exception as error:
-            request.error = error
-        self._flying -= 1
-        request.done.set()
+            request.set_exception(error)
+            request.exception()  # looked at, so that nothing is logged where it is not waited for
+        self._running -= 1
         self._start()
 
 
-def weight_of(frames: Frames) -> int:
-    """Bytes that records keep alive."""
-    return frames.pinned
+PARALLEL_BLOCKS: Final = 32
+"""Requests for blocks that are under way at most: at 60 MB/s each, 4 MiB take two first-byte latencies."""
 
-
-PARALLEL_BLOCKS = 32
-"""Requests for blocks that are under way at the most: at 60 MB/s each, 4 MiB take two first-byte latencies."""
-
-PARALLEL_RUNS = 3
+PARALLEL_RUNS: Final = 3
 """Runs of positions likewise; each is many requests."""
-
-Part = tuple[int, int]
-"""A group, and the number of a part of it."""
 
 
 class ExactReading:
@@ -135,7 +112,7 @@ class ExactReading:
 
     Args:
         order: Which record comes when.
-        records: Where they come from.
+        fetcher: Reads them.
         runs: The positions that are taken, call by call.
         tasks: Where requests run.
         mean_bytes: Of a record.
@@ -145,14 +122,14 @@ class ExactReading:
     def __init__(
         self,
         order: ExactOrder,
-        records: IndexedRecords,
+        fetcher: RecordFetcher,
         runs: Iterator[Numbers],
         tasks: TaskGroup,
         mean_bytes: float,
         limit: int,
     ) -> None:
         self._order = order
-        self._records = records
+        self._fetcher = fetcher
         wanted = ((positions.tobytes(), int(len(positions) * mean_bytes) + 1) for positions in runs)
         self._ahead: FetchAhead[bytes] = FetchAhead(tasks, self._fetch, wanted, limit, PARALLEL_RUNS)
 
@@ -165,7 +142,7 @@ class ExactReading:
         return found[1]
 
     async def _fetch(self, positions: bytes) -> Frames:
-        return await self._records.some(self._order.records(np.frombuffer(positions, np.int64)))
+        return await self._fetcher.fetch(self._order.records(np.frombuffer(positions, np.int64)))
 
 
 class SlotGroup:
@@ -177,10 +154,10 @@ class SlotGroup:
         begun: The round in which it begins.
         held_until: The parts before this one are there, or over.
         round: The round that is read.
-        rows: Of each of the round's records where it lies, as `kernels.pick` takes it; buffers are the round's parts.
+        rows: Where each of the round's records is, as `kernels.pick` takes it; buffers are the round's parts.
     """
 
-    def __init__(self, window: Window, first: int) -> None:
+    def __init__(self, window: GroupOrder, first: int) -> None:
         self.window = window
         self.held: dict[int, Frames] = {}
         self.begun = self.held_until = window.round_of(first)
@@ -188,7 +165,7 @@ class SlotGroup:
         self.rows = NO_ROWS
 
     def advance(self) -> list[Frames]:
-        """Goes on to the next round; gives the parts that no round needs any more. Its rows are to be found yet."""
+        """Goes on to the next round, whose rows are not found yet; returns the parts that no round needs any more."""
         self.round = self.window.round(self.begun if self.round is None else self.round.number + 1)
         self.rows = NO_ROWS
         gone = [part for part in self.held if self.window.last_round(part) < self.round.number]
@@ -223,7 +200,7 @@ class BlockReading:
 
     Args:
         order: Which record comes when.
-        records: Where they come from.
+        fetcher: Reads them.
         groups: Of each group that is read, the number of its first record that is.
         tasks: Where requests run.
         mean_bytes: Of a record.
@@ -234,7 +211,7 @@ class BlockReading:
     def __init__(
         self,
         order: BlockOrder,
-        records: IndexedRecords,
+        fetcher: RecordFetcher,
         groups: dict[int, int],
         tasks: TaskGroup,
         mean_bytes: float,
@@ -242,12 +219,14 @@ class BlockReading:
         threads: Threads,
     ) -> None:
         self._order = order
-        self._records = records
+        self._fetcher = fetcher
         self._mean_bytes = mean_bytes
         self._threads = threads
         windows = {number: order.group(number) for number in groups}
         self._groups = {number: SlotGroup(windows[number], first) for number, first in groups.items()}
-        self._ahead: FetchAhead[Part] = FetchAhead(tasks, self._fetch, self._wanted(), limit, PARALLEL_BLOCKS)
+        self._ahead: FetchAhead[tuple[int, int]] = FetchAhead(
+            tasks, self._fetch, self._wanted(), limit, PARALLEL_BLOCKS
+        )
 
     async def take(self, positions: Numbers) -> Frames:
         """The records at these positions."""
@@ -267,7 +246,7 @@ class BlockReading:
     async def _place(
         self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
     ) -> None:
-        """Says where the records of one group lie: rows of those at `at`, and buffers that they lie in."""
+        """Finds the records of one group: fills in the rows at `at`, and adds the buffers that they are in."""
         done = 0
         while done < len(indices):
             current = await self._round_of(group, int(indices[done]))
@@ -298,8 +277,8 @@ class BlockReading:
             other.held[part] = frames
             other.held_until = part + 1
 
-    def _wanted(self) -> Iterator[tuple[Part, int]]:
-        """The parts of all groups, in the order in which positions need them, and about how large they are."""
+    def _wanted(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """Groups and their parts, in the order in which positions need them, and about how large these are."""
         waiting = []
         for number, group in self._groups.items():
             needs = group.needs()
@@ -316,8 +295,8 @@ class BlockReading:
             else:
                 heapreplace(waiting, (self._order.position(number, following[1]), number, following[0], needs))
 
-    async def _fetch(self, key: Part) -> Frames:
+    async def _fetch(self, key: tuple[int, int]) -> Frames:
         number, part = key
         parts = self._groups[number].window.parts
         first = int(parts.starts[part])
-        return await self._records.run(first, first + int(parts.counts[part]))
+        return await self._fetcher.fetch_run(first, first + int(parts.counts[part]))

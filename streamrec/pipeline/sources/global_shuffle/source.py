@@ -1,7 +1,7 @@
 """GlobalShuffle: all records of a data set in an order of seed, epoch and index, for any number of ranks and workers.
 
 Rules:
-- Who reads is looked up where and when the pipeline runs, as `distribute` does.
+- Which rank and worker read is looked up where and when the pipeline runs, as `distribute` does.
 - A state is the position at which the next global batch begins, and the digest of the index: the same on all ranks. Any
   number of ranks can go on there. Only where a rank has several loader workers, each has a state of its own, which says
   where all of them began; the least of their positions is that of the job.
@@ -11,55 +11,55 @@ Rules:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import gcd
-from typing import Any, ClassVar
+from typing import Any, Final
 
 import numpy as np
 
 from streamrec.display import display_name
-from streamrec.errors import PositionMismatchError
+from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordPlace
-from streamrec.pipeline.engine.description import RunContext, Source, derived
+from streamrec.pipeline.engine.description import RunContext, derived
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
 from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
-from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.sources.global_shuffle.blocks import BLOCK_BYTES, WINDOW_BYTES, Numbers, Quality, blocks_of
-from streamrec.pipeline.sources.global_shuffle.opening import IndexedRecords, index_of, opened
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
+from streamrec.pipeline.engine.session import OpenSource, Session
+from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
+from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, cut_blocks, groups_for
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
+from streamrec.pipeline.sources.shards.distribute import AssignedSource
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.shards import Even, check_even
+from streamrec.shards import Even, Index, IndexReader, RecordFetcher, check_even, location_of, open_index
 
 __all__ = ["GlobalShuffle"]
 
-EXACT_BYTES = 64 << 10
-"""Where records are so large on average, and nobody said how they are shuffled, it is exactly."""
+EXACT_BYTES: Final = 64 << 10
+"""Records that are so large on average are shuffled exactly by default."""
 
-BLOCKS_CHUNK_BYTES = 16 << 20
+BLOCKS_CHUNK_BYTES: Final = 16 << 20
 """About how much is gathered of blocks at a time: each time costs something for each group."""
 
-EXACT_CHUNK_BYTES = 8 << 20
+EXACT_CHUNK_BYTES: Final = 8 << 20
 """The same of an exact order: of more of a small data set, the gaps that are read are too many."""
 
-AHEAD_BLOCKS = 24
-"""So many blocks are fetched ahead at the most: what fills the wire."""
+AHEAD_BLOCKS: Final = 24
+"""At most this many blocks are fetched ahead: what fills the wire."""
 
-CHUNK_SHARE = 8
-"""No more than this part of the budget."""
+WHOLE_BYTES: Final = 32 << 20
+"""Packed lengths that are no more than this are read at once, when a run begins: about 16 million records."""
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalShuffle(Source):
+class GlobalShuffle(AssignedSource):
     """All records that an index knows, in random order, or a rank's share of each global batch of them.
 
     Args:
-        shards: Where they lie.
+        shards: The shards.
         seed: Which order.
         index: The URL of the index.
         batch: The global batch size; None for single records.
@@ -78,7 +78,18 @@ class GlobalShuffle(Source):
     slot_groups: int | None = None
     rank: Rank | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
-    is_assigned: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_even(self.even)
+        if self.quality not in (None, "exact", "blocks"):
+            raise ValueError(f"quality={self.quality!r} must be 'exact', 'blocks' or None")
+        if self.slot_groups is not None and (self.batch or self.slot_groups) % self.slot_groups:
+            raise ValueError(f"slot_groups={self.slot_groups} must divide global_batch_size={self.batch}")
+        if self.shards.options.compression_type:
+            raise ValueError(
+                f"compression_type={self.shards.options.compression_type!r}: records of compressed shards cannot be "
+                "read by number; write them without compression: streamrec reshard"
+            )
 
     def lines(self) -> Iterator[str]:
         yield from self.shards.lines()
@@ -93,37 +104,57 @@ class GlobalShuffle(Source):
         return derived(self.seed) >> (64 - SEED_BITS)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        source = await within.session.open(self, self.shards.stores, 0, self.shards.filenames, self.memo)
-        records = await opened(source, self.index, self.shards.options, self.memo)
-        rank = self.rank or within.rank or rank_here()
-        steps = resumed(self._steps(len(records), rank), state, records.digest)
+        opened = await self.shards.listed(within.session)
+        index = await self._index(opened)
+        reader = IndexReader(await opened.storages.at(self.index), index)
+        if int(index.block_places[-1]) <= WHOLE_BYTES:
+            await reader.lengths(0, len(index))
+        fetcher = RecordFetcher(opened.storages, reader, verify=self.shards.options.verify)
+        steps = resumed(self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest)
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
-        step_bytes = max(1, int(steps.share * records.mean_bytes))
-        plan = Plan(steps, first, max(1, self._chunk_bytes(records, within) // step_bytes))
-        self._warn_empty(steps, records)
-        place_of = partial(self._place, records, within.epoch)
+        most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
+        chunk_bytes = max(1, min(most, within.budget // 8))
+        many = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
+        self._warn_empty(steps, len(index))
+        order = self._order(index, within.epoch)
+        place_of = partial(place_in, index, order)
+        budget = within.budget - 2 * chunk_bytes
         async with background() as tasks:
-            reading = self._reading(plan, records, tasks, within)
-            for step, positions in plan.runs():
-                whole = step < steps.whole
-                if whole or steps.even is None:
-                    frames = await reading.take(positions.ravel())
+            reading: BlockReading | ExactReading
+            if isinstance(order, ExactOrder):
+                runs = (each.ravel() for step, each in steps.runs(first, many) if not steps.fills_up(step))
+                reading = ExactReading(order, fetcher, runs, tasks, mean_bytes(index), budget)
+            else:
+                groups = steps.groups(order, first)
+                limit = self._limit(index, len(groups) * order.window * self.block_bytes, len(groups), budget)
+                reading = BlockReading(order, fetcher, groups, tasks, mean_bytes(index), limit, within.session.threads)
+            for step, positions in steps.runs(first, many):
+                if steps.fills_up(step):
+                    frames = await fetcher.fetch(order.records(positions.ravel()))
                 else:
-                    frames = await records.some(self._order(records, within.epoch).records(positions.ravel()))
+                    frames = await reading.take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
-                yield Chunk.weighed(elements, StepPositions(steps, step, records.digest, place_of))
+                yield Chunk.weighed(elements, StepPositions(steps, step, index.digest, place_of))
 
-    async def count(self, session: Session, rank: Rank | None) -> int:
-        """How many elements this reader gives: records, or its parts of global batches.
-
-        Args:
-            session: Opens the stores.
-            rank: Which rank reads; None to look.
-        """
-        source = await self.shards.listed(session)
-        index = await index_of(source, self.index, self.memo)
+    async def count(self, opened: Session, rank: Rank | None) -> int:
+        index = await self._index(await self.shards.listed(opened))
         steps = self._steps(len(index), self.rank or rank or rank_here())
         return steps.elements if self.batch is None else steps.batches
+
+    async def _index(self, opened: OpenSource) -> Index:
+        """The index, which must be that of the shards that are listed; without the lengths of its records.
+
+        Raises:
+            ManifestError: It is damaged, or the index of other shards.
+            NotFoundError: There is no such index.
+            StorageError: The store failed, and retrying did not help.
+        """
+        index: Index | None = self.memo.get(Index)
+        if index is None:
+            index = await open_index(await opened.storages.at(self.index), self.index)
+            await check_listed(index, opened)
+            self.memo.keep(Index, index)
+        return index
 
     def _steps(self, total: int, rank: Rank) -> Steps:
         """The steps of this reader from the start.
@@ -140,7 +171,7 @@ class GlobalShuffle(Source):
         worker, workers = worker_here()
         return Steps(total, batch, self.even, rank.rank, rank.world_size, worker, workers)
 
-    def _warn_empty(self, steps: Steps, records: IndexedRecords) -> None:
+    def _warn_empty(self, steps: Steps, records: int) -> None:
         """Says which readers have no position; each works out what all have."""
         if steps.whole >= steps.workers:
             return
@@ -149,123 +180,72 @@ class GlobalShuffle(Source):
         reader = Reader(steps.rank * steps.workers + steps.worker, len(each))
         if steps.total and not any(loads):
             warn_once(
-                f"even={self.even!r} leaves nothing of {len(records):,} records for a global batch of {steps.batch:,}: "
+                f"even={self.even!r} leaves nothing of {records:,} records for a global batch of {steps.batch:,}: "
                 "pass even='pad', or a smaller global_batch_size"
             )
-        what, remedy = (
-            f"the {len(records):,} records of {display_name(self.index)}",
-            "Pass even='pad' to global_shuffle",
-        )
-        warn_uneven(reader, loads, what, remedy)
+        what = f"the {records:,} records of {display_name(self.index)}"
+        warn_uneven(reader, loads, what, "Pass even='pad' to global_shuffle")
 
-    def _is_exact(self, records: IndexedRecords) -> bool:
-        return records.mean_bytes >= EXACT_BYTES if self.quality is None else self.quality == "exact"
+    def _is_exact(self, index: Index) -> bool:
+        return mean_bytes(index) >= EXACT_BYTES if self.quality is None else self.quality == "exact"
 
-    def _order(self, records: IndexedRecords, epoch: int) -> BlockOrder | ExactOrder:
+    def _order(self, index: Index, epoch: int) -> BlockOrder | ExactOrder:
         """The order of an epoch."""
-        if self._is_exact(records):
-            return ExactOrder(len(records), self.seed, epoch)
-        groups = self.slot_groups or groups_for(self.batch or MANY)
+        if self._is_exact(index):
+            return ExactOrder(len(index), self.seed, epoch)
+        groups = self.slot_groups or groups_for(self.batch or 24)
         window = max(1, self.window_bytes // self.block_bytes // groups)
-        blocks = blocks_of(records.counts, records.sizes, self.block_bytes)
-        return BlockOrder(blocks, self.seed, epoch, self.batch or groups, groups, window)
+        sizes = np.array([shard.bytes for shard in index.shards], np.int64)
+        bounds = cut_blocks(np.diff(index.first_records), sizes, self.block_bytes)
+        return BlockOrder(bounds, self.seed, epoch, self.batch or groups, groups, window)
 
-    def _place(self, records: IndexedRecords, epoch: int, position: int) -> RecordPlace:
-        """Where the record lies that is at a position of an epoch's order."""
-        (number,) = self._order(records, epoch).records(np.array([position])).tolist()
-        firsts = records.index.first_records
-        shard = int(np.searchsorted(firsts, number, side="right")) - 1
-        return RecordPlace(records.index.shards[shard].path, number - int(firsts[shard]))
-
-    def _reading(
-        self, plan: Plan, records: IndexedRecords, tasks: Any, within: RunContext
-    ) -> BlockReading | ExactReading:
-        """What reads this reader's records.
+    def _limit(self, index: Index, needed: int, groups: int, budget: int) -> int:
+        """How many bytes of blocks may be held.
 
         Raises:
-            ValueError: The memory budget does not hold its windows.
+            ValueError: The budget does not hold the windows, which need this many.
         """
-        order, limit = self._order(records, within.epoch), within.budget - 2 * self._chunk_bytes(records, within)
-        if isinstance(order, ExactOrder):
-            runs = (positions.ravel() for step, positions in plan.natural())
-            return ExactReading(order, records, runs, tasks, records.mean_bytes, limit)
-        groups = plan.groups(order)
-        needed = len(groups) * order.window * self.block_bytes
-        if min(needed, records.nbytes) > limit:
+        if min(needed, index.nbytes) > budget:
             raise ValueError(
-                f"the windows of {len(groups)} groups that this rank reads need {needed:,} bytes, and {limit:,} of the "
+                f"the windows of {groups} groups that this rank reads need {needed:,} bytes, and {budget:,} of the "
                 "memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
                 "window_bytes, which changes the order"
             )
-        most = needed + AHEAD_BLOCKS * self.block_bytes
-        return BlockReading(order, records, groups, tasks, records.mean_bytes, min(limit, most), within.session.threads)
-
-    def checked(self) -> GlobalShuffle:
-        """The same.
-
-        Raises:
-            ValueError: An argument is none of those that are known, or groups do not divide the global batch size.
-        """
-        check_even(self.even)
-        if self.quality not in (None, "exact", "blocks"):
-            raise ValueError(f"quality={self.quality!r} must be 'exact', 'blocks' or None")
-        if self.slot_groups is not None and (self.batch or self.slot_groups) % self.slot_groups:
-            raise ValueError(f"slot_groups={self.slot_groups} must divide global_batch_size={self.batch}")
-        if self.shards.options.compression_type:
-            raise ValueError(
-                f"compression_type={self.shards.options.compression_type!r}: records of compressed shards cannot be "
-                "read by number; write them without compression: streamrec reshard"
-            )
-        return self
-
-    def _chunk_bytes(self, records: IndexedRecords, within: RunContext) -> int:
-        most = EXACT_CHUNK_BYTES if self._is_exact(records) else BLOCKS_CHUNK_BYTES
-        return max(1, min(most, within.budget // CHUNK_SHARE))
+        return min(budget, needed + AHEAD_BLOCKS * self.block_bytes)
 
 
-MANY = 24
-"""Positions that are dealt to groups at a time where there is no global batch."""
+def mean_bytes(index: Index) -> float:
+    """The bytes of a record on average, with its frame."""
+    return index.nbytes / max(1, len(index))
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a reader takes, from one step on.
+def place_in(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordPlace:
+    """Where the record is that is at a position of an order."""
+    (number,) = order.records(np.array([position])).tolist()
+    shard = int(np.searchsorted(index.first_records, number, side="right")) - 1
+    return RecordPlace(index.shards[shard].path, number - int(index.first_records[shard]))
 
-    Args:
-        steps: Its steps.
-        first: The first of them that it takes.
-        many: How many it takes at a time.
-    """
 
-    steps: Steps
-    first: int
-    many: int
-
-    def runs(self) -> Iterator[tuple[int, Numbers]]:
-        """Of so many steps at a time the number of the first, and their positions: int64 [steps, slots]."""
-        steps, step = self.steps, self.first
-        while step < steps.count:
-            positions = steps.run(step, self.many) if step < steps.whole else steps.positions(step)[None, :]
-            if positions.size:
-                yield step, positions
-            step += len(positions) * steps.workers
-
-    def natural(self) -> Iterator[tuple[int, Numbers]]:
-        """The same without a step that is filled up."""
-        for step, positions in self.runs():
-            if step < self.steps.whole or self.steps.even is None:
-                yield step, positions
-
-    def groups(self, order: BlockOrder) -> dict[int, int]:
-        """The groups that it reads, and the number of the first record that it takes of each."""
-        steps = self.steps
-        if self.first >= steps.count:
-            return {}
-        many = order.unit // gcd(order.unit, steps.batch * steps.workers)
-        ahead = self.first + np.arange(many) * steps.workers
-        positions = (steps.position(0) + ahead[:, None] * steps.batch + steps.slots).ravel()
-        groups, indices = order.locate(positions[positions < steps.total])
-        return {int(group): int(indices[groups == group].min()) for group in np.unique(groups)}
+async def check_listed(index: Index, opened: OpenSource) -> None:
+    """Refuses an index of other shards than those that the data set names."""
+    listing = opened.listing
+    await listing.until(sys.maxsize)
+    if listing.error is not None:
+        raise listing.error
+    known = {location_of(shard.path): shard.path for shard in index.shards}
+    named = {location_of(path): path for path in listing.paths}
+    missing, more = sorted(named.keys() - known.keys()), sorted(known.keys() - named.keys())
+    if not missing and not more:
+        return
+    first = (
+        f"it does not know {named[missing[0]]}"
+        if missing
+        else f"it also knows {known[more[0]]}, which is not among them"
+    )
+    raise ManifestError(
+        f"{index.path}: this index is not that of these {len(named):,} shards: {first}: pass the names that it has, or "
+        f"write it anew: streamrec index SHARDS {index.path}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +256,7 @@ class StepPositions(Positions):
         steps: Whose they are.
         first: The first one's.
         digest: The index's.
-        place_of: Where the record lies that is at a position.
+        place_of: Finds the record that is at a position.
     """
 
     steps: Steps
@@ -300,7 +280,7 @@ class StepPositions(Positions):
 
 
 def resumed(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
-    """A reader's steps from where a state stands.
+    """A reader's steps from where a state was saved.
 
     Raises:
         PositionMismatchError: It was saved with another index, or by another loader worker.

@@ -9,13 +9,15 @@
 - `PrefetchDepth`: how many bytes a prefetch runs ahead. It grows where its queue was empty after it had been full:
   then the queue was too small to bridge a gap. An empty queue that never filled up would not be helped by a larger one.
 
-Source of the rule for `PrefetchDepth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for `CallCount`: the knee
-of Jain and Ramakrishnan, as in storage/connections.py.
+Source of the rule for `PrefetchDepth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for `CallCount`: see
+`KneeSearch`.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+from streamrec.storage.connections import KneeSearch
 
 __all__ = ["FIRST_DEPTH", "CallCount", "PrefetchDepth", "TaskSize"]
 
@@ -23,31 +25,20 @@ RUN_SECONDS: Final = 10e-3
 """How long a thread should be busy with what it is given: a hundred times what a hop costs, ten times on a machine
 that has other things to do."""
 
-MOST_GRAIN: Final = 4096
+MAX_SIZE: Final = 4096
 """Never more elements than this at a time."""
 
-GRAIN_STEP: Final = 8
-"""Runs grow by this factor at the most: the first calls of a function are often unlike the others."""
-
 WINDOW_SECONDS: Final = 0.1
-"""Over so long rates are measured, at the least."""
+"""Rates are measured over at least this time."""
 
 WINDOW_CALLS: Final = 2
-"""And over so many calls for each that runs at once."""
+"""And over this many calls for each that runs at once."""
 
 WAITED: Final = 0.05
 """More calls are tried where the consumer waited for more than this share of the time."""
 
-GROWTH: Final = 0.5
-"""Which share of its proportional gain a step must bring, to be kept."""
-
-REST: Final = 8
-"""For how many windows it rests after a step that was taken back; doubled each time."""
-
-LONGEST_REST: Final = 256
-
 CALM: Final = 8
-"""After so many windows without waiting there is one call less; doubled each time that this was one too few."""
+"""After this many windows without waiting there is one call less; doubled each time that this was one too few."""
 
 FIRST_DEPTH: Final = 8 << 20
 """Bytes that a prefetch begins with: a chunk that is taken, and one that comes."""
@@ -57,7 +48,7 @@ class TaskSize:
     """How many elements go to a thread at a time.
 
     Args:
-        most_bytes: What the results of a run should weigh at the most.
+        most_bytes: What the results of a run should weigh at most.
 
     Attributes:
         size: So many now.
@@ -73,10 +64,10 @@ class TaskSize:
     def ran(self, count: int, seconds: float, nbytes: int) -> None:
         """A run of `count` elements took so long, and its results weigh so much.
 
-        >>> grain = TaskSize(most_bytes=1 << 20)
+        >>> size = TaskSize(most_bytes=1 << 20)
         >>> for _ in range(9):
-        ...     grain.ran(grain.size, grain.size * 4e-6, grain.size * 100)
-        >>> grain.size
+        ...     size.ran(size.size, size.size * 4e-6, size.size * 100)
+        >>> size.size
         2500
         """
         first = not self.bytes_each
@@ -84,7 +75,7 @@ class TaskSize:
         self.bytes_each = blended(self.bytes_each, max(nbytes / count, 1.0), first)
         by_time = round(RUN_SECONDS / max(self._seconds_each, 1e-9))
         by_bytes = int(self._most_bytes / self.bytes_each)
-        self.size = max(1, min(by_time, by_bytes, self.size * GRAIN_STEP, MOST_GRAIN))
+        self.size = max(1, min(by_time, by_bytes, 8 * self.size, MAX_SIZE))
 
 
 def blended(old: float, new: float, first: bool) -> float:
@@ -92,7 +83,7 @@ def blended(old: float, new: float, first: bool) -> float:
     return new if first else 0.75 * old + 0.25 * new
 
 
-class CallCount:
+class CallCount(KneeSearch):
     """How many calls there should be at once.
 
     Args:
@@ -104,20 +95,16 @@ class CallCount:
         target: So many now.
 
     Examples:
-        >>> crew = CallCount(start=2, most=32)
+        >>> count = CallCount(start=2, most=32)
         >>> for _ in range(20):  # the consumer always waits, and six calls are as good as any more
-        ...     crew.measured(1.0, min(crew.target, 6) * 100, waited=0.9)
-        >>> crew.target
+        ...     count.measured(1.0, min(count.target, 6) * 100, waited=0.9)
+        >>> count.target
         8
     """
 
     def __init__(self, start: int, most: int, least: int = 1) -> None:
-        self.target = start
-        self._most = most
+        super().__init__(start, most)
         self._least = least
-        self._before: tuple[int, float] | None = None
-        self._rest = 0
-        self._next_rest = REST
         self._calm = 0
         self._patience = CALM
         self._shrunk = False
@@ -135,33 +122,17 @@ class CallCount:
             waited: Seconds of it that the consumer waited while as many calls as allowed were at work.
         """
         rate, short = calls / seconds, waited > WAITED * seconds
-        if self._before is not None and not self._gained(rate, short):
+        if not self.settle(rate, enough=not short):
             return
         self._calm = 0 if waited else self._calm + 1
-        if self._rest:
-            self._rest -= 1
-        elif short and self.target < self._most:
-            self._grow(rate)
+        if self.rests():
+            return
+        if short and self.target < self.most:
+            if self._shrunk:
+                self._patience, self._shrunk = min(2 * self._patience, 256), False
+            self.grow(rate, max(self.target // 2 if self.failed else self.target, 1))
         elif self._calm >= self._patience and self.target > self._least:
             self.target, self._calm, self._shrunk = self.target - 1, 0, True
-
-    def _gained(self, rate: float, short: bool) -> bool:
-        """Whether the step that was tried last has paid, or was all that the consumer wanted; else takes it back."""
-        assert self._before is not None
-        count, before = self._before
-        self._before = None
-        if not short or rate - before >= GROWTH * before * (self.target / count - 1):
-            return True
-        self.target = count
-        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
-        return False
-
-    def _grow(self, rate: float) -> None:
-        if self._shrunk:
-            self._patience, self._shrunk = min(2 * self._patience, LONGEST_REST), False
-        self._before = (self.target, rate)
-        failed_before = self._next_rest > REST
-        self.target = min(self.target + max(self.target // 2 if failed_before else self.target, 1), self._most)
 
 
 class PrefetchDepth:

@@ -5,9 +5,9 @@ end in any order. Their results are delivered in order, or as they come.
 
 Rules:
 - An error waits for the results before it: in order, for those of all elements before; else for those that were there.
-  Then it is delivered in a chunk of its own, and the elements behind it go on. So is that of an element that failed
+  Then it is delivered in a chunk of its own, and the elements after it go on. So is that of an element that failed
   before it came here: it has an ordinal as all others, and no call.
-- Positions: where to resume is the oldest element that was not delivered, and which of those behind it were. In order
+- Positions: where to resume is the oldest element that was not delivered, and which of those after it were. In order
   there are none of these. A state of one kind of delivery is good for the other.
 - What is held are the chunks of which elements are under way, and results that were not delivered.
 """
@@ -15,10 +15,10 @@ Rules:
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
@@ -36,7 +36,7 @@ __all__ = ["Delivered", "ElementRun", "InFlight"]
 
 
 class Delivered:
-    """Which elements were delivered: all before `low`, and those of some runs behind it.
+    """Which elements were delivered: all before `low`, and those of some runs `beyond` it.
 
     >>> delivered = Delivered()
     >>> for first, last in [(3, 5), (0, 2), (7, 8), (2, 3)]:
@@ -46,35 +46,32 @@ class Delivered:
     """
 
     def __init__(self, low: int = 0, beyond: Sequence[Sequence[int]] = ()) -> None:
-        self.low = low
-        self.beyond = [(first, last) for first, last in beyond]
+        self._runs = [(0, low), *((first, last) for first, last in beyond)]
+
+    @property
+    def low(self) -> int:
+        return self._runs[0][1]
+
+    @property
+    def beyond(self) -> list[tuple[int, int]]:
+        return self._runs[1:]
 
     def add(self, first: int, last: int) -> None:
         """Elements first to last (exclusive), which were not there, were delivered."""
-        if first > self.low:
-            insort(self.beyond, (first, last))
-            place = max(0, bisect_right(self.beyond, (first, last)) - 2)
-            self.beyond[place : place + 3] = joined_runs(self.beyond[place : place + 3])
-        else:
-            self.low = last
-        if self.beyond and self.beyond[0][0] == self.low:
-            self.low = self.beyond.pop(0)[1]
+        self._runs = join_runs(sorted([*self._runs, (first, last)]))
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
         """The runs of elements first to last (exclusive) that were not delivered."""
-        runs, at = [], max(first, self.low)
-        for begun, ended in self.beyond:
-            if at < min(begun, last):
-                runs.append((at, min(begun, last)))
-            at = max(at, ended)
-        return [*runs, (at, last)] if at < last else runs
+        pairs = pairwise([*self._runs, (last, last)])
+        gaps = ((max(first, ended), min(begun, last)) for (_, ended), (begun, _) in pairs)
+        return [gap for gap in gaps if gap[0] < gap[1]]
 
     def copy(self) -> Delivered:
         return Delivered(self.low, self.beyond)
 
 
-def joined_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same runs, with those joined that touch."""
+def join_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same runs, of which those that touch are joined."""
     found: list[tuple[int, int]] = []
     for first, last in runs:
         if found and found[-1][1] == first:
@@ -98,25 +95,17 @@ class HeldChunk:
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkMark:
-    """Where a chunk's elements lie: its positions, without its data."""
-
-    ordinal: int
-    positions: Positions
-
-
 @dataclass(eq=False, slots=True)
 class ElementRun:
     """A run of elements of one chunk that go through the function one after the other.
 
     Attributes:
         first: The ordinal of the next element that has no result.
-        last: The ordinal behind the last element.
+        last: The ordinal after the last element.
         results: Those that were not delivered.
         nbytes: What they weigh.
         error: What the call for element `first` ended with.
-        queued: Whether it stands in the line of those that are asked for results.
+        queued: Whether it is in the line of those that are asked for results.
     """
 
     held: HeldChunk
@@ -148,8 +137,8 @@ class InFlight:
 
     Attributes:
         pending: Elements that were fed and not started.
-        at_work: Hauls that were started and have not ended.
-        undelivered: Hauls that were started and of which not all was delivered.
+        at_work: Runs that were started and have not ended.
+        undelivered: Runs that were started and of which not all was delivered.
         input_bytes: What the chunks hold of which elements are under way.
         result_bytes: What the results hold that were not delivered.
         ended: Whether no more elements come.
@@ -165,7 +154,7 @@ class InFlight:
         self._ordered = ordered
         self._delivered = Delivered(0, done)
         self._next = 0
-        self._fed: deque[ChunkMark] = deque([ChunkMark(0, FixedPosition(start))])
+        self._fed: deque[tuple[int, Positions]] = deque([(0, FixedPosition(start))])
         self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
         self._line: deque[ElementRun] = deque()
         self._again: deque[ElementRun] = deque()
@@ -189,7 +178,7 @@ class InFlight:
         first, self._next = self._next, self._next + len(chunk.elements)
         runs = self._delivered.missing(first, self._next)
         count = sum(last - begun for begun, last in runs)
-        self._fed.append(ChunkMark(first, chunk.positions))
+        self._fed.append((first, chunk.positions))
         if count:
             held = HeldChunk(chunk, first, count)
             self._waiting.extend((held, *run) for run in runs)
@@ -198,20 +187,20 @@ class InFlight:
 
     def _feed_failure(self, chunk: Chunk) -> None:
         first, self._next = self._next, self._next + 1
-        self._fed.append(ChunkMark(self._next, chunk.positions))
+        self._fed.append((self._next, chunk.positions))
         if self._delivered.missing(first, self._next):
             self.undelivered += 1
             self._waiting.append((HeldChunk(chunk, first, 0), first, self._next))
             self._queue_failures()
 
     def _queue_failures(self) -> None:
-        """Elements that failed before they came, up to the next that can be started, stand in the line."""
+        """Puts elements that failed before they came, up to the next that can be started, into the line."""
         while self._waiting and (error := self._waiting[0][0].chunk.error) is not None:
             held, first, last = self._waiting.popleft()
             self._queue(ElementRun(held, first, last, error=error))
 
     def end(self, error: Exception | None) -> None:
-        """No more elements come, because of an error or not; it is raised behind all results."""
+        """No more elements come, because of an error or not; it is raised after all results."""
         self.ended, self._error = True, error
 
     def start(self, most: int) -> ElementRun:
@@ -241,7 +230,7 @@ class InFlight:
             element_run: Which.
             results: Of its first elements that had none.
             nbytes: What these results weigh.
-            error: Of the element behind them.
+            error: Of the element after them.
         """
         nbytes += element_run.held.chunk.positions.weight(len(results))
         element_run.results.extend(results)
@@ -262,7 +251,7 @@ class InFlight:
             self._split(element_run)
 
     def _split(self, failed: ElementRun) -> None:
-        """Elements behind one that failed are a run of their own, which comes next."""
+        """Makes a run of the elements after one that failed, which comes next."""
         rest = ElementRun(failed.held, failed.first + 1, failed.last)
         failed.last = failed.first + 1
         self.pending += rest.last - rest.first
@@ -314,8 +303,9 @@ class InFlight:
         self._line.append(element_run)
 
     def _chunk(self, results: list[Any], parts: list[tuple[int, int]], nbytes: int) -> Chunk:
+        parts = join_runs(parts)
         self.result_bytes -= nbytes
-        while len(self._fed) > 1 and self._fed[1].ordinal <= self._delivered.low:
+        while len(self._fed) > 1 and self._fed[1][0] <= self._delivered.low:
             self._fed.popleft()
         places = ResultPositions(tuple(self._fed), self._delivered.copy(), tuple(parts))
         positions: Positions = places if results else shifted(places, 1)
@@ -329,17 +319,18 @@ class ResultPositions(Positions):
     """Positions of results: what had been delivered before them, and which elements' they are.
 
     Args:
-        fed: Where elements lie, from the oldest that had not been delivered on.
+        fed: The ordinals of the first elements of chunks, and the chunks' positions, from the oldest that had not been
+            delivered on.
         delivered: What had been.
         parts: The ordinals of these results, in runs, in the order of delivery.
     """
 
-    fed: tuple[ChunkMark, ...]
+    fed: tuple[tuple[int, Positions], ...]
     delivered: Delivered
     parts: tuple[tuple[int, int], ...]
 
     def weight(self, count: int) -> int:
-        return self.fed[-1].positions.weight(count)
+        return self.fed[-1][1].weight(count)
 
     def at(self, index: int) -> Position:
         delivered = self.delivered.copy()
@@ -348,27 +339,31 @@ class ResultPositions(Positions):
                 delivered.add(first, min(last, first + index))
             index -= last - first
         low = delivered.low
-        fed = next(fed for fed in reversed(self.fed) if fed.ordinal <= low)
+        begun, positions = self._chunk_of(low)
         done = [[first - low, last - low] for first, last in delivered.beyond]
-        return {"source": {"inner": dict(fed.positions.at(low - fed.ordinal)), "done": done}}
+        return {"source": {"inner": dict(positions.at(low - begun)), "done": done}}
 
     def made_of(self, index: int, row: int) -> Sequence[Precursor]:
         for first, last in self.parts:
             if index < last - first:
-                fed = next(fed for fed in reversed(self.fed) if fed.ordinal <= first + index)
-                return (Precursor(fed.positions, first + index - fed.ordinal, row),)
+                begun, positions = self._chunk_of(first + index)
+                return (Precursor(positions, first + index - begun, row),)
             index -= last - first
         return ()
+
+    def _chunk_of(self, ordinal: int) -> tuple[int, Positions]:
+        """The first ordinal of the chunk of an element, and its positions."""
+        return next(fed for fed in reversed(self.fed) if fed[0] <= ordinal)
 
     def locations(self) -> RecordLocations | None:
         """The places of the records that these results were made of, where they are known."""
         found = []
-        ends = [fed.ordinal for fed in self.fed[1:]] + [sys.maxsize]
+        ends = [begun for begun, _ in self.fed[1:]] + [sys.maxsize]
         for first, last in self.parts:
-            for fed, end in zip(self.fed, ends, strict=True):
-                if first < end and fed.ordinal < last:
-                    known = fed.positions.locations()
+            for (begun, positions), end in zip(self.fed, ends, strict=True):
+                if first < end and begun < last:
+                    known = positions.locations()
                     if known is None:
                         return None
-                    found.append(known.picked(slice(max(first - fed.ordinal, 0), min(last, end) - fed.ordinal)))
+                    found.append(known.picked(slice(max(first - begun, 0), min(last, end) - begun)))
         return RecordLocations.joined(found)

@@ -4,11 +4,11 @@
 function, a plain one in threads, an async one in tasks of the loop.
 
 Rules:
-- In order, whatever precedes a failing element arrives, then its error, with its traceback, then what is behind it.
+- In order, whatever precedes a failing element arrives, then its error, with its traceback, then what follows.
   Otherwise what had ended by then arrives before it.
 - Results come as they finish only where the input has a fixed order: what was delivered is told by numbers of the
   input, and these must mean the same when the run is resumed. An input without one keeps the order that it has.
-- When the run is left by any way, no call begins any more; those under way are cancelled where they can be, and all are
+- When the run is left by any way, no further call begins; those under way are cancelled where they can be, and all are
   waited for.
 - Input under way has half of the share of the budget, and results that wait the other half, as far as they are as large
   as those before them; one chunk and one run of elements are always under way, or nothing would move.
@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,11 +39,10 @@ from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext, Source, SourceCounter, described, in_order
+from streamrec.pipeline.engine.description import ChainSource, RunContext, described, in_order
 from streamrec.pipeline.engine.options import AUTOTUNE, check_calls
-from streamrec.pipeline.engine.queue import background
+from streamrec.pipeline.engine.queue import Signal, background
 from streamrec.pipeline.engine.stage import Halt, Stage
-from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
 from streamrec.pipeline.stages.calling import called, extended, is_async, results_of
@@ -54,25 +53,20 @@ UNDER_WAY: Final = Share(4)
 """What elements under way, and results that wait, may hold."""
 
 OUTSTANDING: Final = 4
-"""For each call that runs, so many runs of elements may have been started whose results were not delivered: while one
+"""For each call that runs, this many runs of elements may have been started whose results were not delivered: while one
 takes long, others go on."""
 
 LEAST_RUN: Final = 8
 """Where little input is left, all calls get some of it, but none less than this part of a run that pays."""
 
-FIRST_AWAITED: Final = 8
-MOST_AWAITED: Final = 128
-"""AUTOTUNE of an async function: it waits for something else, so that the number of cores says nothing."""
-
 CUT_SECONDS: Final = 0.05
-"""A thread that takes longer for a run of elements gives what it has, behind the call it is in."""
+"""A thread that takes longer for a run of elements gives what it has after the call that it is in."""
 
 
 @dataclass(frozen=True, slots=True)
-class ParallelMap(Source):
+class ParallelMap(ChainSource):
     """Calls a function for each element of a chain, `calls` at once, or AUTOTUNE."""
 
-    inner: Chain
     function: Callable[..., Any]
     calls: int
     deterministic: bool | None = None
@@ -80,10 +74,9 @@ class ParallelMap(Source):
     def __post_init__(self) -> None:
         check_calls(self.calls)
 
-    def lines(self) -> Iterator[str]:
-        yield from self.inner.lines()
+    def line(self) -> str:
         order = ", deterministic=False)" if self.deterministic is False else ")"
-        yield described(self).removesuffix(")") + order  # how many calls there are changes no element
+        return described(self).removesuffix(")") + order  # how many calls there are changes no element
 
     def element_spec(self) -> Any:
         spec = self.inner.element_spec()
@@ -96,21 +89,22 @@ class ParallelMap(Source):
         in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
         in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done, position)
         async with background() as tasks:
-            caller = Caller(self.function, within.session.threads)
-            calling = Calling(caller, self.calls, in_flight, most_bytes, tasks, within.counter)
+            calling = ParallelCalls(self.function, self.calls, in_flight, most_bytes, tasks, within)
             tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position, goes_on=True))
             try:
                 while (chunk := await calling.next()) is not None:
                     yield chunk
             finally:
-                caller.stop()
+                calling.stop()
 
 
-def crew_for(calls: int, awaits: bool) -> CallCount:
+def call_count_for(calls: int, awaits: bool) -> CallCount:
     """How many calls at once: a number, or what helps."""
     if calls != AUTOTUNE:
         return CallCount(calls, calls, calls)
-    return CallCount(FIRST_AWAITED, MOST_AWAITED) if awaits else CallCount(min(2, cores()), cores())
+    if awaits:  # it waits for something else, so that the number of cores says nothing
+        return CallCount(8, 128)
+    return CallCount(min(2, cores()), cores())
 
 
 def cores() -> int:
@@ -118,57 +112,58 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Calling:
+class ParallelCalls:
     """The calls of one run.
 
     Args:
-        caller: Calls the function.
+        function: What is called; a tuple's parts are its arguments.
         calls: How many at once, or AUTOTUNE.
         in_flight: What is under way.
         most_bytes: What that may hold.
         tasks: Where the calls live.
-        counter: Says where in the data a call failed.
+        within: What it runs within: it has threads for plain functions, and says where in the data a call failed.
     """
 
     def __init__(
         self,
-        caller: Caller,
+        function: Callable[..., Any],
         calls: int,
         in_flight: InFlight,
         most_bytes: int,
         tasks: TaskGroup,
-        counter: SourceCounter,
+        within: RunContext,
     ) -> None:
-        self._counter = counter
-        self._caller = caller
+        self._function = function
         self._calls = calls
         self._in_flight = in_flight
         self._half = most_bytes // 2
         self._tasks = tasks
-        self._awaits = caller.awaits
-        self._call_count = crew_for(calls, self._awaits)
+        self._threads, self._counter = within.session.threads, within.counter
+        self._awaits = is_async(function)
+        self._stopped = False
+        self._halts: set[Halt] = set()
+        self._call_count = call_count_for(calls, self._awaits)
         self._task_size = TaskSize(self._half // max(calls, cores()))
-        self._changed = anyio.Event()
-        self._asleep = False
+        self._changed = Signal()
         self._since, self._ended, self._waited = perf_counter(), 0, 0.0
         self._waits_since: float | None = None
 
     async def take_in(self, chunks: AsyncGenerator[Chunk]) -> None:
-        """Takes the input as calls ask for it; its error goes behind the results of what came before."""
+        """Takes the input as calls ask for it; its error goes after the results of what came before."""
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     self._in_flight.feed(chunk)
                     self._start()
                     if chunk.error is not None:
-                        self._wake()
+                        self._changed.notify()
                     while self._full:
-                        await self._news()
+                        await self._changed.wait()
         except Exception as error:
             self._in_flight.end(error)
         else:
             self._in_flight.end(None)
-        self._wake()
+        self._changed.notify()
 
     async def next(self) -> Chunk | None:
         """The next results; None at the end.
@@ -181,12 +176,18 @@ class Calling:
                 return None
             if self._in_flight.at_work >= self._call_count.target:
                 self._waits_since = perf_counter()
-            await self._news()
+            await self._changed.wait()
             self._count_wait(perf_counter())
             self._waits_since = None
         self._start()
-        self._wake()
+        self._changed.notify()
         return chunk
+
+    def stop(self) -> None:
+        """No result is wanted any more: no further call is made."""
+        self._stopped = True
+        for halt in self._halts:
+            halt.ask()
 
     @property
     def _full(self) -> bool:
@@ -202,12 +203,12 @@ class Calling:
 
     def _start(self) -> None:
         """Starts as many runs as there may be."""
-        while (element_run := self._next_haul()) is not None:
+        while (element_run := self._next_run()) is not None:
             self._tasks.start_soon(self._work, element_run)
 
-    def _next_haul(self) -> ElementRun | None:
+    def _next_run(self) -> ElementRun | None:
         """The next run of elements, where one may start."""
-        if self._caller.stopped or not self._in_flight.pending:
+        if self._stopped or not self._in_flight.pending:
             return None
         if not (self._may_start or self._in_flight.interrupted):
             return None
@@ -228,7 +229,7 @@ class Calling:
         """Runs of elements, one after the other, while there are any; raises nothing but its own cancellation."""
         element_run: ElementRun | None = first
         while element_run is not None:
-            ran = await self._caller.run(element_run.elements)
+            ran = await self._run(element_run.elements)
             if ran.results:
                 self._task_size.ran(len(ran.results), ran.seconds, ran.nbytes)
             self._ended += len(ran.results)
@@ -238,14 +239,37 @@ class Calling:
                 self._counter.failed(ran.error, element_run.first, held.chunk, element_run.first - held.ordinal)
             self._tune()
             if element_run.ended:
-                element_run = self._next_haul()
+                element_run = self._next_run()
             self._start()
-            self._wake()
+            self._changed.notify()
+
+    async def _run(self, elements: Iterable[Any]) -> Ran:
+        """Calls the function for elements, one after the other: at least for one, or up to one at which it fails."""
+        try:
+            if self._awaits:
+                return await awaited(self._function, elements)
+            ran = await self._run_in_thread(elements)
+            if ran.results and isawaitable(ran.results[0]):
+                if not self._awaits:
+                    self._awaits, self._call_count = True, call_count_for(self._calls, awaits=True)
+                later = await awaited(lambda awaitable: awaitable, ran.results)
+                return later if later.error else later._replace(error=ran.error)
+        except Exception as error:
+            return Ran([], 0, 0.0, error)
+        return ran
+
+    async def _run_in_thread(self, elements: Iterable[Any]) -> Ran:
+        halt = Halt()
+        cut = asyncio.get_running_loop().call_later(CUT_SECONDS, halt.ask)
+        self._halts.add(halt)
+        try:
+            return await self._threads.run(partial(results_until, halt, self._function, elements))
+        finally:
+            self._halts.discard(halt)
+            cut.cancel()
 
     def _tune(self) -> None:
-        """Tells how many calls there should be, now and then, what they gave."""
-        if self._caller.awaits and not self._awaits:
-            self._awaits, self._call_count = True, crew_for(self._calls, awaits=True)
+        """Says how many calls there should be, now and then, from what they gave."""
         now = perf_counter()
         self._count_wait(now)
         if self._call_count.due(now - self._since, self._ended):
@@ -258,20 +282,9 @@ class Calling:
             self._waited += now - self._waits_since
             self._waits_since = now
 
-    async def _news(self) -> None:
-        """Waits until something came, went, or ended."""
-        self._asleep = True
-        await self._changed.wait()
-
-    def _wake(self) -> None:
-        if self._asleep:
-            self._asleep = False
-            changed, self._changed = self._changed, anyio.Event()
-            changed.set()
-
 
 class Ran(NamedTuple):
-    """What came of a run of elements: the results of the first of them, and the error of the one behind these."""
+    """What came of a run of elements: the results of the first of them, and the error of the one after these."""
 
     results: list[Any]
     nbytes: int
@@ -279,58 +292,8 @@ class Ran(NamedTuple):
     error: Exception | None
 
 
-class Caller:
-    """Calls a function.
-
-    Args:
-        function: What is called; a tuple's parts are its arguments.
-        threads: The run's, where it is called if it is a plain function.
-
-    Attributes:
-        awaits: Whether it is called on the loop.
-        stopped: Whether nobody wants results any more.
-    """
-
-    def __init__(self, function: Callable[..., Any], threads: Threads) -> None:
-        self.awaits = is_async(function)
-        self.stopped = False
-        self._function = function
-        self._threads = threads
-        self._halts: set[Halt] = set()
-
-    async def run(self, elements: Iterable[Any]) -> Ran:
-        """Calls it for elements, one after the other: at least for one, or up to one at which it fails."""
-        try:
-            if self.awaits:
-                return await awaited(self._function, elements)
-            ran = await self._in_thread(elements)
-            if ran.results and isawaitable(ran.results[0]):
-                self.awaits = True
-                later = await awaited(lambda awaitable: awaitable, ran.results)
-                return later if later.error else later._replace(error=ran.error)
-        except Exception as error:
-            return Ran([], 0, 0.0, error)
-        return ran
-
-    def stop(self) -> None:
-        """Nobody wants results any more: no further call is made."""
-        self.stopped = True
-        for halt in self._halts:
-            halt.ask()
-
-    async def _in_thread(self, elements: Iterable[Any]) -> Ran:
-        halt = Halt()
-        cut = asyncio.get_running_loop().call_later(CUT_SECONDS, halt.ask)
-        self._halts.add(halt)
-        try:
-            return await self._threads.run(partial(results_until, halt, self._function, elements))
-        finally:
-            self._halts.discard(halt)
-            cut.cancel()
-
-
 def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
-    """What a function makes of the first element, and of those behind it until it fails or is to halt."""
+    """What a function makes of the first element, and of those after it until it fails or is to halt."""
     results: list[Any] = []
     error: Exception | None = None
     began, end = perf_counter(), 0

@@ -1,1 +1,1 @@
-"""Shards: `source.py` moves blocks, `interleave.py` plans whose turn it is, `distribute.py` who reads what."""
+"""Shards: `source.py` moves blocks, `interleave.py` plans whose turn it is, `distribute.py` which reader reads what."""

@@ -1,11 +1,11 @@
 """Distribute: the shards of a data set divided among ranks and loader workers, each of which reads its own share.
 
 Rules:
-- Who reads is looked up where and when the pipeline runs: a Dataset that is pickled, or forked, finds its new home.
-- Each reader works its share out for itself, from what all see alike: the names, the sizes, the manifest. None of
-  them waits for another, at the beginning or at the end.
-- Positions hold who read and a digest of what: a share that changed, or that is another's, is refused.
-- With `even`, every reader gives the same number of records, whatever happens: who comes to the end of his own before
+- The reader is looked up where and when the pipeline runs: a Dataset may be pickled or forked before.
+- Each reader works its share out for itself, from what all see alike: the names, the sizes, the manifest. No reader
+  waits for another, at the beginning or at the end.
+- Positions hold the reader and a digest of its share: one that changed, or another reader's, is refused.
+- With `even`, every reader gives the same number of records, whatever happens: one that comes to its end before
   (because damaged records were left out, or with "cycle") begins them again.
 """
 
@@ -18,6 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
+from streamrec import bridge
 from streamrec.display import display_name, display_repr
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
@@ -26,8 +27,17 @@ from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import Chain, RunContext, Source, is_assigned
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.ranks import Rank, Reader, reader_here, warn_once, warn_uneven
-from streamrec.pipeline.engine.session import OpenSource, Session
+from streamrec.pipeline.engine.ranks import (
+    Rank,
+    Reader,
+    rank_here,
+    reader_here,
+    warn_once,
+    warn_uneven,
+    worker_here,
+)
+from streamrec.pipeline.engine.session import OpenSource, Session, session
+from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.positions import SharePositions
 from streamrec.pipeline.sources.shards.source import Shards, read
 from streamrec.shards import (
@@ -45,7 +55,7 @@ from streamrec.shards import (
 )
 from streamrec.storage import ObjectInfo
 
-__all__ = ["Distribute", "Portions", "readers_lines"]
+__all__ = ["AssignedSource", "Distribute", "Portions", "readers_lines"]
 
 REMEDY: Final = (
     "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' (or 'pad') and "
@@ -54,13 +64,43 @@ REMEDY: Final = (
 )
 
 
+class AssignedSource(Source):
+    """A source of which each reader, a rank or one of its loader workers, reads a part of its own.
+
+    Attributes:
+        rank: Which rank reads; None to look where the pipeline runs.
+        memo: What is kept from run to run.
+    """
+
+    __slots__ = ()
+    is_assigned: ClassVar[bool] = True
+    rank: Rank | None
+    memo: Memo
+
+    async def count(self, opened: Session, rank: Rank | None) -> int:
+        """How many elements this reader gives, as a manifest or an index says; or UNKNOWN_CARDINALITY."""
+        raise NotImplementedError
+
+    def cardinality(self, rank: Rank | None) -> int:
+        key = ("cardinality", self.rank or rank or rank_here(), worker_here())
+        count: int | None = self.memo.get(key)  # `list(dataset)` asks each time
+        if count is None:
+            count = bridge.run(self._count, rank)
+            self.memo.keep(key, count)
+        return count
+
+    async def _count(self, rank: Rank | None) -> int:
+        async with session() as opened:
+            return await self.count(opened, rank)
+
+
 @display_repr
 @dataclass(frozen=True, slots=True)
-class Distribute(Source):
+class Distribute(AssignedSource):
     """The records of shards that fall to one reader.
 
     Args:
-        shards: What is dealt.
+        shards: what is divided.
         rank: Which rank reads; None to look where the pipeline runs.
         even: Whether all readers give as many records; see `Dataset.distribute`.
         manifest: URL of the manifest that says how many records there are.
@@ -71,7 +111,6 @@ class Distribute(Source):
     even: Even | None = None
     manifest: str | None = None
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
-    is_assigned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_even(self.even)
@@ -92,7 +131,7 @@ class Distribute(Source):
 
     async def opened(self, within: RunContext) -> OpenSource:
         """The stores, and what is read of them: this reader's share."""
-        opened, _ = await self._dealt(within)
+        opened, _ = await self._assign(within)
         return opened
 
     async def check(self, position: Position, within: RunContext) -> None:
@@ -104,7 +143,7 @@ class Distribute(Source):
         state = position.get("source")
         while state is not None and "share" not in state:
             state = state["inner"].get("source")
-        _, share = await self._dealt(within)
+        _, share = await self._assign(within)
         share.check(state)
 
     def element_spec(self) -> Any:
@@ -112,14 +151,14 @@ class Distribute(Source):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records of this reader's share."""
-        opened, share = await self._dealt(within)
+        opened, share = await self._assign(within)
         given = share.check(state)
         again = given > share.planned
         while share.total is None or not again or given < share.total:
             before = given
             async with aclosing(read(self.shards, state, within, opened)) as chunks:
                 async for chunk in chunks:
-                    own = share.counted(chunk, given)
+                    own = share.cut(chunk, given)
                     given += len(own.elements)
                     if len(own.elements):
                         yield own
@@ -129,7 +168,7 @@ class Distribute(Source):
                 if not given and share.portions and share.reader.readers > 1:
                     warn_once(
                         f"reader {share.reader.number} of {share.reader.readers} (ranks times loader workers) got no "
-                        f"record: none begins in its part of {described(share.paths)}. {REMEDY}"
+                        f"record: none begins in its part of {describe(share.paths)}. {REMEDY}"
                     )
                 return
             if given == share.total:  # all portions were read to their ends, so their errors were raised
@@ -138,25 +177,19 @@ class Distribute(Source):
                 raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
             state, within, again = None, replace(within, skip=0), True
 
-    async def count(self, session: Session, rank: Rank | None) -> int | None:
-        """How many records this reader gives, as the manifest says; None where it does not say it.
-
-        Args:
-            session: Opens the stores.
-            rank: Which rank reads; None to look.
-        """
+    async def count(self, opened: Session, rank: Rank | None) -> int:
         reader = reader_here(self.rank or rank)
         if self.manifest is None:
-            return None
+            return UNKNOWN_CARDINALITY
         if self.even is None and (reader.readers > 1 or self.options.on_error != "raise"):
-            return None
-        total = sum(shard.records for shard in await told(self.manifest, await self.shards.listed(session)))
+            return UNKNOWN_CARDINALITY
+        total = sum(shard.records for shard in await find_records(self.manifest, await self.shards.listed(opened)))
         return total if self.even is None else even_count(total, reader.readers, self.even)
 
-    async def _dealt(self, within: RunContext) -> tuple[OpenSource, Share]:
+    async def _assign(self, within: RunContext) -> tuple[OpenSource, AssignedShards]:
         whole = await self.shards.opened(within)
         reader = reader_here(self.rank or within.rank)
-        share: Share | None = self.memo.get(reader)
+        share: AssignedShards | None = self.memo.get(reader)
         if share is None:
             share = await share_of(self, reader, whole)
             self.memo.keep(reader, share)
@@ -164,7 +197,7 @@ class Distribute(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class AssignedShards:
     """What one reader reads: a listing that is complete.
 
     Args:
@@ -209,11 +242,6 @@ class Share:
         return self.portions[number]
 
     @property
-    def part(self) -> tuple[int, int]:
-        """Which reader's it is, and how many there are."""
-        return self.reader.number, self.reader.readers
-
-    @property
     def whose(self) -> list[Any]:
         """What positions hold of it, as JSON."""
         listed = [(part.expected.size, part.expected.version) for part in self.portions if part.expected is not None]
@@ -238,12 +266,12 @@ class Share:
             )
         if state["share"] != self.whose:
             raise PositionMismatchError(
-                "this state was saved when the shards had other names, sizes or numbers of records, and were dealt "
+                "this state was saved when the shards had other names, sizes or numbers of records, and were divided "
                 "otherwise: resume with the same shards, or start anew without the state"
             )
         return int(state["given"])
 
-    def counted(self, chunk: Chunk, given: int) -> Chunk:
+    def cut(self, chunk: Chunk, given: int) -> Chunk:
         """A chunk, cut where the share ends, whose positions know how many records came before."""
         positions = SharePositions(chunk.positions, self, given)
         count = len(chunk.elements)
@@ -276,7 +304,7 @@ class Portions(Source):
     async def opened(self, within: RunContext) -> OpenSource:
         """The stores, and what is read of them."""
         whole = await self.shards.opened(within)
-        return OpenSource(whole.storages, Share(Reader(0, 1), self.portions))
+        return OpenSource(whole.storages, AssignedShards(Reader(0, 1), self.portions))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The records, a chunk at a time."""
@@ -290,7 +318,7 @@ def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
     return (*chain.lines(), *([str(reader_here(within.rank))] if is_assigned(chain) else []))
 
 
-async def told(manifest: str, opened: OpenSource) -> list[ShardInfo]:
+async def find_records(manifest: str, opened: OpenSource) -> list[ShardInfo]:
     """What a manifest says of the shards of a source.
 
     Raises:
@@ -304,14 +332,14 @@ async def told(manifest: str, opened: OpenSource) -> list[ShardInfo]:
     return await find_in_manifest(opened.storages, manifest, listing.paths, listing.known)
 
 
-async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share:
+async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> AssignedShards:
     """Works out what a reader reads.
 
     Raises:
         StorageError: The shards cannot be listed, or their sizes not be had.
         ManifestError: The manifest does not know a shard, or not as it is.
     """
-    shards = None if how.manifest is None else await told(how.manifest, opened)
+    shards = None if how.manifest is None else await find_records(how.manifest, opened)
     if how.even is not None and shards is not None:
         portions = assign_records(shards, reader.readers, reader.number, how.even, how.manifest)
         total = sum(shard.records for shard in shards)
@@ -319,10 +347,10 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share
         if total and not count:
             warn_once(
                 f"even={how.even!r} of {total:,} records leaves none for {reader.readers} readers (ranks times loader "
-                f"workers): {described(opened.listing.paths)} hold fewer records than there are readers; pass "
+                f"workers): {describe(opened.listing.paths)} hold fewer records than there are readers; pass "
                 "even='pad', or use fewer readers"
             )
-        return Share(reader, tuple(portions), count)
+        return AssignedShards(reader, tuple(portions), count)
     listing = opened.listing
     await listing.until(sys.maxsize)
     if listing.error is not None:
@@ -333,9 +361,9 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Share
     plan = await assign_shards(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     size_of = {shard.path: shard.size for shard in sizes}
     loads = [sum(load_of(portion, size_of[portion.path]) for portion in own) for own in plan]
-    warn_uneven(reader, loads, described(listing.paths), REMEDY)
+    warn_uneven(reader, loads, describe(listing.paths), REMEDY)
     own = plan[reader.number]
-    return Share(reader, tuple(compared(portion, said.get(portion.path)) for portion in own))
+    return AssignedShards(reader, tuple(expect(portion, said.get(portion.path)) for portion in own))
 
 
 def load_of(portion: Portion, size: int) -> int:
@@ -344,13 +372,13 @@ def load_of(portion: Portion, size: int) -> int:
     return size if piece is None else (size if piece.end is None else piece.end) - piece.start
 
 
-def described(paths: Sequence[str]) -> str:
+def describe(paths: Sequence[str]) -> str:
     """Shards, by number and the name of the first."""
     more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     return f"{display_name(paths[0])}{more}" if paths else "no shard"
 
 
-def compared(portion: Portion, expected: Expected | None) -> Portion:
+def expect(portion: Portion, expected: Expected | None) -> Portion:
     """A portion whose shard is compared with what a manifest says, if it says anything."""
     if expected is None:
         return portion

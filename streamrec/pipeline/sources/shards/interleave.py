@@ -6,10 +6,10 @@ empty slot takes the next shard. So the order depends on the shards alone, never
 With `deterministic=False` whatever has arrived first comes first, a block of a shard at a time.
 
 Records are never handled one by one: many rounds of turns are taken at once. Short records are copied in order by one
-kernel call; longer ones, and long stretches of one shard, stay where they lie.
+kernel call; longer ones, and long ranges of one shard, are not copied.
 
 Rules:
-- A pull ends between two batches where it can (`batch`, `skip`: how the records are batched behind this): a batch
+- A pull ends between two batches where it can (`batch`, `skip`: how the records are batched after this): a batch
   that straddles chunks must be copied once more. For that it waits, but only while more is sure to come.
 - What one pull gives depends on what has arrived; the order of the records never does.
 """
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from streamrec import kernels
 from streamrec.arguments import flag, integer
@@ -28,9 +28,9 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Positions
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.sources.shards.positions import (
-    InterleaveMark,
     InterleavePositions,
     InterleaveSnapshot,
+    ShardStart,
     TakenRecords,
 )
 from streamrec.pipeline.sources.shards.shard_queue import (
@@ -40,20 +40,21 @@ from streamrec.pipeline.sources.shards.shard_queue import (
     shares_of,
     take_in_turn,
 )
+from streamrec.shards import ShardPlace
 from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
 __all__ = ["CHUNK_BYTES", "Interleave", "Plan", "pull"]
 
 CHUNK_BYTES = 12 << 20
-"""About how much one pull takes at the most: more costs memory, less costs time for each."""
+"""About how much one pull takes at most: more costs memory, less costs time for each."""
 
 LONG_CHUNK_RECORDS = 256
 LONG_CHUNK_BYTES = 32 << 20
-"""A pull costs something for each queue: of long records it takes so many, but no more bytes than these. Not of shorter
-ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
+"""A pull costs something for each queue: of long records it takes this many, but no more bytes than these. Not of
+shorter ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
 
 AUTO_CYCLE = 16
-"""How many take turns where nobody said: as many as a run's first connections. It is a constant, because the
+"""How many take turns by default: as many as a run's first connections. It is a constant, because the
 order must not depend on the machine."""
 
 AVAILABLE: Final = attrgetter("available")
@@ -97,14 +98,16 @@ class Interleave:
 
     Args:
         plan: The order.
-        shards: How many there are.
-        turn: Where to go on.
-        batch: How many records make a batch behind this.
+        shards: How many there are, as far as is known.
+        state: Where to go on, as positions say it; None for the start.
+        batch: How many records make a batch after this.
         skip: How many records precede the first batch.
         most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
-        paths: What errors call the shards, which grow with `extend`: positions tell in which one a record lies.
+        paths: What errors call the shards, which grow with `shards`: positions tell in which one a record is.
 
     Attributes:
+        shards: How many there are, as far as is known.
+        next_shard: The first shard whose turn has not come.
         queues: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
         awaited: Where the last pull gave nothing, the queues that must give more before one can; none: any may do.
     """
@@ -113,23 +116,22 @@ class Interleave:
         self,
         plan: Plan,
         shards: int,
-        turn: InterleaveMark | None = None,
+        state: Mapping[str, Any] | None = None,
         *,
         batch: int = 1,
         skip: int = 0,
         most_bytes: int = 0,
         paths: Sequence[str] = (),
     ) -> None:
-        self._start = turn = turn or InterleaveMark((None,) * plan.cycle_length)
+        state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
         self._plan = plan
-        self._shards = shards
-        self._cycle = turn.cycle
-        self._block = turn.block
-        self._next = turn.next_shard
-        self.queues: dict[int, ShardQueue] = {slot.shard: ShardQueue(slot) for slot in turn.slots if slot}
-        self._slots: list[ShardQueue | None] = [
-            None if slot is None else self.queues[slot.shard] for slot in turn.slots
-        ]
+        self.shards = shards
+        self._cycle = state["cycle"]
+        self._block = state["block"]
+        self.next_shard: int = state["next"]
+        self._versions: Mapping[str, str] = state.get("versions", {})
+        self._slots = [None if slot is None else ShardQueue(ShardStart.of(slot)) for slot in state["slots"]]
+        self.queues = {queue.shard: queue for queue in self._slots if queue is not None}
         self._marks = [None if queue is None else queue.mark() for queue in self._slots]
         self._batch = batch
         self._pulled = -skip
@@ -140,33 +142,24 @@ class Interleave:
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
         """The queues that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
-        for shard in range(self._next, min(self._next + ahead, self._shards)):
+        for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
             if shard not in self.queues:
-                self.queues[shard] = ShardQueue(self._start.start_of(shard))
+                self.queues[shard] = self._queue_of(shard)
         return list(self.queues.values())
-
-    def extend(self, shards: int) -> None:
-        """So many shards are known by now."""
-        self._shards = shards
 
     def reach(self, ahead: int) -> int:
         """How many shards must be known before the next `pull`, with `ahead` of them fed; or all there are."""
-        return self._next + self._plan.cycle_length + ahead + 1
-
-    @property
-    def next_shard(self) -> int:
-        """The first shard whose turn has not come."""
-        return self._next
+        return self.next_shard + self._plan.cycle_length + ahead + 1
 
     @property
     def finished(self) -> bool:
         """Whether every record was taken."""
-        return self._next == self._shards and not any(self._slots)
+        return self.next_shard == self.shards and not any(self._slots)
 
     @property
     def snapshot(self) -> InterleaveSnapshot:
-        """Where the interleave stands: a queue's mark is made anew when records were taken of it."""
-        return InterleaveSnapshot(tuple(self._marks), self._cycle, self._block, self._next)
+        """Where the interleave is: a queue's mark is made again when records were taken of it."""
+        return InterleaveSnapshot(tuple(self._marks), self._cycle, self._block, self.next_shard)
 
     def pull(self) -> tuple[Frames, Positions] | None:
         """The next records in order, as far as they have arrived; None where nothing can be taken yet.
@@ -198,10 +191,10 @@ class Interleave:
 
     def _fill_slots(self) -> None:
         """Empty slots take the next shards now, in the order in which their turns come: as good as at their turns."""
-        if self._next == self._shards or None not in self._slots:
+        if self.next_shard == self.shards or None not in self._slots:
             return
         for index in self._in_turn():
-            if self._slots[index] is None and self._next < self._shards:
+            if self._slots[index] is None and self.next_shard < self.shards:
                 self._enter(index)
 
     def _in_turn(self) -> list[int]:
@@ -296,9 +289,13 @@ class Interleave:
         return queue.comes and self._batch * queue.typical_bytes <= CHUNK_BYTES
 
     def _enter(self, index: int) -> None:
-        shard, self._next = self._next, self._next + 1
-        queue = self._slots[index] = self.queues.setdefault(shard, ShardQueue(self._start.start_of(shard)))
+        shard, self.next_shard = self.next_shard, self.next_shard + 1
+        queue = self._slots[index] = self.queues.setdefault(shard, self._queue_of(shard))
         self._marks[index] = queue.mark()
+
+    def _queue_of(self, shard: int) -> ShardQueue:
+        """The queue of a shard that is in no slot."""
+        return ShardQueue(ShardStart(shard, ShardPlace(version=self._versions.get(str(shard)))))
 
     def _leave(self, index: int) -> None:
         queue = self._slots[index]
@@ -320,7 +317,7 @@ MOST_PULLS: Final = 32
 
 
 def pull(interleave: Interleave) -> tuple[Chunk | None, Exception | None]:
-    """The next records in order, as far as they have arrived, None for none; and the error of the shard behind them."""
+    """The next records in order, as far as they have arrived, None for none; and the error of the shard after them."""
     pulled: list[tuple[Frames, Positions]] = []
     nbytes, error = 0, None
     try:

@@ -1,13 +1,13 @@
-"""Where an interleave stands: as JSON for people's checkpoints, and as a snapshot that costs next to nothing.
+"""Where an interleave is: as JSON for people's checkpoints, and as a snapshot that costs next to nothing.
 
-A snapshot is taken for every chunk and looked at hardly ever, so it holds references, and works offsets out
-only when somebody asks. It holds spans, never a buffer of records.
+A snapshot is taken for every chunk and hardly ever looked at, so it holds references, and works offsets out only when a
+state is asked for. It holds spans, never a buffer of records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -21,13 +21,11 @@ from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES
 
 __all__ = [
-    "START",
-    "InterleaveMark",
     "InterleavePositions",
     "InterleaveSnapshot",
     "QueueMark",
-    "RecordRun",
-    "ShardMark",
+    "QueueRecords",
+    "ShardStart",
     "SharePositions",
     "TakenRecords",
     "WholeListing",
@@ -36,28 +34,26 @@ __all__ = [
 Numbers = npt.NDArray[np.int64]
 
 MOST_SHARDS = 1 << (63 - OFFSET_BITS)
-MOST_BYTES = 1 << 32
-
-
-class RecordRun(NamedTuple):
-    """Records that lie in one block of a shard."""
-
-    origin: int
-    spans: Numbers
 
 
 class QueueRecords(NamedTuple):
-    """Records that were taken of the queue of one shard, and the number of the one behind them."""
+    """Records that were taken from the queue of one shard.
+
+    Attributes:
+        shard, version, compression: Of which shard.
+        runs: For each block that they came in, its place in the shard and their spans within the block.
+        end: The number of the record after them.
+    """
 
     shard: int
     version: str | None
     compression: str | None
-    stretches: tuple[RecordRun, ...]
+    runs: Sequence[tuple[int, Numbers]]
     end: int
 
 
 class TakenRecords(NamedTuple):
-    """What was taken of the queues in turn, the records of a turn, how many in all, and the shards' URLs."""
+    """What was taken from the queues in turn, the records of a turn, how many in all, and the shards' URLs."""
 
     queues: tuple[QueueRecords, ...]
     block: int
@@ -65,25 +61,21 @@ class TakenRecords(NamedTuple):
     paths: Sequence[str] = ()
 
     def locations(self) -> RecordLocations:
-        """The places of the records, in the order in which they were taken."""
+        """Where the records are, in the order in which they were taken."""
         references, sizes = np.empty(self.total, np.int64), np.empty(self.total, np.int64)
-        for number, (shard, _, _, stretches, _) in enumerate(self.queues):
-            spans = stretches[0].spans if len(stretches) == 1 else np.concatenate([each.spans for each in stretches])
+        for number, (shard, _, _, runs, _) in enumerate(self.queues):
+            spans = runs[0][1] if len(runs) == 1 else np.concatenate([each for _, each in runs])
             at = self._turns_of(number, len(spans))
             first = 0
             offsets = spans[:, 0] - HEADER_BYTES
-            for stretch in stretches:
-                offsets[first : first + len(stretch.spans)] += stretch.origin
-                first += len(stretch.spans)
+            for origin, each in runs:
+                offsets[first : first + len(each)] += origin
+                first += len(each)
             check(shard, int(offsets[-1]))
             references[at] = offsets + (shard << OFFSET_BITS)
             sizes[at] = spans[:, 1] - spans[:, 0]
-        told = {queue.shard: (queue.version, queue.compression) for queue in self.queues}
-        return RecordLocations(references, sizes, told, self.paths)
-
-    def versions(self) -> dict[int, str]:
-        """The versions of the shards that they are of, as far as stores have any."""
-        return {queue.shard: queue.version for queue in self.queues if queue.version is not None}
+        shards = {queue.shard: (queue.version, queue.compression) for queue in self.queues}
+        return RecordLocations(references, sizes, shards, self.paths)
 
     def record(self, index: int) -> Sequence[RecordPlace]:
         """Record `index` of those that were taken; nothing where no URLs are known."""
@@ -92,11 +84,11 @@ class TakenRecords(NamedTuple):
         turn, within = divmod(index, self.block)
         rounds, number = divmod(turn, len(self.queues))
         queue = self.queues[number]
-        first = queue.end - sum(len(stretch.spans) for stretch in queue.stretches)
+        first = queue.end - sum(len(spans) for _, spans in queue.runs)
         return (RecordPlace(self.paths[queue.shard], first + rounds * self.block + within),)
 
     def _turns_of(self, number: int, count: int) -> Any:
-        """Where one queue's records stand among all."""
+        """The indices of one queue's records among all."""
         queues, block = len(self.queues), self.block
         if queues == 1:
             return slice(None)
@@ -115,82 +107,36 @@ def check(shard: int, offset: int) -> None:
         )
 
 
-START = ShardPlace()
-
-
-@dataclass(frozen=True, slots=True)
-class ShardMark:
-    """Where a shard that takes part stands: its number, the next record's place, and how it is compressed."""
+class ShardStart(NamedTuple):
+    """Where reading a shard begins: its number, its next record's place, and how it is compressed, if that is known."""
 
     shard: int
-    place: ShardPlace = START
+    place: ShardPlace = ShardPlace()
     compression: str | None = None
 
-    def to_json(self) -> list[Any]:
-        return [self.shard, self.place.offset, self.place.record, self.place.version, self.compression]
-
     @classmethod
-    def from_json(cls, state: Sequence[Any]) -> ShardMark:
-        shard, offset, record, version, compression = state
+    def of(cls, slot: Sequence[Any]) -> ShardStart:
+        """What `QueueMark.to_json` says."""
+        shard, offset, record, version, compression = slot
         return cls(shard, ShardPlace(offset, record, version), compression)
 
 
-@dataclass(frozen=True, slots=True)
-class InterleaveMark:
-    """The whole interleave: which shards are in the slots, whose turn it is, and which shard comes next.
-
-    `versions` holds those of shards, by their numbers, of which records are skipped that the state counts.
-    """
-
-    slots: tuple[ShardMark | None, ...]
-    cycle: int = 0
-    block: int = 0
-    next_shard: int = 0
-    versions: Mapping[int, str] = field(default_factory=dict)
-
-    def start_of(self, shard: int) -> ShardMark:
-        """Where a shard begins that is in no slot."""
-        return ShardMark(shard, ShardPlace(version=self.versions[shard]) if shard in self.versions else START)
-
-    def with_versions(self, versions: Mapping[int, str]) -> InterleaveMark:
-        """The same with versions of shards of which it knows none yet."""
-        rest, slots = dict(versions), list[ShardMark | None]()
-        for slot in self.slots:
-            if slot is not None and (version := rest.pop(slot.shard, None)) and slot.place.version is None:
-                slot = replace(slot, place=replace(slot.place, version=version))
-            slots.append(slot)
-        return replace(self, slots=tuple(slots), versions=rest)
-
-    def to_json(self) -> dict[str, Any]:
-        slots = [slot and slot.to_json() for slot in self.slots]
-        state: dict[str, Any] = {"slots": slots, "cycle": self.cycle, "block": self.block, "next": self.next_shard}
-        if self.versions:
-            state["versions"] = {str(shard): version for shard, version in self.versions.items()}
-        return state
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> InterleaveMark:
-        versions = {int(shard): version for shard, version in state.get("versions", {}).items()}
-        slots = tuple(slot and ShardMark.from_json(slot) for slot in state["slots"])
-        return cls(slots, state["cycle"], state["block"], state["next"], versions)
-
-
 class QueueMark(NamedTuple):
-    """Where one queue stands: record `used` of the block with these spans, or `end` where no block is there."""
+    """Where one queue is: at record `used` of the block with these spans, or at `end` where there is no block."""
 
     shard: int
     record: int
     version: str | None
     compression: str | None
     end: int
-    spans: npt.NDArray[np.int64] | None
+    spans: Numbers | None
     origin: int
     used: int
 
-    def arrival(self, further: int = 0) -> ShardMark:
-        """The place `further` records on, within the block."""
-        place = ShardPlace(self._offset(self.used + further), self.record + further, self.version)
-        return ShardMark(self.shard, place, self.compression)
+    def to_json(self, further: int, version: str | None) -> list[Any]:
+        """The place `further` records on, within the block; of the shard's version, where the mark knows none."""
+        offset = self._offset(self.used + further)
+        return [self.shard, offset, self.record + further, self.version or version, self.compression]
 
     def _offset(self, index: int) -> int:
         if self.spans is None:
@@ -201,19 +147,30 @@ class QueueMark(NamedTuple):
 
 
 class InterleaveSnapshot(NamedTuple):
-    """A Turn that is not worked out yet."""
+    """The whole interleave: which shards are in the slots, whose turn it is, and which shard comes next."""
 
     marks: tuple[QueueMark | None, ...]
     cycle: int
     block: int
     next_shard: int
 
-    def turn(self, moved: int = -1, further: int = 0) -> InterleaveMark:
-        """The turn; with `moved`, the one in which that shard is `further` records on."""
-        slots = tuple(
-            mark if mark is None else mark.arrival(further if mark.shard == moved else 0) for mark in self.marks
-        )
-        return InterleaveMark(slots, self.cycle, self.block, self.next_shard)
+    def to_json(self, moved: int = -1, further: int = 0, taken: TakenRecords | None = None) -> dict[str, Any]:
+        """The state there.
+
+        Args:
+            moved: The shard, if any, of which the state counts `further` records more.
+            further: That number.
+            taken: Records that are skipped after it: it holds the versions of their shards.
+        """
+        versions = {queue.shard: queue.version for queue in taken.queues if queue.version is not None} if taken else {}
+        slots = [
+            mark and mark.to_json(further if mark.shard == moved else 0, versions.pop(mark.shard, None))
+            for mark in self.marks
+        ]
+        state: dict[str, Any] = {"slots": slots, "cycle": self.cycle, "block": self.block, "next": self.next_shard}
+        if versions:
+            state["versions"] = {str(shard): version for shard, version in versions.items()}
+        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +178,9 @@ class InterleavePositions(Positions):
     """Positions within a chunk of records: they came in order, or are a part of a block of one shard.
 
     Args:
-        before: Where the interleave stood before the chunk.
-        taken: Where its records lie; None where that is not known.
-        after: Where it stands after all of these, in order; None for a block of `shard`, which needs no skip.
+        before: Where the interleave was before the chunk.
+        taken: Which records it has; None where that is not known.
+        after: Where it is after all of these, in order; None for a block of `shard`, which needs no skip.
         size: How many records there are.
         shard: The number of the shard that the block is of.
     """
@@ -242,13 +199,10 @@ class InterleavePositions(Positions):
 
     def at(self, index: int) -> Position:
         if self.after is None:
-            return {"source": self.before.turn(self.shard, index).to_json(), "skip": 0}
+            return {"source": self.before.to_json(self.shard, index), "skip": 0}
         if index == self.size:
-            return {"source": self.after.turn().to_json(), "skip": 0}
-        before = self.before.turn()
-        if index and self.taken:
-            before = before.with_versions(self.taken.versions())
-        return {"source": before.to_json(), "skip": index}
+            return {"source": self.after.to_json(), "skip": 0}
+        return {"source": self.before.to_json(taken=self.taken if index else None), "skip": index}
 
 
 class WholeListing:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 from streamrec import kernels
-from streamrec.pipeline.sources.shards.positions import QueueMark, QueueRecords, RecordRun, ShardMark, TakenRecords
+from streamrec.pipeline.sources.shards.positions import QueueMark, QueueRecords, ShardStart, TakenRecords
 from streamrec.tfrecord import SCATTERED_BYTES, Frames, Scattered, as_spans
 
 __all__ = ["STRETCH_BYTES", "ShardQueue", "records_begun", "shares_of", "take_in_turn"]
 
 STRETCH_BYTES = 256 << 10
-"""A stretch of one block goes without a copy from here on, however short its records; else short ones are copied, or a
-few bytes would keep a whole block alive."""
+"""From here on, records that follow each other in one block are not copied, however short they are. Fewer short ones
+are: a few bytes would keep a whole block alive."""
 
 NOTHING = Frames.of(())
 
@@ -24,14 +25,14 @@ class ShardQueue:
     Attributes:
         start: Where reading the shard begins.
         ended: Nothing more arrives.
-        error: What ended it, or None; it waits for the records before it.
+        error: What ended it, or None; it comes after the records before it.
         available: Records that have arrived and were not taken.
         held_bytes: Bytes of the blocks that hold them.
         typical_bytes: About how long its records are: those of its last block.
         limit_bytes: How many it should hold; it may always hold one block.
     """
 
-    def __init__(self, start: ShardMark) -> None:
+    def __init__(self, start: ShardStart) -> None:
         self.shard = start.shard
         self.start = start
         self.ended = False
@@ -48,8 +49,8 @@ class ShardQueue:
         self._blocks: deque[Frames] = deque()
         self._used = 0
 
-    def opened(self, version: str | None, compression: str, limit_bytes: int) -> None:
-        """The shard is open: what it turned out to be, and how much of it may be held."""
+    def open(self, version: str | None, compression: str, limit_bytes: int) -> None:
+        """The shard is open: its version, its compression, and how much of it may be held."""
         self._version, self._compression, self.limit_bytes = version, compression, limit_bytes
 
     @property
@@ -59,7 +60,7 @@ class ShardQueue:
 
     @property
     def is_low(self) -> bool:
-        """Whether it is worth it to go on reading: it has room for two blocks, or holds one at the most."""
+        """Whether to go on reading pays: it has room for two blocks, or holds at most one."""
         return self.held_bytes + 2 * self._last_bytes <= self.limit_bytes or self.held_bytes <= self._last_bytes
 
     @property
@@ -80,7 +81,7 @@ class ShardQueue:
         self._end = frames.offset(count)
 
     def mark(self) -> QueueMark:
-        """Where the queue stands."""
+        """Where the queue is."""
         block = self._blocks[0] if self._blocks else None
         spans, origin = (None, 0) if block is None else (block.spans, block.origin or 0)
         return QueueMark(
@@ -88,11 +89,11 @@ class ShardQueue:
         )
 
     def first_block(self) -> int:
-        """How many records lie in the first block, and can be had without a copy."""
+        """How many records the first block has, which can be had without a copy."""
         return len(self._blocks[0].spans) - self._used if self._blocks else 0
 
     def take(self, count: int) -> list[Frames]:
-        """Takes the next `count` records, as windows of the blocks that they lie in."""
+        """Takes the next `count` records, as windows of their blocks."""
         taken = []
         self.available -= count
         self._record += count
@@ -109,13 +110,13 @@ class ShardQueue:
                 self.held_bytes -= memoryview(block.buffer).nbytes
         return taken
 
-    def noted(self, windows: Sequence[Frames]) -> QueueRecords:
-        """Where the records lie that were taken last."""
-        stretches = [RecordRun(window.origin or 0, window.spans) for window in windows]
-        return QueueRecords(self.shard, self._version, self._compression, tuple(stretches), self._record)
+    def describe(self, windows: Sequence[Frames]) -> QueueRecords:
+        """Where the records are that were taken last."""
+        runs = [(window.origin or 0, window.spans) for window in windows]
+        return QueueRecords(self.shard, self._version, self._compression, runs, self._record)
 
 
-def records_begun(queues: Sequence[ShardQueue], block: int) -> int:
+def records_begun(queues: Sequence[Any], block: int) -> int:
     """How many records there are of a round that not all queues can complete."""
     count = 0
     for queue in queues:
@@ -126,7 +127,7 @@ def records_begun(queues: Sequence[ShardQueue], block: int) -> int:
 
 
 def shares_of(count: int, queues: int, block: int) -> list[int]:
-    """How many of the next `count` records each of so many queues gives.
+    """How many of the next `count` records each of this many queues gives.
 
     >>> shares_of(11, 3, 2)
     [4, 4, 3]
@@ -138,27 +139,22 @@ def shares_of(count: int, queues: int, block: int) -> list[int]:
 def take_in_turn(
     queues: Sequence[ShardQueue], count: int, block: int, paths: Sequence[str] = ()
 ) -> tuple[Frames, TakenRecords]:
-    """The next `count` records of the queues in turn: short ones copied in order, all else as they lie."""
+    """The next `count` records of the queues in turn: short ones copied in order, all others where they are."""
     if not count:
         return NOTHING, TakenRecords((), block, 0)
     shares = shares_of(count, len(queues), block)
     windows = [queue.take(share) for queue, share in zip(queues, shares, strict=True) if share]
-    noted = [queue.noted(each) for queue, each in zip(queues, windows, strict=False)]
-    taken = TakenRecords(tuple(noted), block if len(windows) > 1 else count, count, paths)
-    if len(windows) == 1 and len(windows[0]) == 1 and _is_stretch(windows[0][0]):
+    described = [queue.describe(each) for queue, each in zip(queues, windows, strict=False)]
+    taken = TakenRecords(tuple(described), block if len(windows) > 1 else count, count, paths)
+    if len(windows) == 1 and len(windows[0]) == 1 and is_stretch(windows[0][0]):
         return windows[0][0], taken
-    if _scatters(queues):
+    if sum(queue.typical_bytes for queue in queues) >= SCATTERED_BYTES * len(queues):  # long ones are not copied
         return Scattered.in_turn(windows, taken.block), taken
     pairs = [[(window.buffer, window.spans) for window in queue] for queue in windows]
     buffer, spans = kernels.interleave(pairs, taken.block)
     return Frames(buffer, as_spans(spans)), taken
 
 
-def _scatters(queues: Sequence[ShardQueue]) -> bool:
-    """Whether records of these queues stay where they lie."""
-    return sum(queue.typical_bytes for queue in queues) >= SCATTERED_BYTES * len(queues)
-
-
-def _is_stretch(window: Frames) -> bool:
+def is_stretch(window: Frames) -> bool:
     """Whether a window is long enough to go without a copy, or most of what it keeps alive."""
     return window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2)

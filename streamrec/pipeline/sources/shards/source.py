@@ -8,10 +8,10 @@ they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms
 shards come, and in which order, never depends on it.
 
 Rules:
-- A task that fails puts its error into its queue, where it waits for the records before it: tasks raise nothing.
+- A task that fails puts its error into its queue, after the records before it: tasks raise nothing.
 - What all queues hold, and the blocks that are being filled, stay within the budget; but a queue may always hold
   one block, or one record, or nothing would move. Of the budget, the queues in the cycle and the first ones after
-  it have their shares for good; what is left holds ranges ahead of their turn and small shards further ahead. Where
+  it keep their shares; what is left holds ranges ahead of their turn and small shards further ahead. Where
   there are fewer shards than places, so do the shares of the places without one.
 """
 
@@ -36,14 +36,15 @@ from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background, run_ahead
-from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, SourceStores
+from streamrec.pipeline.engine.session import OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import told
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan, pull
-from streamrec.pipeline.sources.shards.positions import START, InterleaveMark, SharePositions, WholeListing
+from streamrec.pipeline.sources.shards.positions import SharePositions, WholeListing
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
 from streamrec.shards import (
     Portion,
     ReadOptions,
+    ShardPlace,
     ShardReader,
     ShortShard,
     may_be_short,
@@ -54,18 +55,8 @@ from streamrec.storage import BLOCK_BYTES, MAX_CONNECTIONS, RetryPolicy
 
 __all__ = ["Shards", "read"]
 
-LANE_BYTES = 6 << 20
+QUEUE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
-
-ALONE_BLOCKS = 2
-"""How many blocks' worth is framed at a time where no other shard's records come in between: these go through the
-pipeline without a copy, save for the batches that straddle two of them."""
-
-CHUNK_SHARE = 8
-"""A pull of long records takes no more than this part of the budget: two or three are under way."""
-
-LEAST_PLACES = 2
-"""A shard that is read alone has larger blocks, and needs the room of so many."""
 
 LEAST_BLOCK_BYTES = 64 << 10
 """Blocks are no smaller than this, however small the budget."""
@@ -73,27 +64,17 @@ LEAST_BLOCK_BYTES = 64 << 10
 SMALL_BYTES = 8 << 20
 """Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
 
-LEAST_WHOLE = 4
-"""Larger shards are opened as far ahead as small ones where the budget holds so many of them: one shard that is in its
-turn alone does not fill the wire for long enough."""
-
 SLACK_BYTES = 512 << 10
 """What a small shard's queue holds beside the shard: a block that is larger than what is left for it."""
 
 SHORT_BYTES = 256 << 10
 """Shards that are usually no longer than this are started together."""
 
-TOGETHER = 32
-"""So many at a time, once they are known to be short."""
-
-REMEMBERED = 16
-"""So many shards tell how large the next ones are."""
-
 
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Shards(Source):
-    """Which shards are read, from where, and in which order: the description behind TFRecordDataset."""
+    """Which shards are read, from where, and in which order: the description that TFRecordDataset makes."""
 
     filenames: tuple[str, ...]
     plan: Plan = Plan()
@@ -106,17 +87,17 @@ class Shards(Source):
 
     @property
     def stores(self) -> SourceStores:
-        """Where they lie."""
+        """Where they are."""
         return SourceStores(self.storage_options, self.filesystem, self.retry, self.max_connections)
 
     @property
     def ahead(self) -> int:
-        """How many shards after those in the cycle are opened before their turn comes, at the least."""
+        """How many shards after those in the cycle are opened before their turn comes, at least."""
         return max(2, self.plan.cycle_length // 4)
 
     @property
     def places(self) -> int:
-        """How many queues have a share of the budget for good."""
+        """How many queues keep a share of the budget."""
         return self.plan.cycle_length + self.ahead
 
     def lines(self) -> Iterator[str]:
@@ -133,7 +114,7 @@ class Shards(Source):
         )
 
     def beside(self, queues: int, budget: int) -> int:
-        """What so many queues leave of a budget."""
+        """What this many queues leave of a budget."""
         return max(0, budget - queues * queue_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
 
     def element_spec(self) -> Any:
@@ -150,41 +131,46 @@ class Shards(Source):
                 yield replace(chunk, positions=SharePositions(chunk.positions, whole))
 
 
-async def read(
+def read(
     shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
 ) -> AsyncGenerator[Chunk]:
     """The records of what is listed, a chunk at a time."""
-    turn = InterleaveMark.from_json(state) if state is not None else None
-    plan = shards.plan.within(within.deterministic)
-    skip, most = within.skip - within.begun, within.budget // CHUNK_SHARE
-    labels = opened.listing.labels
-    interleave = Interleave(plan, 0, turn, batch=within.batch, skip=skip, most_bytes=most, paths=labels)
-    async with background() as tasks:
-        with closing(Fetchers(shards, opened, tasks, within)) as feeds:
-            chunks = interleaved(interleave, feeds, opened.listing)
-            async with aclosing(run_ahead(chunks) if within.beside else chunks) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+    chunks = interleaved(shards, state, within, opened)
+    return run_ahead(chunks) if within.beside else chunks
 
 
-async def interleaved(interleave: Interleave, feeds: Fetchers, listing: ListedShards) -> AsyncGenerator[Chunk]:
+async def interleaved(
+    shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
+) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
-    while True:
-        ahead = feeds.ahead
-        await listing.until(interleave.reach(ahead))
-        interleave.extend(len(listing.paths))
-        if interleave.finished:
-            break
-        pulled, error = pull(interleave)
-        if pulled is None or feeds.due(interleave.next_shard + ahead):
-            feeds.feed(interleave.wanted(ahead))
-        if pulled is not None:
-            feeds.wake()
-            yield pulled
-        if error is not None:
-            raise error
-        if pulled is None and not interleave.finished:
-            await feeds.arrival(interleave.awaited)
+    listing = opened.listing
+    interleave = Interleave(
+        shards.plan.within(within.deterministic),
+        0,
+        state,
+        batch=within.batch,
+        skip=within.skip - within.begun,
+        most_bytes=within.budget // 8,  # two or three pulls are under way
+        paths=listing.labels,
+    )
+    async with background() as tasks:
+        with closing(Fetchers(shards, opened, tasks, within)) as fetchers:
+            while True:
+                ahead = fetchers.ahead
+                await listing.until(interleave.reach(ahead))
+                interleave.shards = len(listing.paths)
+                if interleave.finished:
+                    break
+                pulled, error = pull(interleave)
+                if pulled is None or fetchers.due(interleave.next_shard + ahead):
+                    fetchers.feed(interleave.wanted(ahead))
+                if pulled is not None:
+                    fetchers.wake()
+                    yield pulled
+                if error is not None:
+                    raise error
+                if pulled is None and not interleave.finished:
+                    await fetchers.arrival(interleave.awaited)
     if listing.error is not None:
         raise listing.error
 
@@ -201,7 +187,7 @@ class Fetchers:
         self._tasks = tasks
         self._budget = within.budget
         self._batch = within.batch
-        self._sizes: deque[int] = deque(maxlen=REMEMBERED)
+        self._sizes: deque[int] = deque(maxlen=16)
         self._typical_bytes = 0
         self._started: set[int] = set()
         self._beyond: dict[ShardQueue, int] = {}
@@ -217,13 +203,13 @@ class Fetchers:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes
         fit = self._connections.budget.limit // (size + SLACK_BYTES)
-        if not self._sizes or (size > SMALL_BYTES and fit < LEAST_WHOLE):
+        if not self._sizes or (size > SMALL_BYTES and fit < 4):
             return self._shards.ahead
         return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
 
     def due(self, end: int) -> bool:
         """Whether to look for queues to feed, where those before shard `end` should be: short shards start together."""
-        return not (self._short and self._sizes) or end - self._behind >= min(TOGETHER, self.ahead // 2)
+        return not (self._short and self._sizes) or end - self._behind >= min(32, self.ahead // 2)
 
     @property
     def _short(self) -> bool:
@@ -250,14 +236,14 @@ class Fetchers:
                 self._tasks.start_soon(self._feed, queue)
 
     def close(self) -> None:
-        """What was lent is given back."""
+        """Takes back what was lent."""
         self._connections.budget.widen(-self._unused)
 
     def _lend(self) -> None:
         """What places without a shard would hold is lent to ranges, as soon as that is known."""
         if self._unused or not self._listing.complete:
             return
-        places, shards = self._shards.places, max(len(self._listing.paths), LEAST_PLACES)
+        places, shards = self._shards.places, max(len(self._listing.paths), 2)  # a shard alone has larger blocks
         if shards < places:
             beside = self._shards.beside
             self._unused = beside(shards, self._budget) - beside(places, self._budget)
@@ -284,18 +270,13 @@ class Fetchers:
         for queue in [queue for queue in self._beyond if queue not in beyond]:
             self._connections.budget.give(self._beyond.pop(queue))
             if queue.limit_bytes:
-                queue.limit_bytes = max(queue.limit_bytes, min(self._share, LANE_BYTES))
+                queue.limit_bytes = max(queue.limit_bytes, min(self._share, QUEUE_BYTES))
 
     @property
     def _share(self) -> int:
         """What one queue in its place may hold."""
         places = self._shards.places
         return self._budget // (min(places, len(self._listing.paths)) if self._listing.complete else places)
-
-    @property
-    def _alone(self) -> bool:
-        """Whether one shard is read at a time."""
-        return self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
 
     def wake(self) -> None:
         """Records were taken: queues that have room again may go on, one in each turn of the loop."""
@@ -321,7 +302,7 @@ class Fetchers:
             self._arrival = None
 
     def _arrived(self, queue: ShardQueue | None = None) -> None:
-        """Something has; or it is known better how many shards to open ahead."""
+        """Something has arrived; or it is known better how many shards to open ahead."""
         self._awaited.discard(queue)
         if self._arrival is not None and (queue is None or not self._awaited):
             answer(self._arrival)
@@ -329,13 +310,17 @@ class Fetchers:
     async def _feed_short(self, queues: list[ShardQueue]) -> None:
         """Fetches short shards whole, local ones in one step; each other one by a task of its own."""
         portions = {queue: self._listing.portion(queue.shard) for queue in queues}
-        whole = {queue: portion for queue, portion in portions.items() if self._is_whole(queue, portion)}
+        whole = {
+            queue: portion
+            for queue, portion in portions.items()
+            if may_be_short(self._options) and queue.start.place == ShardPlace() and portion.is_all
+        }
         try:
             found = await self._read_short(whole)
         except StreamrecError:  # the reader of a single shard reports it
             found = {}
-        self._opened(short.info.size or 0 for short in found.values())
-        limit = min(self._share, LANE_BYTES)
+        self._note_sizes(short.info.size or 0 for short in found.values())
+        limit = min(self._share, QUEUE_BYTES)
         for queue, short in found.items():
             finish_whole(queue, portions[queue], short, limit)
             self._arrived(queue)
@@ -362,11 +347,7 @@ class Fetchers:
                 del found[queue]
         return found
 
-    def _is_whole(self, queue: ShardQueue, portion: Portion) -> bool:
-        """Whether a shard is read from its first record to its last."""
-        return may_be_short(self._options) and queue.start.place == START and portion.is_all
-
-    def _opened(self, sizes: Iterable[int]) -> None:
+    def _note_sizes(self, sizes: Iterable[int]) -> None:
         """Shards of these sizes were opened."""
         self._sizes.extend(sizes)
         if self._sizes:
@@ -389,10 +370,10 @@ class Fetchers:
         if maybe_short and not storage.reads_short:
             found = await open_short_shard(storage, portion.path, self._options)
             if isinstance(found, ShortShard):
-                self._opened([found.info.size or 0])
+                self._note_sizes([found.info.size or 0])
                 if expected is not None:
                     expected.check(found.info)
-                finish_whole(queue, portion, found, min(self._share, LANE_BYTES))
+                finish_whole(queue, portion, found, min(self._share, QUEUE_BYTES))
                 if expected is not None:
                     expected.check_records(found.info.path, len(found.frames))
                 return
@@ -403,9 +384,9 @@ class Fetchers:
         reader = await ShardReader.open(storage, portion.path, options, place, portion.piece, stream, expected)
         try:
             if reader.info.size is not None:
-                self._opened([reader.info.size])
+                self._note_sizes([reader.info.size])
             limit = self._whole(queue, reader.info.size) or min(self._share, queue_bytes(reader.most_block_bytes))
-            queue.opened(reader.info.version, reader.compression_type, limit)
+            queue.open(reader.info.version, reader.compression_type, limit)
             while (frames := await reader.read_alone()) is not None:
                 count = len(frames)
                 begun = reader.place.record - count
@@ -427,22 +408,20 @@ class Fetchers:
     def _options_for(self, queue: ShardQueue) -> ReadOptions:
         """How one shard is read: blocks of which two of the usual size fit in its share, and the compression if known.
 
-        Larger blocks than usual are for who has the memory: records of all blocks that were pulled last are kept too.
+        Those of a shard that is read alone are twice as large: its records go through the pipeline without a copy, save
+        for the batches that straddle two blocks.
         """
-        block = self._block_bytes(ALONE_BLOCKS if self._alone else 1)
-        compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
-        group = self._batch if self._alone else self._shards.plan.block_length
-        return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
-
-    def _block_bytes(self, blocks: int) -> int:
-        """As many as were asked for, or so many of the usual blocks, as far as its share goes."""
+        alone = self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
+        blocks, group = (2, self._batch) if alone else (1, self._shards.plan.block_length)
         wanted = self._options.block_bytes or BLOCK_BYTES * blocks
-        return min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
+        block = min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
+        compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
+        return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
 
 
 def finish_whole(queue: ShardQueue, portion: Portion, short: ShortShard, limit_bytes: int) -> None:
     """All of a shard has arrived."""
-    queue.opened(short.info.version, "", limit_bytes)
+    queue.open(short.info.version, "", limit_bytes)
     count = len(short.frames)
     _, last = portion.within(0, count)
     if last:
@@ -451,11 +430,11 @@ def finish_whole(queue: ShardQueue, portion: Portion, short: ShortShard, limit_b
 
 
 def answer(waiter: asyncio.Future[None]) -> None:
-    """What is waited for is there; who waited may have been cancelled."""
+    """What is waited for is there; the task that waited may have been cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 
 
 def queue_bytes(block_bytes: int) -> int:
-    """How much a queue may hold, for blocks of a size: two at the least, so that one fills while one is taken."""
-    return max(LANE_BYTES, 2 * block_bytes)
+    """How much a queue may hold, for blocks of a size: at least two, so that one fills while one is taken."""
+    return max(QUEUE_BYTES, 2 * block_bytes)

@@ -1,4 +1,4 @@
-"""The shuffle buffer: chunks in, shuffled chunks out, and the place behind any element that went. Pure.
+"""The shuffle buffer: chunks in, shuffled chunks out, and the place after any element that went. Pure.
 
 A position says which elements the buffer holds, not what they are, in one of two ways:
 - by reference: shard and offset of each record; they are fetched again from there (`refetch.py`).
@@ -7,7 +7,7 @@ A position says which elements the buffer holds, not what they are, in one of tw
   that went through, as far back as anything is held: an element stays for one round of the buffer on average, but the
   oldest of n for about ln(n) of them.
 
-Errors behind the buffer name the record that an element was made of: the positions that elements came with are kept for
+Errors after the buffer name the record that an element was made of: the positions that elements came with are kept for
 TRACED_ROUNDS buffers. Of one that stayed longer, one in fifty, a reference says shard and byte; a number says nothing.
 """
 
@@ -37,12 +37,12 @@ from streamrec.pipeline.elements.positions import (
 )
 from streamrec.pipeline.sources.shuffle.buffer_index import (
     END,
+    NO_ROWS,
     REFERENCE,
     ROW_BYTES,
     TAG,
     BufferIndex,
     Entry,
-    IndexCopy,
     Rows,
     ShuffleRule,
 )
@@ -50,7 +50,7 @@ from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_o
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 
-__all__ = ["NOTHING", "HeldElements", "ShuffleBuffer"]
+__all__ = ["HeldElements", "ShuffleBuffer"]
 
 logger = logging.getLogger("streamrec")
 
@@ -58,12 +58,11 @@ CHUNK_BYTES = 6 << 20
 """About how much is emitted at a time when the input has ended."""
 
 TRACED_ROUNDS = 4
-"""The positions of what came in are kept until so many buffers more did: of e**4, one element stays longer."""
+"""The positions of what came in are kept until this many buffers more did: of e**4, one element stays longer."""
 
 LEAST_PIECE = 4096
-"""A chunk is let in by so many elements at least."""
+"""A chunk is let in by at least this many elements."""
 
-NOTHING: Rows = np.empty((0, 4), np.int64)
 SIZES = (1 << BUFFER_BITS) - 1
 
 
@@ -135,18 +134,18 @@ class ShuffleBuffer:
         self._paths: Sequence[str] = ()
         self._came: deque[tuple[int, int, Positions]] = deque()  # the first one's number, how many, their positions
         self._store = BufferStore(rule.limit)
-        self._slots = BufferIndex(rule, NOTHING, 0)
+        self._slots = BufferIndex(rule, NO_ROWS, 0, Entry(NO_ROWS, FixedPosition(start), 0), 0)
         self._next = 0
         self._warned = False
-        self._rebase(Entry(NOTHING, FixedPosition(start), 0), 0)
+        self._rebase()
 
     @property
     def room(self) -> int:
         """How many elements may come in before the first one leaves, if they are small enough."""
         return self._rule.capacity - len(self._slots.rows)
 
-    def reads(self, paths: Sequence[str]) -> None:
-        """What it will hold again are records of these shards."""
+    def name_shards(self, paths: Sequence[str]) -> None:
+        """Says which shards the records are of that it will hold again."""
         self._paths = paths
 
     def restore(self, rows: Rows, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int) -> None:
@@ -162,14 +161,14 @@ class ShuffleBuffer:
         """
         self._store = store
         self._shards.update(held.shards or {})
-        self._slots = BufferIndex(self._rule, rows, step)
-        self._next = entry.first + taken
-        self._rebase(entry, taken)
+        self._slots = BufferIndex(self._rule, rows, step, entry, taken)
+        self._next = self._slots.next
+        self._rebase()
 
     def fail(self, error: Exception, positions: Positions) -> Chunk:
         """Takes an element that failed, which has a number and no place in the buffer: it is given at once."""
         self._next += 1
-        self._entries.append(Entry(NOTHING, positions, self._next))
+        self._entries.append(Entry(NO_ROWS, positions, self._next))
         here = self._positions(0, len(self._entries))
         return Chunk.failure(error, here, 0)
 
@@ -193,30 +192,31 @@ class ShuffleBuffer:
         self._entries.append(entry)
         taken = 0
         while taken < count:
-            came, out = self._exchange(entry, taken, count)
-            taken += came
+            out = self._exchange(entry, taken, count)
+            taken = self._slots.taken
             if out is not None:
-                self._tell_if_small()
+                self._warn_if_small()
                 yield out
         if self._gone > len(self._slots.rows) // 2:
-            self._rebase(entry, count)
+            self._rebase()
 
     def drain(self, batch: int = 1, begun: int = 0) -> Iterator[Chunk]:
         """Says that the input ended; gives what is left.
 
         Args:
-            batch: How many elements make a batch behind this: chunks end where batches do, unless these are as large.
+            batch: How many elements make a batch after this: chunks end where batches do, unless these are as large.
             begun: How many went since the last batch was complete.
         """
-        last = self._entries[-1] if self._entries else self._base.entry
-        taken = len(last.rows) if self._entries else self._base.taken
-        end = Entry(NOTHING, shifted(last.positions, taken), self._next, True)
+        last, taken = self._base.entry, self._base.taken
+        if self._entries:
+            last, taken = self._entries[-1], len(self._entries[-1].rows)
+        end = Entry(NO_ROWS, shifted(last.positions, taken), self._next, True)
         self._entries.append(end)
         while held := len(self._slots.rows):
             most = max(1, CHUNK_BYTES * held // self._slots.weight)
             if batch < most:
                 most -= (begun + most) % batch
-            _, out = self._exchange(end, 0, most)
+            out = self._exchange(end, 0, most)
             assert out is not None, "slots that are held are given"
             begun += len(out.elements)
             yield out
@@ -241,16 +241,16 @@ class ShuffleBuffer:
             rows[:, REFERENCE] = np.arange(self._next, self._next + len(spans))
         return rows
 
-    def _exchange(self, entry: Entry, taken: int, most: int) -> tuple[int, Chunk | None]:
-        """Lets an entry in from `taken` on, as far as `most` elements that leave allow; the chunk that they make."""
+    def _exchange(self, entry: Entry, taken: int, most: int) -> Chunk | None:
+        """Lets an entry in from `taken` on, as far as `most` elements that leave allow; returns their chunk."""
         out = np.empty((most, 4), np.int64)
-        came, went = self._slots.exchange(entry, taken, out, most)
+        went = self._slots.exchange(entry, taken, out, most)
         if not went:
-            return came, None
+            return None
         elements = self._store.pick(out[:went])
         positions = self._positions(went)
         self._gone += went
-        return came, Chunk.weighed(elements, positions)
+        return Chunk.weighed(elements, positions)
 
     def _positions(self, count: int, came: int | None = None) -> ShuffledPositions:
         """Positions of the next elements that go."""
@@ -260,25 +260,24 @@ class ShuffleBuffer:
             base, entries, gone, count, known, shards, self._ordered, came, self._came, self._paths
         )
 
-    def _rebase(self, entry: Entry, taken: int) -> None:
+    def _rebase(self) -> None:
         """Positions count from here on."""
-        slots, place = self._slots, entry._replace(rows=NOTHING)
-        self._base = IndexCopy(self._rule, slots.rows.copy(), slots.weight, slots.step, place, taken)
+        self._base = self._slots.freeze()
         self._entries: list[Entry] = []
         self._gone = 0
         if not self._refers:
             self._note(self._base)
 
-    def _note(self, base: IndexCopy) -> None:
-        """The input's next place is known from here on; those that nothing held lies behind are forgotten."""
-        number = base.entry.first + base.taken
+    def _note(self, base: BufferIndex) -> None:
+        """The input's next place is known from here on; those before all that is held are forgotten."""
+        number = base.next
         oldest = int(base.rows[:, REFERENCE].min()) if len(base.rows) else number
         needed = [known for known, after in zip(self._known, self._known[1:], strict=False) if after.number > oldest]
         last = self._known[-1]
         new = [] if last.number == number else [KnownPlace(number, base.entry.positions.at(base.taken))]
         self._known = [*needed, last, *new]
 
-    def _tell_if_small(self) -> None:
+    def _warn_if_small(self) -> None:
         """Warns once where the elements are too large for the buffer that was asked for."""
         held = len(self._slots.rows)
         if held + 1 < self._rule.capacity and not self._warned:
@@ -295,7 +294,7 @@ class ShuffleBuffer:
 def known_places(positions: Positions) -> RecordLocations:
     """The places of records that are held by reference."""
     places = positions.locations()
-    assert places is not None, "a chain whose records are held by reference says where they lie"
+    assert places is not None, "a chain whose records are held by reference says where they are"
     return places
 
 
@@ -316,7 +315,7 @@ class ShuffledPositions(Positions):
         paths: The shards' URLs, where elements are held by reference.
     """
 
-    base: IndexCopy
+    base: BufferIndex
     entries: Sequence[Entry]
     gone: int
     count: int
@@ -332,14 +331,14 @@ class ShuffledPositions(Positions):
         return 3 * ROW_BYTES * count
 
     def locations(self) -> RecordLocations | None:
-        """Where these elements lie, if they are records of shards."""
+        """Where these elements are, if they are records of shards."""
         if self.shards is None:
             return None
-        rows = self.base.went(self.entries, self.gone, self.count)
+        rows = self.base.rows_after(iter(self.entries), self.gone, self.count)
         return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
 
     def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        reference = int(self.base.went(self.entries, self.gone, self.count)[index, REFERENCE])
+        reference = int(self.base.rows_after(iter(self.entries), self.gone, self.count)[index, REFERENCE])
         for first, count, positions in tuple(self.recent):  # a copy at once: the buffer may be fed meanwhile
             if self.shards is None:
                 found = [reference - first] if first <= reference < first + count else []
@@ -359,9 +358,9 @@ class ShuffledPositions(Positions):
                 "what its buffer holds cannot be found again; shuffle the records themselves, or keep their order"
             )
         place = (
-            self.base.place(self.entries, self.gone + index)
+            self.base.replay(iter(self.entries), self.gone + index)
             if self.came is None
-            else self.base.behind(self.entries[: self.came])
+            else self.base.replay_all(iter(self.entries[: self.came]))
         )
         numbers = place.rows[:, REFERENCE]
         state: dict[str, Any] = {"limit": self.base.rule.limit, "step": place.step}

@@ -1,11 +1,11 @@
 """What a shuffle buffer holds: the chunks that came, of which elements are picked. Records are never objects here.
 
 Rules:
-- A row's TAG is `block << BUFFER_BITS | size`: the block that its element lies in, and a number of the caller's (a
+- A row's TAG is `block << BUFFER_BITS | size`: the block that its element is in, and a number of the caller's (a
   record's size in its shard). In a block of records, START and END are the span; elsewhere START is the element's
   index.
 - A block of records that came scattered is the buffer that they came in. It weighs what came of it so far: the rest
-  lies in a queue still. What comes later of the same buffer comes to the same block.
+  is still in a queue. What comes later of the same buffer comes to the same block.
 - What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, what is alive
   in the emptiest blocks is copied together, until a part (FREED) of what is dead is free. Elements leave at random, so
   these blocks are nearly empty by then: for five records that come, about one is copied once more. Long records have
@@ -36,7 +36,7 @@ __all__ = ["BufferStore", "spans_of"]
 
 WASTE = 2
 LONG_BYTES = 8 << 10
-"""Records that are so long on average leave as they lie. Shorter ones gain nothing by it (at 1 kB), and a batch
+"""Records that are so long on average leave without a copy. Shorter ones gain nothing by it (at 1 kB), and a batch
 of them would keep more blocks alive."""
 
 FREED = 4
@@ -53,7 +53,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Block:
+class HeldBlock:
     """A chunk, or a part of one: a buffer of records, or other elements."""
 
     content: Any
@@ -70,7 +70,7 @@ class BufferStore:
 
     def __init__(self, free_bytes: int = 0) -> None:
         self._free_bytes = free_bytes
-        self._blocks: list[Block | None] = []
+        self._blocks: list[HeldBlock | None] = []
         self._free: list[int] = []
         self._others = 0
         self._numbers: dict[int, int] = {}
@@ -81,9 +81,9 @@ class BufferStore:
         if isinstance(elements, Scattered):
             return self._add_scattered(elements)
         if isinstance(elements, Frames):
-            return self._add(Block(elements.buffer, True, memoryview(elements.buffer).nbytes)) << BUFFER_BITS
+            return self._add(HeldBlock(elements.buffer, True, memoryview(elements.buffer).nbytes)) << BUFFER_BITS
         content = [batch.trimmed() for batch in elements] if isinstance(elements, Batches) else elements
-        return self._add(Block(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
+        return self._add(HeldBlock(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
 
     def _add_scattered(self, elements: Scattered) -> Numbers:
         buffers, there = elements.buffers, elements.rows[:, TAG] >> BUFFER_BITS
@@ -95,10 +95,10 @@ class BufferStore:
         return found
 
     def _add_part(self, buffer: Any, weight: int) -> int:
-        """Holds a buffer of which so many bytes came; returns the number of its block."""
+        """Holds a buffer of which this many bytes came; returns the number of its block."""
         number = self._numbers.get(id(buffer))
         if number is None:
-            number = self._numbers[id(buffer)] = self._add(Block(buffer, True, 0))
+            number = self._numbers[id(buffer)] = self._add(HeldBlock(buffer, True, 0))
         block = self._blocks[number]
         assert block is not None
         block.nbytes += weight
@@ -160,12 +160,12 @@ class BufferStore:
             return
         kept = rows[chosen]
         frames = self._gathered(kept)
-        number = self._add(Block(frames.buffer, True, memoryview(frames.buffer).nbytes))
+        number = self._add(HeldBlock(frames.buffer, True, memoryview(frames.buffer).nbytes))
         kept[:, : END + 1] = frames.spans
         kept[:, TAG] = number << BUFFER_BITS | kept[:, TAG] & ((1 << BUFFER_BITS) - 1)
         rows[chosen] = kept
 
-    def _tidy_others(self, number: int, block: Block, rows: Rows, mask: npt.NDArray[np.bool_]) -> None:
+    def _tidy_others(self, number: int, block: HeldBlock, rows: Rows, mask: npt.NDArray[np.bool_]) -> None:
         """Drops what is dead in one block."""
         chosen = np.flatnonzero(mask)
         if not len(chosen):
@@ -177,7 +177,7 @@ class BufferStore:
         if isinstance(elements, list):
             elements = [element.compact() if isinstance(element, Frames) else element for element in elements]
         self.held_bytes += int(weights.sum()) - block.nbytes
-        self._blocks[number] = Block(elements, False, int(weights.sum()))
+        self._blocks[number] = HeldBlock(elements, False, int(weights.sum()))
         kept[:, START] = np.arange(len(kept))
         kept[:, END] = kept[:, START] + weights
         rows[chosen] = kept
@@ -197,14 +197,14 @@ class BufferStore:
         return Frames(buffer, as_spans(spans))
 
     def _scattered(self, rows: Rows) -> Frames:
-        """The records of these rows, where they lie."""
+        """The records of these rows, without a copy."""
         numbers, there = np.unique(rows[:, TAG] >> BUFFER_BITS, return_inverse=True)
         kept = rows.copy()
         kept[:, TAG] = there << BUFFER_BITS
         blocks = [self._blocks[number] for number in numbers.tolist()]
         return Scattered([block.content for block in blocks if block is not None], kept)
 
-    def _add(self, block: Block) -> int:
+    def _add(self, block: HeldBlock) -> int:
         self.held_bytes += block.nbytes
         self._others += not block.is_records
         if self._free:
@@ -226,12 +226,12 @@ class BufferStore:
 
 
 def are_long(nbytes: int, count: int) -> bool:
-    """Whether so many records are so long that they leave as they lie, without a copy."""
+    """Whether this many records are so long that they leave without a copy."""
     return nbytes >= LONG_BYTES * count
 
 
 def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
-    """Which blocks to copy together so that so many bytes are free: those of which the least part is alive.
+    """Which blocks to copy together so that this many bytes are free: those of which the least part is alive.
 
     >>> emptiest(np.array([9, 1, 5]), np.array([10, 10, 10]), 12)
     array([1, 2])
@@ -244,7 +244,7 @@ def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
 
 
 def arranged(elements: Any, places: Numbers) -> Any:
-    """The elements in this order; records are copied to it, since who joins Frames takes them for one stretch."""
+    """The elements in this order; records are copied to it, since what joins Frames takes them for one range."""
     if isinstance(elements, Columns):
         return Columns(map_nest(lambda column: arranged(column, places), elements.nest))
     if isinstance(elements, Frames):
@@ -278,7 +278,7 @@ def weights_of(elements: Any) -> Numbers:
 
 
 def weight_of(element: Any) -> int:
-    """About how many bytes one element keeps alive; of records, their payloads, wherever they lie."""
+    """About how many bytes one element keeps alive; of records, their payloads, wherever they are."""
     return sum(
         leaf.nbytes + SPAN_BYTES * len(leaf) if isinstance(leaf, Frames) else weigh_one(leaf)
         for leaf in leaves(element)

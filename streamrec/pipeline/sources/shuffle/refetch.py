@@ -1,4 +1,4 @@
-"""Refetching: records that a shuffle buffer held, fetched again by ranged reads from where they lie.
+"""Refetching: records that a shuffle buffer held, fetched again by ranged reads from where they are.
 
 `byte_runs` decides which bytes are read, without I/O; `Refetch` reads them, several at a time, and gives the records in
 the order of their references. A compressed shard cannot be read from the middle: it is read once, up to the last
@@ -161,6 +161,6 @@ def changed(path: str, offset: int, what: str) -> PositionMismatchError:
 
 
 def bisect_bytes(plan: Sequence[ByteRun], most: int) -> int:
-    """How many of the first stretches have no more than so many bytes together."""
+    """How many of the first stretches have no more than this many bytes together."""
     total = np.cumsum([stretch.end - stretch.start for stretch in plan])
     return int(np.searchsorted(total, most, side="right"))

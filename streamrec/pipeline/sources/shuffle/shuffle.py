@@ -5,7 +5,7 @@ How a position says what the buffer holds is chosen here, once for each chain (`
 - Records of shards, interleaved, picked (filter, take, skip, shard, take_while), repeated, prefetched or shuffled
   before, and what `map` (of one call
   at a time or several) and `parse_example` make of each: by reference. Resuming fetches just these records again, by
-  ranged reads, and calls the functions for them again. Records that lie near each other are read in one stretch.
+  ranged reads, and calls the functions for them again. Records near each other are read by one request.
 - Everything else (numbers, arrays, batches, zips, ...): by number. Resuming runs what is before the shuffle again, from
   the last place known before the oldest element held: for n elements held about ln(n) + 2 times as many.
 
@@ -31,16 +31,15 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import select, window
 from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations, shifted
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext, Source, derived, in_order
+from streamrec.pipeline.engine.description import Chain, ChainSource, RunContext, Source, derived, in_order
 from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.pipeline.sources.chains import Prefetch, Repeat
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.buffer import NOTHING, HeldElements, ShuffleBuffer
-from streamrec.pipeline.sources.shuffle.buffer_index import END, REFERENCE, TAG, Entry, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer
+from streamrec.pipeline.sources.shuffle.buffer_index import END, NO_ROWS, REFERENCE, TAG, Entry, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
 
@@ -50,16 +49,17 @@ BUFFER: Final = Share(2)
 """What the buffer may hold: half of that is alive, half may be dead until what is alive is copied together."""
 
 LEAST_HOP: Final = 512 << 10
-"""Chunks of so many bytes are let in by a thread, while the loop makes the next one."""
+"""Chunks of this many bytes are let in by a thread, while the loop makes the next one."""
 
 
 def records_of(chain: Chain) -> Shards | Distribute | None:
     """The shards of which each element of a chain is one record, or was made of one; None for all other chains."""
     source = chain.source
+    shards: Shards | Distribute | None = None
     if isinstance(source, Shards | Distribute):
-        shards: Shards | Distribute | None = source
-    else:
-        shards = records_of(source.inner) if isinstance(source, ParallelMap | Prefetch | Repeat | Shuffle) else None
+        shards = source
+    elif isinstance(source, ChainSource) and source.one_to_one:
+        shards = records_of(source.inner)
     return shards if all(stage.picks or stage.one_to_one for stage in chain.stages) else None
 
 
@@ -68,7 +68,7 @@ def again(chain: Chain, records: Source) -> Chain:
     source = chain.source
     if isinstance(source, ParallelMap):
         made = Chain(replace(source, inner=again(source.inner, records), deterministic=True))
-    elif isinstance(source, Prefetch | Repeat | Shuffle):
+    elif isinstance(source, ChainSource):
         made = again(source.inner, records)
     else:
         made = Chain(records)
@@ -76,7 +76,7 @@ def again(chain: Chain, records: Source) -> Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle(Source):
+class Shuffle(ChainSource):
     """A chain in random order: each element comes at most `buffer_size` places before its own.
 
     Args:
@@ -86,7 +86,6 @@ class Shuffle(Source):
         reshuffle: Whether the order differs from epoch to epoch.
     """
 
-    inner: Chain
     buffer_size: int
     seed: int | None = None
     reshuffle: bool = True
@@ -95,12 +94,8 @@ class Shuffle(Source):
         if self.buffer_size < 1:
             raise ValueError(f"buffer_size={self.buffer_size} must be at least 1")
 
-    def lines(self) -> Iterator[str]:
-        yield from self.inner.lines()
-        yield f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
-
-    def element_spec(self) -> Any:
-        return self.inner.element_spec()
+    def line(self) -> str:
+        return f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         share, before = within.apart(0).take(BUFFER)
@@ -139,7 +134,7 @@ class Shuffle(Source):
 
 
 async def worked(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
-    """All outputs, worked out in a thread where that takes so many bytes that it takes longer than a hop there."""
+    """All outputs, worked out in a thread where that takes longer than a hop there."""
     chunks, failure = await through(threads, outputs, nbytes >= LEAST_HOP)
     if failure is not None:
         raise failure
@@ -151,17 +146,17 @@ async def refetched(
 ) -> None:
     """Gives a buffer what it held by reference."""
     held = HeldElements.from_json(state["held"])
-    assert held.sizes is not None, "sizes stand beside references"
+    assert held.sizes is not None, "references have sizes"
     order = np.argsort(held.numbers, kind="stable")
     if isinstance(shards, Distribute):
         await shards.check(state["inner"], within)
     wanted = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
-    buffer.reads((await shards.opened(within)).listing.paths)
+    buffer.name_shards((await shards.opened(within)).listing.paths)
     filling = Filling(held, state["limit"])
     async with aclosing(within.chunks(again(inner, Refetch(shards, wanted)), None)) as chunks:
         async for chunk in chunks:
             filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
-    filling.into(buffer, state["step"], Entry(NOTHING, FixedPosition(state["inner"]), 0), 0)
+    filling.into(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
 
 
 async def run_again(
@@ -172,7 +167,7 @@ async def run_again(
     order = np.argsort(held.numbers, kind="stable")
     numbers, filling = held.numbers[order], Filling(held, state["limit"])
     if not last:
-        filling.into(buffer, state["step"], Entry(NOTHING, FixedPosition(state["inner"]), 0), 0)
+        filling.into(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
     async for chunk in chunks:
         count = len(chunk.elements)
         if first >= last:
@@ -181,14 +176,14 @@ async def run_again(
         if chunk.error is not None:  # it was given before
             first += 1
             if first == last:
-                filling.into(buffer, state["step"], Entry(NOTHING, chunk.positions, last), 0)
+                filling.into(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last), 0)
             continue
         low, high = np.searchsorted(numbers, [first, min(last, first + count)]).tolist()
         filling.put(select(chunk.elements, numbers[low:high] - first), order[low:high])
         first += count
         if first >= last:
             used = count - (first - last)
-            filling.into(buffer, state["step"], Entry(NOTHING, chunk.positions, last - used), used)
+            filling.into(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last - used), used)
             if used < count:
                 yield Chunk(window(chunk.elements, used, count), shifted(chunk.positions, used), chunk.nbytes)
     if first < last:

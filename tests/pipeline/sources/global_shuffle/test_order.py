@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.pipeline.sources.global_shuffle.blocks import Numbers, blocks_of, keys_of, permuted
-from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, groups_for
+from streamrec.pipeline.sources.global_shuffle.order import (
+    BlockOrder,
+    ExactOrder,
+    Numbers,
+    cut_blocks,
+    groups_for,
+    keys_of,
+    permuted,
+)
 from tests.effort import draws
 
 SHARDS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 50)), max_size=8)
@@ -41,12 +48,12 @@ def block_order(
     groups: int = 1,
     window: int = 8,
 ) -> BlockOrder:
-    blocks = blocks_of(np.array(records, np.int64), np.array(sizes, np.int64), block_bytes)
-    return BlockOrder(blocks, seed, epoch, unit, groups, window)
+    bounds = cut_blocks(np.array(records, np.int64), np.array(sizes, np.int64), block_bytes)
+    return BlockOrder(bounds, seed, epoch, unit, groups, window)
 
 
 def total_of(order: BlockOrder) -> int:
-    return int(order.blocks.bounds[-1])
+    return int(order.bounds[-1])
 
 
 @draws(150)
@@ -55,7 +62,7 @@ def test_blocks_are_cut_at_records_and_shards(shards: list[tuple[int, int]], blo
     """Each shard is cut into parts of about as many records, and no more of them than its bytes ask for."""
     records = np.array([count for count, _ in shards], np.int64)
     sizes = np.array([count * mean for count, mean in shards], np.int64)
-    bounds = blocks_of(records, sizes, block_bytes).bounds
+    bounds = cut_blocks(records, sizes, block_bytes)
     assert bounds[-1] == records.sum()
     assert (np.diff(bounds) > 0).all()
     for begin, count, size in zip(np.cumsum(records) - records, records.tolist(), sizes.tolist(), strict=True):
@@ -79,7 +86,7 @@ def test_blocks_give_each_record_once(order: BlockOrder) -> None:
 
 @draws(150)
 @given(order=block_orders())
-def test_a_lane_knows_what_each_round_needs(order: BlockOrder) -> None:
+def test_a_group_knows_what_each_round_needs(order: BlockOrder) -> None:
     """Of each part it says in which rounds it is needed; rounds follow each other without a gap."""
     positions = []
     for number in range(order.groups):
@@ -184,6 +191,6 @@ def cycles_of(permutation: Numbers) -> int:
     return cycles
 
 
-def test_lanes_are_what_most_numbers_of_ranks_divide() -> None:
+def test_groups_are_what_most_numbers_of_ranks_divide() -> None:
     """So that ranks of many numbers read blocks of their own."""
     assert [groups_for(unit) for unit in (1, 6, 48, 768, 1024, 31, 96)] == [1, 6, 24, 24, 16, 1, 24]
