@@ -155,8 +155,10 @@ def combine(plan: Plan, parts: dict[str, Part], single: bool) -> dict[str, Any]:
 
 
 def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part], single: bool) -> RaggedTensor:
-    rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
     assert isinstance(part, Rows)
+    if not feature.partitions:
+        return part.tensor(feature.row_splits_dtype)
+    rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
     if single and not isinstance(part.values, Rows):
         for partition in keyed_partitions(feature):  # in a batch these are no rows
             if isinstance(partition, RaggedFeature.RowSplits) and not len(rows[partition.key].values):

@@ -56,7 +56,7 @@ class Rows(NamedTuple):
             splits.append(values.splits)
             values = values.values
         most = max(int(each[-1]) for each in splits)
-        if most > np.iinfo(dtype).max:
+        if dtype is np.int32 and most >= 2**31:
             raise FeatureError(f"{most:,} values, which int32 does not count: give row_splits_dtype=np.int64")
         return RaggedTensor(values, tuple(each.astype(dtype, copy=False) for each in splits))
 
