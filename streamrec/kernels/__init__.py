@@ -1,7 +1,7 @@
 """Functions over buffers in C: the only code that touches every byte.
 
-The GIL is released, and no Python object is made per record. `tests/oracle/kernels.py` has the same functions in plain
-Python: it is their specification, and one test suite runs over both.
+The GIL is released, and no Python object is made per record. `_native.pyi` documents them; tests/oracle specifies
+the larger ones in plain Python.
 """
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias

@@ -3,28 +3,23 @@
 import struct
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
+
+from tests.oracle.kernels import masked_crc32c
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 NO_LIMIT = 2**62
 
 
-def masked(data: bytes) -> int:
-    """TFRecord's masked CRC32C, from its definition in tensorflow/core/lib/hash/crc32c.h."""
-    crc = int(google_crc32c.value(data))
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
 def header(length: int) -> bytes:
     """A header with a good CRC that claims `length` payload bytes."""
     claim = struct.pack("<Q", length)
-    return claim + struct.pack("<I", masked(claim))
+    return claim + struct.pack("<I", masked_crc32c(claim))
 
 
 def frame(payload: bytes) -> bytes:
-    return header(len(payload)) + payload + struct.pack("<I", masked(payload))
+    return header(len(payload)) + payload + struct.pack("<I", masked_crc32c(payload))
 
 
 def stream(payloads: list[bytes]) -> bytes:

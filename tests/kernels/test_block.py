@@ -4,22 +4,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native
-from tests.oracle import kernels as reference
+from streamrec import kernels
 
 SIZES = st.integers(0, 70_000) | st.integers(0, 9 << 20)
 
 
-@pytest.mark.parametrize("kernels", [_native, reference])
 @pytest.mark.parametrize("size", [0, 1, (64 << 10) - 1, 64 << 10, 100_000, 5 << 20])
-def test_is_writable_bytes(kernels: ModuleType, size: int) -> None:
+def test_is_writable_bytes(size: int) -> None:
     block = kernels.allocate(size)
     array = np.frombuffer(block, np.uint8) if size else np.empty(0, np.uint8)
     assert memoryview(block).nbytes == len(block) == size
@@ -28,8 +25,7 @@ def test_is_writable_bytes(kernels: ModuleType, size: int) -> None:
     assert bytes(block) == b"\7" * size
 
 
-@pytest.mark.parametrize("kernels", [_native, reference])
-def test_wants_a_size(kernels: ModuleType) -> None:
+def test_wants_a_size() -> None:
     with pytest.raises(ValueError, match="size is -1: wanted 0 or more"):
         kernels.allocate(-1)
     with pytest.raises(TypeError):
@@ -37,10 +33,10 @@ def test_wants_a_size(kernels: ModuleType) -> None:
 
 
 def test_memory_is_used_again() -> None:
-    first = np.frombuffer(_native.allocate(3 << 20), np.uint8)
+    first = np.frombuffer(kernels.allocate(3 << 20), np.uint8)
     address = first.ctypes.data
     del first
-    again = np.frombuffer(_native.allocate((3 << 20) - 1), np.uint8)
+    again = np.frombuffer(kernels.allocate((3 << 20) - 1), np.uint8)
     assert again.ctypes.data == address
 
 
@@ -48,7 +44,7 @@ def test_a_wave_finds_the_memory_of_the_one_before() -> None:
     """A queue that fills up and is emptied, again and again, has the same memory each time."""
     waves = []
     for _ in range(3):
-        wave = [np.frombuffer(_native.allocate(3 << 20), np.uint8) for _ in range(30)]
+        wave = [np.frombuffer(kernels.allocate(3 << 20), np.uint8) for _ in range(30)]
         waves.append({block.ctypes.data for block in wave})
         rest = wave.pop()
         del wave
@@ -58,11 +54,11 @@ def test_a_wave_finds_the_memory_of_the_one_before() -> None:
 
 def test_larger_memory_will_do() -> None:
     """Chunks of a few sizes take turns with each other's memory, where there is none of their own size."""
-    own = [_native.allocate(15 << 20) for _ in range(20)]
-    first = np.frombuffer(_native.allocate(20 << 20), np.uint8)
+    own = [kernels.allocate(15 << 20) for _ in range(20)]
+    first = np.frombuffer(kernels.allocate(20 << 20), np.uint8)
     address = first.ctypes.data
     del first
-    again = np.frombuffer(_native.allocate(15 << 20), np.uint8)
+    again = np.frombuffer(kernels.allocate(15 << 20), np.uint8)
     assert again.ctypes.data == address
     assert len(own) == 20  # they live until here
 
@@ -74,7 +70,7 @@ def test_an_epoch_finds_the_memory_of_the_one_before() -> None:
     """Though no Block lived in between, and it is more than what stays."""
     waves = []
     for _ in range(2):
-        wave = [np.frombuffer(_native.allocate(6 << 20), np.uint8) for _ in range(20)]
+        wave = [np.frombuffer(kernels.allocate(6 << 20), np.uint8) for _ in range(20)]
         for block in wave:
             block[:] = 1
         waves.append({block.ctypes.data for block in wave})
@@ -87,20 +83,20 @@ def test_memory_is_given_back() -> None:
     program = """
 import numpy as np
 from pathlib import Path
-from streamrec.kernels import _native
+from streamrec import kernels
 
 def held():
     return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) >> 10
 
 before = held()
-wave = [_native.allocate(3 << 20) for _ in range(100)]
+wave = [kernels.allocate(3 << 20) for _ in range(100)]
 for block in wave:
     np.frombuffer(block, np.uint8)[:] = 1
 rest = wave.pop()
 del wave, block
 assert held() - before > 250
 for _ in range(2_000):
-    _native.allocate(100_000)
+    kernels.allocate(100_000)
 assert held() - before < 60
 del rest
 """
@@ -111,9 +107,9 @@ del rest
 
 
 def test_memory_that_anything_sees_is_not_used_again() -> None:
-    view = memoryview(_native.allocate(3 << 20))[5:6]
+    view = memoryview(kernels.allocate(3 << 20))[5:6]
     view[0] = 1
-    others = [np.frombuffer(_native.allocate(3 << 20), np.uint8) for _ in range(8)]
+    others = [np.frombuffer(kernels.allocate(3 << 20), np.uint8) for _ in range(8)]
     for other in others:
         other[:] = 2
     assert view[0] == 1
@@ -123,7 +119,7 @@ def test_memory_that_anything_sees_is_not_used_again() -> None:
 def test_living_blocks_never_overlap(sizes: list[int], random: object) -> None:
     living: list[tuple[int, np.ndarray]] = []
     for mark, size in enumerate(sizes):
-        array = np.frombuffer(_native.allocate(size), np.uint8) if size else np.empty(0, np.uint8)
+        array = np.frombuffer(kernels.allocate(size), np.uint8) if size else np.empty(0, np.uint8)
         array[:] = mark
         living.append((mark, array))
         if len(living) > 4:
@@ -132,10 +128,10 @@ def test_living_blocks_never_overlap(sizes: list[int], random: object) -> None:
 
 
 def test_gathered_records_outlive_their_sources() -> None:
-    source = np.frombuffer(_native.allocate(1 << 20), np.uint8)
+    source = np.frombuffer(kernels.allocate(1 << 20), np.uint8)
     source[:] = 3
     spans = np.array([[0, 1 << 19], [1 << 19, 1 << 20]], np.int64)
-    buffer, _ = _native.gather([source], None, spans)
+    buffer, _ = kernels.gather([source], None, spans)
     del source
-    np.frombuffer(_native.allocate(1 << 20), np.uint8)[:] = 9
+    np.frombuffer(kernels.allocate(1 << 20), np.uint8)[:] = 9
     assert bytes(buffer) == b"\3" * (1 << 20)

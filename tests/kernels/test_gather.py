@@ -1,15 +1,12 @@
 """gather and encode_frames: payloads copied and framed, bounds checked."""
 
-from types import ModuleType
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native
+from streamrec import kernels
 from tests.kernels.streams import GOLDEN, NO_LIMIT, cut, spans_of, stream
-from tests.oracle import kernels as reference
 
 BUFFERS = [b"abcdef", b"", bytes(range(256))]
 OUTSIDE = [[-1, 2], [0, 7], [4, 3], [7, 7], [-(2**63), 2**63 - 1], [2**63 - 1, -(2**63)], [0, 2**63 - 1]]
@@ -35,9 +32,7 @@ def jobs(draw: st.DrawFn) -> tuple[list[bytes], list[int], list[tuple[int, int]]
 
 
 @given(job=jobs())
-def test_gather_gives_the_payloads_back_to_back(
-    kernels: ModuleType, job: tuple[list[bytes], list[int], list[tuple[int, int]]]
-) -> None:
+def test_gather_gives_the_payloads_back_to_back(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
     buffers, sources, spans = job
     buffer, new = kernels.gather(buffers, np.array(sources, np.int64), as_spans(spans))
     expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
@@ -46,16 +41,7 @@ def test_gather_gives_the_payloads_back_to_back(
     assert type(buffer) is type(new) is bytes
 
 
-@given(job=jobs())
-def test_native_equals_reference(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
-    buffers, sources, spans = job
-    arguments = buffers, np.array(sources, np.int64), as_spans(spans)
-    assert _native.gather(*arguments) == reference.gather(*arguments)
-    ours = as_spans([span for source, span in zip(sources, spans, strict=True) if source == 0])
-    assert _native.encode_frames(buffers[0], ours) == reference.encode_frames(buffers[0], ours)
-
-
-def test_gather_from_one_buffer(kernels: ModuleType) -> None:
+def test_gather_from_one_buffer() -> None:
     """sources=None; spans may overlap, repeat and be empty."""
     spans = as_spans([[2, 6], [0, 3], [6, 6], [2, 6]])
     buffer, new = kernels.gather([b"abcdef"], None, spans)
@@ -63,13 +49,13 @@ def test_gather_from_one_buffer(kernels: ModuleType) -> None:
     assert spans_of(new).tolist() == [[0, 4], [4, 7], [7, 7], [7, 11]]
 
 
-def test_gather_of_nothing(kernels: ModuleType) -> None:
+def test_gather_of_nothing() -> None:
     assert kernels.gather(BUFFERS, np.zeros(0, np.int64), as_spans([])) == (b"", b"")
     assert kernels.gather([], np.zeros(0, np.int64), as_spans([])) == (b"", b"")
     assert kernels.gather([b"abc"], None, as_spans([])) == (b"", b"")
 
 
-def test_gather_takes_any_bytes_like_and_any_sequence(kernels: ModuleType) -> None:
+def test_gather_takes_any_bytes_like_and_any_sequence() -> None:
     """Buffers of different kinds in one call; a tuple of them."""
     buffers = (bytearray(b"ab"), memoryview(b"cd"), np.frombuffer(b"ef", np.uint8))
     buffer, _ = kernels.gather(buffers, np.array([2, 0, 1]), as_spans([[0, 2]] * 3))
@@ -77,7 +63,7 @@ def test_gather_takes_any_bytes_like_and_any_sequence(kernels: ModuleType) -> No
 
 
 @pytest.mark.parametrize("span", OUTSIDE)
-def test_a_span_outside_of_its_buffer(kernels: ModuleType, span: list[int]) -> None:
+def test_a_span_outside_of_its_buffer(span: list[int]) -> None:
     """The message has its index, its values and the buffer's size."""
     spans = as_spans([[0, 6], span])
     words = rf"span 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6, the buffer's size"
@@ -90,12 +76,12 @@ def test_a_span_outside_of_its_buffer(kernels: ModuleType, span: list[int]) -> N
 
 
 @pytest.mark.parametrize("source", [-1, 3, 2**63 - 1, -(2**63)])
-def test_a_source_that_is_none(kernels: ModuleType, source: int) -> None:
+def test_a_source_that_is_none(source: int) -> None:
     with pytest.raises(ValueError, match=rf"source 1 is {source}: wanted 0 <= source < 3"):
         kernels.gather(BUFFERS, np.array([0, source]), as_spans([[0, 1], [0, 0]]))
 
 
-def test_arguments_that_do_not_fit_together(kernels: ModuleType) -> None:
+def test_arguments_that_do_not_fit_together() -> None:
     with pytest.raises(ValueError, match="found 3 buffers"):
         kernels.gather(BUFFERS, None, as_spans([]))
     with pytest.raises(ValueError, match="found 0 buffers"):
@@ -105,28 +91,28 @@ def test_arguments_that_do_not_fit_together(kernels: ModuleType) -> None:
 
 
 @given(payloads=st.lists(st.binary(max_size=300), max_size=8))
-def test_encode_frames(kernels: ModuleType, payloads: list[bytes]) -> None:
+def test_encode_frames(payloads: list[bytes]) -> None:
     ends = np.cumsum([0, *map(len, payloads)])
     spans = np.stack([ends[:-1], ends[1:]], 1)
     assert kernels.encode_frames(b"".join(payloads), spans) == stream(payloads)
 
 
 @pytest.mark.parametrize("name", ["records.tfrecord", "tutorial.tfrecord", "empty.tfrecord"])
-def test_encoding_again_gives_tensorflows_bytes(kernels: ModuleType, name: str) -> None:
+def test_encoding_again_gives_tensorflows_bytes(name: str) -> None:
     """Scan a file of TensorFlow's, frame its payloads: the same file."""
     data = (GOLDEN / name).read_bytes()
     spans, *_ = kernels.scan_frames(data, 0, True, NO_LIMIT)
     assert kernels.encode_frames(data, spans_of(spans)) == data
 
 
-def test_spans_need_not_be_aligned(kernels: ModuleType) -> None:
+def test_spans_need_not_be_aligned() -> None:
     raw = b"\0" + as_spans([[1, 3]]).tobytes()
     spans = np.frombuffer(raw, np.int64, offset=1).reshape(-1, 2)
     assert kernels.gather([b"abcd"], None, spans)[0] == b"bc"
 
 
 @given(job=jobs())
-def test_objects(kernels: ModuleType, job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
+def test_objects(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
     """Of rows in many buffers, and of spans in one."""
     buffers, sources, spans = job
     rows = [(start, end, source << 32, 7) for source, (start, end) in zip(sources, spans, strict=True)]
@@ -137,7 +123,7 @@ def test_objects(kernels: ModuleType, job: tuple[list[bytes], list[int], list[tu
 
 
 @pytest.mark.parametrize("span", OUTSIDE)
-def test_objects_lie_in_their_buffers(kernels: ModuleType, span: list[int]) -> None:
+def test_objects_lie_in_their_buffers(span: list[int]) -> None:
     with pytest.raises(ValueError, match="record 1 does not lie"):
         kernels.objects(BUFFERS, as_spans([[0, 1], span]))
     with pytest.raises(ValueError, match="record 0 does not lie"):
@@ -145,7 +131,7 @@ def test_objects_lie_in_their_buffers(kernels: ModuleType, span: list[int]) -> N
 
 
 @given(records=st.lists(st.binary(max_size=300), max_size=12))
-def test_encode_objects(kernels: ModuleType, records: list[bytes]) -> None:
+def test_encode_objects(records: list[bytes]) -> None:
     """What `encode_frames` makes of the same records."""
     ends = np.cumsum([0, *map(len, records)])
     spans = np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64)

@@ -1,16 +1,15 @@
 """interleave and rows_in_turn: payloads of many queues in the order of their turns, copied, or named where they lie."""
 
 import itertools
-from types import ModuleType
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native
+from streamrec import kernels
 from tests.kernels.streams import cut
-from tests.oracle import kernels as reference
 
 Window = tuple[bytes, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]
 
@@ -24,9 +23,18 @@ def as_window(payloads: list[bytes], gap: bytes = b"") -> Window:
 
 def in_turn(queues: list[list[bytes]], block: int) -> list[bytes]:
     """The order by its definition."""
-    turns = [[queue[at : at + block] for at in range(0, len(queue), block)] for queue in queues]
-    rounds = itertools.zip_longest(*turns, fillvalue=[])
-    return [payload for turn in itertools.chain.from_iterable(rounds) for payload in turn]
+    count, ordered = sum(map(len, queues)), []
+    for queue in itertools.cycle([iter(queue) for queue in queues] or [iter(())]):
+        if len(ordered) == count:
+            break
+        turn = list(itertools.islice(queue, min(block, count - len(ordered))))
+        ordered += turn
+        if len(turn) < block and len(ordered) < count:
+            raise ValueError(
+                f"the queue whose turn it is has no record after {len(ordered)} of {count}: each queue must hold what "
+                f"its turns of {block} take"
+            )
+    return ordered
 
 
 @st.composite
@@ -45,56 +53,56 @@ def jobs(draw: st.DrawFn) -> tuple[list[list[bytes]], int, list[list[Window]]]:
     return queues, block, windows
 
 
-@given(job=jobs())
-def test_gives_the_payloads_in_turn(
-    kernels: ModuleType, job: tuple[list[list[bytes]], int, list[list[Window]]]
-) -> None:
+@given(job=jobs(), drop=st.none() | st.integers(0, 3))
+def test_gives_the_payloads_in_turn(job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int | None) -> None:
+    """Copied, and as rows; also where a queue lacks records: an error, after the same number of records."""
     queues, block, windows = job
-    buffer, spans = kernels.interleave(windows, block)
-    assert cut(buffer, spans) == in_turn(queues, block)
-    assert bytes(buffer) == b"".join(in_turn(queues, block))
-
-
-@given(job=jobs(), drop=st.integers(0, 3))
-def test_native_equals_reference(job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int) -> None:
-    """Also where a queue lacks records: the same error, after the same number of records."""
-    _, block, windows = job
-    windows[drop % len(windows)] = windows[drop % len(windows)][:drop]
-    assert outcome(_native, windows, block) == outcome(reference, windows, block)
-
-
-def outcome(kernels: ModuleType, windows: list[list[Window]], block: int) -> object:
+    if drop is not None:
+        at = drop % len(windows)
+        windows[at] = windows[at][:drop]
+        queues[at] = [buffer[start:end] for buffer, spans in windows[at] for start, end in spans.tolist()]
+    parts, buffers = as_parts(windows)
     try:
-        return [bytes(part) for part in kernels.interleave(windows, block)]
+        wanted = in_turn(queues, block)
     except ValueError as error:
-        return str(error)
+        for call in (lambda: kernels.interleave(windows, block), lambda: kernels.rows_in_turn(parts, block)):
+            with pytest.raises(ValueError, match=re.escape(str(error))):
+                call()
+        return
+    buffer, spans = kernels.interleave(windows, block)
+    assert cut(buffer, spans) == wanted
+    assert bytes(buffer) == b"".join(wanted)
+    rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)), np.int64).reshape(-1, 4)
+    assert [buffers[tag >> 32][start:end] for start, end, tag, _ in rows.tolist()] == wanted
+    were_rows = [tag > 0 and buffers[(tag >> 32) - 1] == b"nobody's" for tag in rows[:, 2].tolist()]
+    assert rows[:, 3].tolist() == [7 * was for was in were_rows]
 
 
-def test_large_results_live_in_blocks(kernels: ModuleType) -> None:
+def test_large_results_live_in_blocks() -> None:
     queues = [[bytes([queue]) * 50 for _ in range(3000)] for queue in range(3)]
     buffer, spans = kernels.interleave([[as_window(queue[:7]), as_window(queue[7:])] for queue in queues], 2)
     assert cut(buffer, spans) == in_turn(queues, 2)
 
 
-def test_nothing(kernels: ModuleType) -> None:
+def test_nothing() -> None:
     for queues in ([], [[]], [[], [as_window([])]]):
         assert [bytes(part) for part in kernels.interleave(queues, 1)] == [b"", b""]
 
 
-def test_a_queue_without_its_record(kernels: ModuleType) -> None:
+def test_a_queue_without_its_record() -> None:
     queues = [[as_window([b"a", b"b", b"c"])], [as_window([b"x"])]]
     with pytest.raises(ValueError, match="has no record after 3 of 4: each queue must hold what its turns of 1 take"):
         kernels.interleave(queues, 1)
 
 
 @pytest.mark.parametrize("span", [[-1, 2], [0, 7], [4, 3], [7, 7], [0, 2**63 - 1]])
-def test_a_span_outside_of_its_buffer(kernels: ModuleType, span: list[int]) -> None:
+def test_a_span_outside_of_its_buffer(span: list[int]) -> None:
     window = b"abcdef", np.array([[0, 6], span], np.int64)
     with pytest.raises(ValueError, match=rf"span 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6"):
         kernels.interleave([[as_window([b"a"])], [window]], 1)
 
 
-def test_wrong_arguments(kernels: ModuleType) -> None:
+def test_wrong_arguments() -> None:
     window = as_window([b"a"])
     with pytest.raises(ValueError, match="block is 0: wanted 1 or more"):
         kernels.interleave([[window]], 0)
@@ -130,35 +138,7 @@ def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, i
     return parts, buffers
 
 
-@given(job=jobs())
-def test_rows_name_the_payloads_in_turn(
-    kernels: ModuleType, job: tuple[list[list[bytes]], int, list[list[Window]]]
-) -> None:
-    queues, block, windows = job
-    parts, buffers = as_parts(windows)
-    rows = np.frombuffer(kernels.rows_in_turn(parts, block), np.int64).reshape(-1, 4)
-    assert [buffers[tag >> 32][start:end] for start, end, tag, _ in rows.tolist()] == in_turn(queues, block)
-    were_rows = [tag > 0 and buffers[(tag >> 32) - 1] == b"nobody's" for tag in rows[:, 2].tolist()]
-    assert rows[:, 3].tolist() == [7 * was for was in were_rows]
-
-
-@given(job=jobs(), drop=st.integers(0, 3))
-def test_native_rows_equal_those_of_the_reference(
-    job: tuple[list[list[bytes]], int, list[list[Window]]], drop: int
-) -> None:
-    _, block, windows = job
-    windows[drop % len(windows)] = windows[drop % len(windows)][:drop]
-    parts, _ = as_parts(windows)
-    found = []
-    for module in (_native, reference):
-        try:
-            found.append(bytes(module.rows_in_turn(parts, block)))
-        except ValueError as error:
-            found.append(str(error).encode())
-    assert found[0] == found[1]
-
-
-def test_rows_of_many_records_live_in_a_block(kernels: ModuleType) -> None:
+def test_rows_of_many_records_live_in_a_block() -> None:
     spans = np.arange(20_000, dtype=np.int64).reshape(-1, 2)
     rows = np.frombuffer(kernels.rows_in_turn([[(spans, 0)], [(spans, 1)]], 5), np.int64).reshape(-1, 4)
     assert sorted(rows.tolist()) == sorted(
@@ -166,12 +146,12 @@ def test_rows_of_many_records_live_in_a_block(kernels: ModuleType) -> None:
     )
 
 
-def test_no_rows(kernels: ModuleType) -> None:
+def test_no_rows() -> None:
     for queues in ([], [[]], [[], [(np.empty((0, 2), np.int64), 3)]]):
         assert bytes(kernels.rows_in_turn(queues, 1)) == b""
 
 
-def test_wrong_arguments_for_rows(kernels: ModuleType) -> None:
+def test_wrong_arguments_for_rows() -> None:
     spans = np.array([[0, 1]])
     with pytest.raises(ValueError, match="block is 0: wanted 1 or more"):
         kernels.rows_in_turn([[(spans, 0)]], 0)

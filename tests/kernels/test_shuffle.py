@@ -1,6 +1,5 @@
 """exchange and pick: the rows of a shuffle buffer, and the payloads that they name."""
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec.kernels import _native
+from streamrec import kernels
 from tests.kernels.streams import cut
-from tests.oracle import kernels as reference
+from tests.oracle import kernels as oracle
 
 Rows = npt.NDArray[np.int64]
 
@@ -25,14 +24,14 @@ def rows_of(weights: list[int], first: int = 0) -> Rows:
 class Run:
     """One buffer, whose rows come in pieces."""
 
-    def __init__(self, kernels: ModuleType, capacity: int, limit: int = WIDE, key: int = 5) -> None:
-        self.kernels, self.limit, self.key = kernels, limit, key
+    def __init__(self, capacity: int, limit: int = WIDE, key: int = 5, exchange: Any = kernels.exchange) -> None:
+        self.exchange, self.limit, self.key = exchange, limit, key
         self.slots = np.full((capacity, 4), -1, np.int64)
         self.held = self.weight = self.step = 0
 
     def feed(self, rows: Rows, most: int, *, ended: bool = False) -> tuple[int, list[int]]:
         out = np.full((most, 4), -1, np.int64)
-        taken, given, self.held, self.weight = self.kernels.exchange(
+        taken, given, self.held, self.weight = self.exchange(
             self.slots, self.held, self.weight, self.limit, rows, out, most, self.key, self.step, ended
         )
         self.step += given
@@ -62,18 +61,18 @@ class Run:
 def test_the_order_does_not_depend_on_how_rows_come(
     weights: list[int], capacity: int, limit: int, most: int, key: int, cuts: list[int]
 ) -> None:
-    """Nor on who works it out; and every row comes once."""
+    """And every row comes once."""
     rows = rows_of(weights)
     pieces = sorted(min(cut, len(rows)) for cut in cuts)
-    found = Run(_native, capacity, limit, key).order(rows, pieces, most)
+    found = Run(capacity, limit, key).order(rows, pieces, most)
     assert sorted(found) == list(range(len(rows)))
-    assert found == Run(reference, capacity, limit, key).order(rows, [], 1000)
+    assert found == Run(capacity, limit, key, oracle.exchange).order(rows, [], 1000)
     assert all(place >= number - capacity + 1 for place, number in enumerate(found))
 
 
-def test_what_is_held_stays_within_the_limit(kernels: ModuleType) -> None:
+def test_what_is_held_stays_within_the_limit() -> None:
     """But an empty buffer takes any row."""
-    run = Run(kernels, 100, limit=500)
+    run = Run(100, limit=500)
     for number, weight in enumerate([10, 300, 5, 5, 2000, 1, 100, 100, 100]):
         run.feed(rows_of([weight], number), 50)
         assert run.weight == int((run.slots[: run.held, 1] - run.slots[: run.held, 0]).sum()) + 64 * run.held
@@ -81,9 +80,9 @@ def test_what_is_held_stays_within_the_limit(kernels: ModuleType) -> None:
     assert run.step + run.held == 9
 
 
-def test_a_row_leaves_for_each_that_comes(kernels: ModuleType) -> None:
+def test_a_row_leaves_for_each_that_comes() -> None:
     """The buffer is filled first; `out` may be None, and then nothing but the numbers differs."""
-    run, blind = Run(kernels, 10), Run(kernels, 10)
+    run, blind = Run(10), Run(10)
     assert run.feed(rows_of([1] * 10), 50) == (10, [])
     taken, gone = run.feed(rows_of([1] * 15, 10), 50)
     assert (taken, len(gone), run.held) == (15, 15, 10)
@@ -93,7 +92,7 @@ def test_a_row_leaves_for_each_that_comes(kernels: ModuleType) -> None:
     assert kernels.exchange(np.empty((10, 4), np.int64), 0, 0, WIDE, rows, None, 3, 5, 0, False)[:2] == (13, 3)
 
 
-def test_every_slot_is_as_likely(kernels: ModuleType) -> None:
+def test_every_slot_is_as_likely() -> None:
     """Chi-square over 40 slots: the 99.9 % point of 39 degrees of freedom is 72; the key is fixed, so is the result."""
     counts = np.zeros(40, np.int64)
     slots, coming = np.zeros((40, 4), np.int64), np.zeros((1, 4), np.int64)
@@ -105,7 +104,7 @@ def test_every_slot_is_as_likely(kernels: ModuleType) -> None:
     assert ((counts - 100.0) ** 2 / 100).sum() < 72
 
 
-def test_arguments_of_exchange(kernels: ModuleType) -> None:
+def test_arguments_of_exchange() -> None:
     slots, rows = np.zeros((3, 4), np.int64), rows_of([1])
 
     def exchange(**changed: Any) -> Any:
@@ -143,7 +142,7 @@ BUFFERS = [b"abcdef", b"", bytes(range(256))]
         max_size=20,
     )
 )
-def test_pick_gives_the_payloads_in_order(kernels: ModuleType, picks: list[tuple[int, int, int, int]]) -> None:
+def test_pick_gives_the_payloads_in_order(picks: list[tuple[int, int, int, int]]) -> None:
     spans = [(buffer, min(one, other), max(one, other), size) for buffer, one, other, size in picks]
     rows = np.array([[start, end, buffer << 32 | size, 9] for buffer, start, end, size in spans], np.int64).reshape(
         -1, 4
@@ -153,7 +152,7 @@ def test_pick_gives_the_payloads_in_order(kernels: ModuleType, picks: list[tuple
 
 
 @pytest.mark.parametrize("row", [[0, 7, 0, 0], [-1, 2, 0, 0], [4, 3, 0, 0]])
-def test_pick_outside_of_a_buffer(kernels: ModuleType, row: list[int]) -> None:
+def test_pick_outside_of_a_buffer(row: list[int]) -> None:
     with pytest.raises(
         ValueError, match=rf"row 1 is \[{row[0]}, {row[1]}\): wanted 0 <= start <= end <= 6, its buffer"
     ):
@@ -161,6 +160,6 @@ def test_pick_outside_of_a_buffer(kernels: ModuleType, row: list[int]) -> None:
 
 
 @pytest.mark.parametrize("buffer", [-1, 3])
-def test_pick_of_a_buffer_that_is_none(kernels: ModuleType, buffer: int) -> None:
+def test_pick_of_a_buffer_that_is_none(buffer: int) -> None:
     with pytest.raises(ValueError, match=rf"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3"):
         kernels.pick(BUFFERS, np.array([[0, 0, buffer << 32, 0]]))

@@ -1,16 +1,16 @@
 """The kernels run without the GIL: many threads at once get what one gets."""
 
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 
 import numpy as np
 
+from streamrec import kernels
 from tests.kernels.streams import NO_LIMIT, cut, frame, spans_of
 
 RECORDS = [np.random.default_rng(size).bytes(size) for size in (0, 3, 84, 680, 5000)]
 
 
-def test_threads_over_one_buffer_and_over_many(kernels: ModuleType) -> None:
+def test_threads_over_one_buffer_and_over_many() -> None:
     """Each thread scans, gathers and encodes its own stream and the common one."""
     common = b"".join(map(frame, RECORDS)) * 20
 

@@ -25,6 +25,7 @@ list ends, and what follows is read as the next step.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -32,7 +33,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from streamrec.example.parsing.walk import Array, Code, Found, Raw, Records, Slot, failure
-from tests.oracle.kernels import pad_rows
 
 __all__ = ["walk_examples", "walk_sequences"]
 
@@ -418,5 +418,7 @@ def _found(column: _Values, ends: list[int], records: Records) -> Found:
 
 def _rows(values: Array, ends: Array, pad: np.int64 | np.float32) -> Array:
     """Rows of one length, one after the other: each record's values, and what fills them up."""
-    longest = int(np.diff(ends).max(initial=0))
-    return np.frombuffer(memoryview(pad_rows(values, ends, longest, np.array([pad]))), values.dtype)
+    rows = np.full((len(ends) - 1, int(np.diff(ends).max(initial=0))), pad, values.dtype)
+    for row, (first, last) in zip(rows, itertools.pairwise(ends.tolist()), strict=True):
+        row[: last - first] = values[first:last]
+    return rows.reshape(-1)

@@ -56,7 +56,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "streamrec.kernels._native",
-    .m_doc = "Kernels over buffers in C; tests.oracle.kernels is their readable twin.",
+    .m_doc = "Kernels over buffers in C; _native.pyi documents them.",
     .m_slots = slots,
 };
 

@@ -22,7 +22,7 @@
 #include <string.h>
 
 /* For method tables: a function of (module, args, kwargs). Docstrings start with a signature line and "--", from
- * which inspect.signature reads it; a test compares it with the stub and with tests/oracle/. */
+ * which inspect.signature reads it; a test compares it with the stub. */
 #define KEYWORDS (METH_VARARGS | METH_KEYWORDS)
 #define KEYWORD_FUNCTION(name) (PyCFunction)(void (*)(void)) name
 

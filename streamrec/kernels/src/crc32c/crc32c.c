@@ -90,7 +90,7 @@ py_crc32c_with(PyObject *module, PyObject *args, PyObject *kwargs)
 
 PyMethodDef crc32c_methods[] = {
     {"crc32c", KEYWORD_FUNCTION(py_crc32c), KEYWORDS,
-     "crc32c(data, crc=0)\n--\n\nCRC32C of data, continued from crc. See tests.oracle.kernels."},
+     "crc32c(data, crc=0)\n--\n\nCRC32C of data, continued from crc."},
     {"masked_crc32c", KEYWORD_FUNCTION(py_masked_crc32c), KEYWORDS,
      "masked_crc32c(data)\n--\n\nCRC32C of data, masked as TFRecord stores it."},
     {"crc32c_implementations", py_crc32c_implementations, METH_NOARGS,

@@ -1,7 +1,7 @@
 /* Argument converters for the "O&" of PyArg_ParseTupleAndKeywords: what a kernel accepts, checked in one place.
  *
- * tests/oracle/kernels.py has their twins, which raise the same: TypeError for what is no buffer or has another element type,
- * ValueError for a wrong shape or value, BufferError for what is not C-contiguous.
+ * They raise TypeError for what is not a buffer or has another element type, ValueError for a wrong shape or value, BufferError
+ * for what is not C-contiguous.
  * The converters of buffers fill a Py_buffer; after a successful parse the caller releases it.
  */
 #ifndef STREAMREC_ARGS_H
