@@ -6,11 +6,18 @@ A page that installs streamrec by name says that it is not on PyPI, until it is.
 
 import pkgutil
 import re
+from pathlib import Path
 from typing import Any
 
 import streamrec
+from streamrec.lazy import IMPORT
 
-NAMES_OF = streamrec._NAMES_OF
+STUB = Path(streamrec.__file__).with_suffix(".pyi").read_text()
+NAMES_OF = {
+    module.removeprefix("streamrec."): re.findall(r"\w+", names)
+    for module, names in IMPORT.findall(STUB)
+    if module != "streamrec"
+}
 NO_ADAPTERS = {*NAMES_OF, "arguments", "bridge", "cli", "html", "interchange", "kernels", "lazy"}
 FIRST = [
     *("TFRecordDataset", "Dataset", "DatasetIterator", "AsyncDatasetIterator", "Stats", "open_shard"),

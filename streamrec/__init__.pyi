@@ -1,5 +1,7 @@
+from streamrec import bridge as bridge
 from streamrec import errors as errors
 from streamrec import example as example
+from streamrec import kernels as kernels
 from streamrec import pipeline as pipeline
 from streamrec import shards as shards
 from streamrec import storage as storage

@@ -1,34 +1,40 @@
 """Packages that import a name when it is first asked for (PEP 562), so that a program loads what it uses and no more.
 
-What the names are to a type checker stands in the package's `__init__.pyi`; a test compares the two.
+A package's `__init__.pyi` is the one list of its names: type checkers read it, and so does `lazy_names`. It holds
+imports (`from streamrec.x import A, B`) and `__all__`.
 """
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy_names"]
+__all__ = ["IMPORT", "lazy_names"]
+
+IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)", re.MULTILINE)
+"""An import in a stub: the module, and its names."""
 
 
-def lazy_names(
-    package: str, names_of: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package.
-
-    Args:
-        package: Its name.
-        names_of: Its names, by the module they come from. The modules are imported when they are asked for too.
-    """
-    module_of = {name: module for module, names in names_of.items() for name in names}
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package. Its stub's modules are imported when asked for, too."""
     namespace = vars(sys.modules[package])
+    stub = namespace["__spec__"].loader.get_data(f"{namespace['__file__']}i").decode()
+    modules = set[str]()
+    module_of: dict[str, str] = {}
+    for module, names in IMPORT.findall(stub):
+        if module == package:
+            modules.add(f"{package}.{names.split()[0]}")
+        else:
+            modules.add(module)
+            module_of.update(dict.fromkeys(re.findall(r"\w+", names), module))
 
     def imported(name: str) -> Any:
-        if name in names_of:
+        if f"{package}.{name}" in modules:
             return import_module(f"{package}.{name}")
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = namespace[name] = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        value = namespace[name] = getattr(import_module(module_of[name]), name)
         return value
 
     return imported, lambda: sorted({*namespace, *module_of}), list(module_of)

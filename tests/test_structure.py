@@ -14,6 +14,7 @@ import pytest
 from google.protobuf.message import Message
 
 import streamrec
+from streamrec.lazy import IMPORT
 
 PACKAGE = Path(streamrec.__file__).parent
 
@@ -43,7 +44,7 @@ MAY_IMPORT = {
         "bridge",
     },
     "interchange": {"display", "errors", "example"},
-    "__init__": {"errors", "lazy", "tfrecord", "example", "storage", "shards", "pipeline"},
+    "__init__": {"bridge", "errors", "kernels", "lazy", "tfrecord", "example", "storage", "shards", "pipeline"},
 }
 """Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""
 
@@ -153,29 +154,25 @@ def test_no_import_cycles_between_modules() -> None:
 
 @pytest.mark.parametrize("path", LAZY, ids=lambda path: ".".join(path.parent.relative_to(PACKAGE.parent).parts))
 def test_lazy_names_are_exact(path: Path) -> None:
-    """At run time and for type checkers: the same names, from the same modules."""
     name = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
     package = import_module(name)
-    stub = ast.parse(path.read_text())
-    typed = {
-        alias.name: f"{node.module}:{alias.name}"
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom) and node.module != name
-        for alias in node.names
-    }
-    [written] = [node.value for node in stub.body if isinstance(node, ast.Assign)]
-    assert sorted(typed) == sorted(ast.literal_eval(written)) == sorted(package.__all__)
+    stub = path.read_text()
+    [written] = [node.value for node in ast.parse(stub).body if isinstance(node, ast.Assign)]
+    assert sorted(ast.literal_eval(written)) == sorted(package.__all__)
     assert set(package.__all__) <= set(dir(package))
-    for public, target in typed.items():
-        assert getattr(package, public) is resolve_name(target)
+    for module, names in IMPORT.findall(stub):
+        for public in re.findall(r"\w+", names) if module != name else ():
+            assert getattr(package, public) is resolve_name(f"{module}:{public}")
     with pytest.raises(AttributeError, match=f"'{name}' has no attribute 'nonsense'"):
         _ = package.nonsense
 
 
 def test_public_names() -> None:
     assert PACKAGE / "__init__.pyi" in LAZY
+    stub = (PACKAGE / "__init__.pyi").read_text()
+    rooms = [module.partition(".")[2] for module, _ in IMPORT.findall(stub) if module != "streamrec"]
     pages = "".join(page.read_text() for page in (PACKAGE.parent / "docs" / "reference").glob("*.md"))
-    assert all(f"<!-- names of {room} -->" in pages for room, names in streamrec._NAMES_OF.items() if names)
+    assert all(f"<!-- names of {room} -->" in pages for room in rooms)
     for module, name in re.findall(r"::: streamrec\.(\w+)\.(\w+)", pages):
         assert name in import_module(f"streamrec.{module}").__all__, name
     for name in streamrec.__all__:
