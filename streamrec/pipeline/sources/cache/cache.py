@@ -256,8 +256,6 @@ def copied(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Saved(Source):
-    """The elements in a file."""
-
     file: CacheFile
 
     def lines(self) -> Iterator[str]:

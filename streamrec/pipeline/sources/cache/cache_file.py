@@ -89,7 +89,6 @@ class CacheFile:
 
     @property
     def path(self) -> str:
-        """Its URL."""
         return self.shards.filenames[0]
 
     @property
@@ -155,7 +154,6 @@ class CacheFile:
             await writing.close()
 
     def writer(self, *, overwrite: bool) -> ShardWriter:
-        """A writer of it."""
         shards = self.shards
         return ShardWriter(
             self.path,
@@ -191,12 +189,10 @@ class CacheWriter:
             await self._end(error)
 
     async def write(self, records: Sequence[bytes]) -> None:
-        """Writes records, if it still goes on."""
         if self.going and records:
             await self._go_on(self._writer.write_batch(Frames.of(records)))
 
     async def close(self) -> None:
-        """Completes the file, if it still goes on."""
         if self.going:
             await self._go_on(self._writer.close())
 

@@ -125,7 +125,6 @@ class InputBuffer(ByteQueue):
 
     @property
     def typical_bytes(self) -> int:
-        """About how large an element is, in bytes."""
         if not self._chunks:
             return 1
         chunk, _ = self._chunks[0]
@@ -133,7 +132,6 @@ class InputBuffer(ByteQueue):
         return nbytes // len(chunk.elements) + 1
 
     def mark(self) -> Joined:
-        """Where the buffer is."""
         return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else self._passed
 
     def peek(self, most: int) -> list[Any]:
@@ -171,7 +169,6 @@ class InputBuffer(ByteQueue):
         return TakenElements(windows, Joined(tuple(stretches)), nbytes)
 
     def _drop(self) -> None:
-        """The first chunk is used up."""
         self._passed = Joined(((self._pop().positions, self._used, 0),))
         self._used = 0
 

@@ -102,7 +102,6 @@ class InterleaveOrder:
 
     @property
     def finished(self) -> bool:
-        """Whether every element was taken."""
         return self.complete and not self.under_way
 
     def pull(self, next_ordinal: int, next_outer: Joined) -> Chunk | None:
@@ -122,7 +121,6 @@ class InterleaveOrder:
         return self._failure(next_ordinal, next_outer) if self._failed(self._cycle) else None
 
     def _mark(self, next_ordinal: int, next_outer: Joined) -> OrderMark:
-        """Where it is."""
         if self.waiting:
             next_ordinal, next_outer = self.waiting[0].ordinal, self.waiting[0].outer
         slots = [
@@ -281,8 +279,6 @@ class TurnShares:
 
 @dataclass(frozen=True, slots=True)
 class InterleavedPositions(Positions):
-    """Positions of elements that were interleaved."""
-
     before: OrderMark
     turns: TurnShares
     taken: tuple[Joined, ...]

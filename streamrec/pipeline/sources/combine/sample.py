@@ -153,7 +153,6 @@ class Sampler:
         return None
 
     def _failure(self, error: Exception) -> Chunk:
-        """An element that failed was taken."""
         none, parts = np.empty(0, np.int64), tuple(part.mark() for part in self._parts)
         return Chunk.failure(error, SampledPositions(self._choices.mark(), 0, none, none, parts), 0)
 
@@ -208,7 +207,6 @@ def array_of(elements: Any) -> Indices | None:
 
 
 def joined(known: Sequence[Indices]) -> Indices:
-    """Arrays as one; none is an empty one."""
     return np.concatenate(known) if known else np.empty(0, np.int64)
 
 

@@ -87,8 +87,6 @@ def column(elements: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ZippedPositions(Positions):
-    """Positions of elements that were paired: those of all parts."""
-
     parts: tuple[Joined, ...]
 
     def at(self, index: int) -> Position:

@@ -127,7 +127,6 @@ class GroupParts:
         return cls(starts[at] + cuts[:-1] - before[at], np.diff(cuts)).present()
 
     def present(self) -> GroupParts:
-        """Without the parts that have no record."""
         return GroupParts(self.starts[self.counts > 0], self.counts[self.counts > 0])
 
     def rotated(self, phase: float) -> GroupParts:
@@ -197,12 +196,10 @@ class GroupOrder:
 
     @cached_property
     def rounds(self) -> int:
-        """How many rounds there are."""
         return max(1, len(self.parts) - self.size + 1) if len(self.parts) else 0
 
     @cached_property
     def total(self) -> int:
-        """How many records the group has."""
         return int(self._before[-1])
 
     def first_round(self, part: int) -> int:
@@ -225,7 +222,6 @@ class GroupOrder:
         return int(self._before[number] + self._given(active, number).sum())
 
     def round_of(self, index: int) -> int:
-        """The round of the group's record `index`."""
         low, high = 0, self.rounds - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -233,7 +229,6 @@ class GroupOrder:
         return low
 
     def round(self, number: int) -> Round:
-        """A round's records."""
         active = np.arange(number, self.parts_until(number))
         begun, ended = self._given(active, number), self._given(active, number + 1)
         counts = ended - begun
@@ -280,7 +275,6 @@ class ExactOrder:
     epoch: int
 
     def records(self, positions: Numbers) -> Numbers:
-        """The numbers of the records at these positions."""
         return permuted(positions, self.total, self._keys)
 
     @cached_property
@@ -324,14 +318,12 @@ class BlockOrder:
         return units * self.unit + group * self.share + within
 
     def group(self, number: int) -> GroupOrder:
-        """The order of one group."""
         starts, before = self._permuted
         first, last = self._bounds[number : number + 2].tolist()
         parts = GroupParts.cut(starts, before, first, last).rotated(number / self.groups).tapered(self.window)
         return GroupOrder(parts, self.window, (self.seed, self.epoch, number))
 
     def records(self, positions: Numbers) -> Numbers:
-        """The numbers of the records at these positions: for a few of them, since whole rounds are worked out."""
         found = np.empty(len(positions), np.int64)
         groups, indices = self.locate(positions)
         for number in np.unique(groups).tolist():

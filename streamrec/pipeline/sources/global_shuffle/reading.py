@@ -1,7 +1,7 @@
 """Reading in a global order: far ahead, by ranges, within a budget.
 
 `BlockReading` fetches the parts of blocks in the order in which its groups need them, holds those of the windows, and
-gathers the records of each run of positions from them: long ones are not copied. `ExactReading` fetches runs of
+gathers the records of each run of positions from them: long ones are not copied. `read_exact` fetches runs of
 positions, as many ahead as there is room for; what is near each other in a shard is one request.
 """
 
@@ -18,10 +18,10 @@ from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, GroupOrder, Numbers, Round
-from streamrec.shards import RecordFetcher
+from streamrec.shards import Index, RecordFetcher
 from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
 
-__all__ = ["BlockReading", "ExactReading", "FetchAhead"]
+__all__ = ["BlockReading", "FetchAhead", "mean_bytes", "read_exact"]
 
 K = TypeVar("K")
 
@@ -76,7 +76,6 @@ class FetchAhead(Generic[K]):
         self._start()
 
     def _start(self) -> None:
-        """Begins as many requests as there is room for."""
         while self._running < self._parallel:
             self._next = self._next or next(self._wanted, None)
             if self._next is None or (self._requests and self._held + self._next[1] > self._limit):
@@ -107,42 +106,43 @@ PARALLEL_RUNS: Final = 3
 """Runs of positions likewise; each is many requests."""
 
 
-class ExactReading:
-    """Records of an exact order.
+def mean_bytes(index: Index) -> float:
+    """The bytes of a record on average, with its frame."""
+    return index.nbytes / max(1, len(index))
+
+
+def read_exact(
+    order: ExactOrder,
+    fetcher: RecordFetcher,
+    runs: Iterator[Numbers],
+    tasks: TaskGroup,
+    limit: int,
+) -> Callable[[Numbers], Awaitable[Frames]]:
+    """A function that gives the records of an exact order, run by run.
 
     Args:
         order: Which record comes when.
         fetcher: Reads them.
         runs: The positions that are taken, call by call.
         tasks: Where requests run.
-        mean_bytes: Of a record.
         limit: How many bytes may be held.
     """
 
-    def __init__(
-        self,
-        order: ExactOrder,
-        fetcher: RecordFetcher,
-        runs: Iterator[Numbers],
-        tasks: TaskGroup,
-        mean_bytes: float,
-        limit: int,
-    ) -> None:
-        self._order = order
-        self._fetcher = fetcher
-        wanted = ((positions.tobytes(), int(len(positions) * mean_bytes) + 1) for positions in runs)
-        self._ahead: FetchAhead[bytes] = FetchAhead(tasks, self._fetch, wanted, limit, PARALLEL_RUNS)
+    async def fetch(positions: Numbers) -> Frames:
+        return await fetcher.fetch(order.records(positions))
 
-    async def take(self, positions: Numbers) -> Frames:
-        """The records at the next run of positions."""
-        found = await self._ahead.get()
+    size = mean_bytes(fetcher.reader.index)
+    wanted = ((positions, int(len(positions) * size) + 1) for positions in runs)
+    ahead = FetchAhead(tasks, fetch, wanted, limit, PARALLEL_RUNS)
+
+    async def take(positions: Numbers) -> Frames:
+        found = await ahead.get()
         assert found is not None
-        assert found[0] == positions.tobytes()
-        self._ahead.release(found[1])
+        assert (found[0] == positions).all()
+        ahead.release(found[1])
         return found[1]
 
-    async def _fetch(self, positions: bytes) -> Frames:
-        return await self._fetcher.fetch(self._order.records(np.frombuffer(positions, np.int64)))
+    return take
 
 
 class SlotGroup:
@@ -181,7 +181,6 @@ class SlotGroup:
         self.rows[:, 2] = which << BUFFER_BITS
 
     def buffers(self, current: Round) -> list[Frames]:
-        """The parts of a round."""
         return [self.held[part] for part in range(current.number, self.window.parts_until(current.number))]
 
     def needs(self) -> Iterator[tuple[int, int]]:
@@ -203,7 +202,6 @@ class BlockReading:
         fetcher: Reads them.
         groups: Of each group that is read, the number of its first record that is.
         tasks: Where requests run.
-        mean_bytes: Of a record.
         limit: How many bytes may be held.
         threads: Where short records are copied.
     """
@@ -214,13 +212,12 @@ class BlockReading:
         fetcher: RecordFetcher,
         groups: dict[int, int],
         tasks: TaskGroup,
-        mean_bytes: float,
         limit: int,
         threads: Threads,
     ) -> None:
         self._order = order
         self._fetcher = fetcher
-        self._mean_bytes = mean_bytes
+        self._mean_bytes = mean_bytes(fetcher.reader.index)
         self._threads = threads
         windows = {number: order.group(number) for number in groups}
         self._groups = {number: SlotGroup(windows[number], first) for number, first in groups.items()}

@@ -30,7 +30,7 @@ from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, 
 from streamrec.pipeline.engine.session import OpenSource, Session
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, cut_blocks, groups_for
-from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, ExactReading
+from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, mean_bytes, read_exact
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.pipeline.sources.shards.distribute import AssignedSource
 from streamrec.pipeline.sources.shards.source import Shards
@@ -120,19 +120,18 @@ class GlobalShuffle(AssignedSource):
         place_of = partial(place_in, index, order)
         budget = within.budget - 2 * chunk_bytes
         async with background() as tasks:
-            reading: BlockReading | ExactReading
             if isinstance(order, ExactOrder):
                 runs = (each.ravel() for step, each in steps.runs(first, many) if not steps.fills_up(step))
-                reading = ExactReading(order, fetcher, runs, tasks, mean_bytes(index), budget)
+                take = read_exact(order, fetcher, runs, tasks, budget)
             else:
                 groups = steps.groups(order, first)
                 limit = self._limit(index, len(groups) * order.window * self.block_bytes, len(groups), budget)
-                reading = BlockReading(order, fetcher, groups, tasks, mean_bytes(index), limit, within.session.threads)
+                take = BlockReading(order, fetcher, groups, tasks, limit, within.session.threads).take
             for step, positions in steps.runs(first, many):
                 if steps.fills_up(step):
                     frames = await fetcher.fetch(order.records(positions.ravel()))
                 else:
-                    frames = await reading.take(positions.ravel())
+                    frames = await take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
                 yield Chunk.weighed(elements, StepPositions(steps, step, index.digest, place_of))
 
@@ -190,7 +189,6 @@ class GlobalShuffle(AssignedSource):
         return mean_bytes(index) >= EXACT_BYTES if self.quality is None else self.quality == "exact"
 
     def _order(self, index: Index, epoch: int) -> BlockOrder | ExactOrder:
-        """The order of an epoch."""
         if self._is_exact(index):
             return ExactOrder(len(index), self.seed, epoch)
         groups = self.slot_groups or groups_for(self.batch or 24)
@@ -212,11 +210,6 @@ class GlobalShuffle(AssignedSource):
                 "window_bytes, which changes the order"
             )
         return min(budget, needed + AHEAD_BLOCKS * self.block_bytes)
-
-
-def mean_bytes(index: Index) -> float:
-    """The bytes of a record on average, with its frame."""
-    return index.nbytes / max(1, len(index))
 
 
 def place_in(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordPlace:

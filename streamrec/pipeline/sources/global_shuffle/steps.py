@@ -57,7 +57,6 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """How many steps there are."""
         return self.whole if self.even == "drop" else -(-(self.total - self.base) // self.batch)
 
     @property
@@ -82,7 +81,6 @@ class Steps:
         return len(range(self.worker, self.whole, self.workers)) * self.share + self.last
 
     def position(self, step: int) -> int:
-        """The position at which a step begins."""
         return self.base + step * self.batch
 
     def next_own(self, step: int) -> int:
@@ -91,7 +89,6 @@ class Steps:
 
     @property
     def slots(self) -> Numbers:
-        """This rank's slots of each global batch."""
         return np.arange(self.rank * self.share, (self.rank + 1) * self.share)
 
     def positions(self, step: int) -> Numbers:

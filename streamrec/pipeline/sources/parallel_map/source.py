@@ -108,7 +108,6 @@ def call_count_for(calls: int, awaits: bool) -> CallCount:
 
 
 def cores() -> int:
-    """How many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -202,7 +201,6 @@ class ParallelCalls:
         return 1 if self._awaits else self._task_size.size
 
     def _start(self) -> None:
-        """Starts as many runs as there may be."""
         while (element_run := self._next_run()) is not None:
             self._tasks.start_soon(self._work, element_run)
 

@@ -126,7 +126,6 @@ class Distribute(AssignedSource):
 
     @property
     def options(self) -> ReadOptions:
-        """How the shards are read."""
         return self.shards.options
 
     async def opened(self, within: RunContext) -> OpenSource:
@@ -150,7 +149,6 @@ class Distribute(AssignedSource):
         return RECORD
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """The records of this reader's share."""
         opened, share = await self._assign(within)
         given = share.check(state)
         again = given > share.planned
@@ -221,7 +219,6 @@ class AssignedShards:
 
     @property
     def paths(self) -> Sequence[str]:
-        """A shard's URL for each portion."""
         return [portion.path for portion in self.portions]
 
     @property
@@ -238,7 +235,6 @@ class AssignedShards:
         """All is known."""
 
     def portion(self, number: int) -> Portion:
-        """One portion."""
         return self.portions[number]
 
     @property
@@ -298,7 +294,6 @@ class Portions(Source):
 
     @property
     def options(self) -> ReadOptions:
-        """How the shards are read."""
         return self.shards.options
 
     async def opened(self, within: RunContext) -> OpenSource:
@@ -307,7 +302,6 @@ class Portions(Source):
         return OpenSource(whole.storages, AssignedShards(Reader(0, 1), self.portions))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """The records, a chunk at a time."""
         async with aclosing(read(self.shards, state, within, await self.opened(within))) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -367,7 +361,6 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
 
 
 def load_of(portion: Portion, size: int) -> int:
-    """The bytes of a portion of a shard of this size."""
     piece = portion.piece
     return size if piece is None else (size if piece.end is None else piece.end) - piece.start
 

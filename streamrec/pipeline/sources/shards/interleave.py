@@ -153,7 +153,6 @@ class Interleave:
 
     @property
     def finished(self) -> bool:
-        """Whether every record was taken."""
         return self.next_shard == self.shards and not any(self._slots)
 
     @property
@@ -198,7 +197,6 @@ class Interleave:
                 self._enter(index)
 
     def _in_turn(self) -> list[int]:
-        """All slots, in the order of their turns."""
         return [*range(self._cycle, len(self._slots)), *range(self._cycle)]
 
     def _pull_in_order(self) -> tuple[Frames, Positions] | None:
@@ -236,7 +234,6 @@ class Interleave:
         return frames, InterleavePositions(before, taken, self._before, len(frames))
 
     def _take(self, ready: Mapping[int, ShardQueue], count: int) -> tuple[Frames, TakenRecords]:
-        """The next `count` records of the queues in these slots, in turn."""
         frames, taken = take_in_turn(list(ready.values()), count, self._plan.block_length, self._paths)
         if count:
             for slot, queue in ready.items():

@@ -81,7 +81,6 @@ class ShardQueue:
         self._end = frames.offset(count)
 
     def mark(self) -> QueueMark:
-        """Where the queue is."""
         block = self._blocks[0] if self._blocks else None
         spans, origin = (None, 0) if block is None else (block.spans, block.origin or 0)
         return QueueMark(
@@ -93,7 +92,6 @@ class ShardQueue:
         return len(self._blocks[0].spans) - self._used if self._blocks else 0
 
     def take(self, count: int) -> list[Frames]:
-        """Takes the next `count` records, as windows of their blocks."""
         taken = []
         self.available -= count
         self._record += count

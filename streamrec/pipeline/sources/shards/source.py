@@ -87,7 +87,6 @@ class Shards(Source):
 
     @property
     def stores(self) -> SourceStores:
-        """Where they are."""
         return SourceStores(self.storage_options, self.filesystem, self.retry, self.max_connections)
 
     @property
@@ -121,7 +120,6 @@ class Shards(Source):
         return RECORD
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """The records of all shards, a chunk at a time."""
         opened = await self.opened(within)
         whole = WholeListing(opened.listing)
         if state is not None:
@@ -250,7 +248,6 @@ class Fetchers:
             self._connections.budget.widen(self._unused)
 
     def _admit(self, queue: ShardQueue) -> bool:
-        """Takes room for a queue beyond the places, where there is any."""
         room = self._typical_bytes + SLACK_BYTES
         if not self._connections.budget.take(room):
             return False
@@ -348,7 +345,6 @@ class Fetchers:
         return found
 
     def _note_sizes(self, sizes: Iterable[int]) -> None:
-        """Shards of these sizes were opened."""
         self._sizes.extend(sizes)
         if self._sizes:
             self._typical_bytes = int(median(self._sizes))

@@ -111,7 +111,6 @@ def packed(numbers: Rows) -> list[str]:
 
 
 def unpacked_numbers(text: Sequence[str]) -> Rows:
-    """The numbers that were packed."""
     return np.frombuffer(b64decode(text[1]), text[0]).astype(np.int64)
 
 
@@ -253,7 +252,6 @@ class ShuffleBuffer:
         return Chunk.weighed(elements, positions)
 
     def _positions(self, count: int, came: int | None = None) -> ShuffledPositions:
-        """Positions of the next elements that go."""
         shards = self._shards if self._refers else None
         base, entries, gone, known = self._base, self._entries, self._gone, self._known
         return ShuffledPositions(
@@ -292,7 +290,6 @@ class ShuffleBuffer:
 
 
 def known_places(positions: Positions) -> RecordLocations:
-    """The places of records that are held by reference."""
     places = positions.locations()
     assert places is not None, "a chain whose records are held by reference says where they are"
     return places

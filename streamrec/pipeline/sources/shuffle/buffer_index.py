@@ -96,12 +96,10 @@ class BufferIndex:
 
     @property
     def live_bytes(self) -> int:
-        """The bytes of the elements that they hold."""
         return self.weight - ROW_WEIGHT * self._held
 
     @property
     def next(self) -> int:
-        """The next input's number."""
         return self.entry.first + self.taken
 
     def exchange(self, entry: Entry, taken: int, out: Rows | None, most: int) -> int:

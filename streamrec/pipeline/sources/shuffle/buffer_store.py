@@ -155,7 +155,6 @@ class BufferStore:
                 self._drop(victim)
 
     def _copy_together(self, chosen: Numbers, rows: Rows) -> None:
-        """Copies records into a block of their own."""
         if not len(chosen):
             return
         kept = rows[chosen]
@@ -183,7 +182,6 @@ class BufferStore:
         rows[chosen] = kept
 
     def _part(self, number: int, rows: Rows) -> Any:
-        """The elements of these rows, all of one block."""
         block = self._blocks[number]
         assert block is not None
         if block.is_records:
@@ -197,7 +195,6 @@ class BufferStore:
         return Frames(buffer, as_spans(spans))
 
     def _scattered(self, rows: Rows) -> Frames:
-        """The records of these rows, without a copy."""
         numbers, there = np.unique(rows[:, TAG] >> BUFFER_BITS, return_inverse=True)
         kept = rows.copy()
         kept[:, TAG] = there << BUFFER_BITS
