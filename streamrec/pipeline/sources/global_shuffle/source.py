@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +31,7 @@ from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES,
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, cut_blocks, groups_for
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, mean_bytes, read_exact
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
-from streamrec.pipeline.sources.shards.distribute import AssignedSource
+from streamrec.pipeline.sources.shards.distribute import AssignedSource, complete
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, Index, IndexReader, RecordFetcher, check_even, location_of, open_index
 
@@ -221,10 +220,7 @@ def place_in(index: Index, order: BlockOrder | ExactOrder, position: int) -> Rec
 
 async def check_listed(index: Index, opened: OpenSource) -> None:
     """Refuses an index of other shards than those that the data set names."""
-    listing = opened.listing
-    await listing.until(sys.maxsize)
-    if listing.error is not None:
-        raise listing.error
+    listing = await complete(opened)
     known = {location_of(shard.path): shard.path for shard in index.shards}
     named = {location_of(path): path for path in listing.paths}
     missing, more = sorted(named.keys() - known.keys()), sorted(known.keys() - named.keys())

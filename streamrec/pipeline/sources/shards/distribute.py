@@ -36,7 +36,7 @@ from streamrec.pipeline.engine.ranks import (
     warn_uneven,
     worker_here,
 )
-from streamrec.pipeline.engine.session import OpenSource, Session, session
+from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, session
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.positions import SharePositions
 from streamrec.pipeline.sources.shards.source import Shards, read
@@ -55,7 +55,7 @@ from streamrec.shards import (
 )
 from streamrec.storage import ObjectInfo
 
-__all__ = ["AssignedSource", "Distribute", "Portions", "readers_lines"]
+__all__ = ["AssignedSource", "Distribute", "Portions", "complete", "readers_lines"]
 
 REMEDY: Final = (
     "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' (or 'pad') and "
@@ -100,7 +100,7 @@ class Distribute(AssignedSource):
     """The records of shards that fall to one reader.
 
     Args:
-        shards: what is divided.
+        shards: What is divided.
         rank: Which rank reads; None to look where the pipeline runs.
         even: Whether all readers give as many records; see `Dataset.distribute`.
         manifest: URL of the manifest that says how many records there are.
@@ -130,8 +130,7 @@ class Distribute(AssignedSource):
 
     async def opened(self, within: RunContext) -> OpenSource:
         """The stores, and what is read of them: this reader's share."""
-        opened, _ = await self._assign(within)
-        return opened
+        return OpenSource((await self.shards.opened(within)).storages, await self._share(within))
 
     async def check(self, position: Position, within: RunContext) -> None:
         """Refuses a position, of a chain around this source, that was saved by another reader, or with other shards.
@@ -142,14 +141,13 @@ class Distribute(AssignedSource):
         state = position.get("source")
         while state is not None and "share" not in state:
             state = state["inner"].get("source")
-        _, share = await self._assign(within)
-        share.check(state)
+        (await self._share(within)).check(state)
 
     def element_spec(self) -> Any:
         return RECORD
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        opened, share = await self._assign(within)
+        opened, share = await self.opened(within), await self._share(within)
         given = share.check(state)
         again = given > share.planned
         while share.total is None or not again or given < share.total:
@@ -184,14 +182,13 @@ class Distribute(AssignedSource):
         total = sum(shard.records for shard in await find_records(self.manifest, await self.shards.listed(opened)))
         return total if self.even is None else even_count(total, reader.readers, self.even)
 
-    async def _assign(self, within: RunContext) -> tuple[OpenSource, AssignedShards]:
-        whole = await self.shards.opened(within)
+    async def _share(self, within: RunContext) -> AssignedShards:
         reader = reader_here(self.rank or within.rank)
         share: AssignedShards | None = self.memo.get(reader)
         if share is None:
-            share = await share_of(self, reader, whole)
+            share = await share_of(self, reader, await self.shards.opened(within))
             self.memo.keep(reader, share)
-        return OpenSource(whole.storages, share), share
+        return share
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,17 +289,10 @@ class Portions(Source):
         yield from self.shards.lines()
         yield f"Portions({self.portions!r})"
 
-    @property
-    def options(self) -> ReadOptions:
-        return self.shards.options
-
-    async def opened(self, within: RunContext) -> OpenSource:
-        """The stores, and what is read of them."""
-        whole = await self.shards.opened(within)
-        return OpenSource(whole.storages, AssignedShards(Reader(0, 1), self.portions))
-
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        async with aclosing(read(self.shards, state, within, await self.opened(within))) as chunks:
+        storages = (await self.shards.opened(within)).storages
+        opened = OpenSource(storages, AssignedShards(Reader(0, 1), self.portions))
+        async with aclosing(read(self.shards, state, within, opened)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -312,6 +302,18 @@ def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
     return (*chain.lines(), *([str(reader_here(within.rank))] if is_assigned(chain) else []))
 
 
+async def complete(opened: OpenSource) -> ListedShards:
+    """The listing of a source, when all of it is known.
+
+    Raises:
+        StorageError: The shards cannot be listed.
+    """
+    await opened.listing.until(sys.maxsize)
+    if opened.listing.error is not None:
+        raise opened.listing.error
+    return opened.listing
+
+
 async def find_records(manifest: str, opened: OpenSource) -> list[ShardInfo]:
     """What a manifest says of the shards of a source.
 
@@ -319,10 +321,7 @@ async def find_records(manifest: str, opened: OpenSource) -> list[ShardInfo]:
         StorageError: The shards cannot be listed.
         ManifestError: The manifest does not know a shard, or not as it is.
     """
-    listing = opened.listing
-    await listing.until(sys.maxsize)
-    if listing.error is not None:
-        raise listing.error
+    listing = await complete(opened)
     return await find_in_manifest(opened.storages, manifest, listing.paths, listing.known)
 
 
@@ -345,10 +344,7 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
                 "even='pad', or use fewer readers"
             )
         return AssignedShards(reader, tuple(portions), count)
-    listing = opened.listing
-    await listing.until(sys.maxsize)
-    if listing.error is not None:
-        raise listing.error
+    listing = await complete(opened)
     said = {shard.path: Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards or ()}
     known = {path: ObjectInfo(path, each.size, each.version) for path, each in said.items()}
     sizes = await sizes_of(opened.storages, listing.paths, known or listing.known)

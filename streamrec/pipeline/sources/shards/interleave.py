@@ -143,8 +143,7 @@ class Interleave:
     def wanted(self, ahead: int) -> list[ShardQueue]:
         """The queues that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
-            if shard not in self.queues:
-                self.queues[shard] = self._queue_of(shard)
+            self._queue_of(shard)
         return list(self.queues.values())
 
     def reach(self, ahead: int) -> int:
@@ -194,7 +193,9 @@ class Interleave:
             return
         for index in self._in_turn():
             if self._slots[index] is None and self.next_shard < self.shards:
-                self._enter(index)
+                queue = self._slots[index] = self._queue_of(self.next_shard)
+                self._marks[index] = queue.mark()
+                self.next_shard += 1
 
     def _in_turn(self) -> list[int]:
         return [*range(self._cycle, len(self._slots)), *range(self._cycle)]
@@ -285,14 +286,12 @@ class Interleave:
         """Whether to wait for more of this queue: it is sure to come, and a batch is not too large to be waited for."""
         return queue.comes and self._batch * queue.typical_bytes <= CHUNK_BYTES
 
-    def _enter(self, index: int) -> None:
-        shard, self.next_shard = self.next_shard, self.next_shard + 1
-        queue = self._slots[index] = self.queues.setdefault(shard, self._queue_of(shard))
-        self._marks[index] = queue.mark()
-
     def _queue_of(self, shard: int) -> ShardQueue:
-        """The queue of a shard that is in no slot."""
-        return ShardQueue(ShardStart(shard, ShardPlace(version=self._versions.get(str(shard)))))
+        """The queue of a shard whose turn has not come."""
+        if shard not in self.queues:
+            start = ShardPlace(version=self._versions.get(str(shard)))
+            self.queues[shard] = ShardQueue(ShardStart(shard, start))
+        return self.queues[shard]
 
     def _leave(self, index: int) -> None:
         queue = self._slots[index]
@@ -314,7 +313,10 @@ MOST_PULLS: Final = 32
 
 
 def pull(interleave: Interleave) -> tuple[Chunk | None, Exception | None]:
-    """The next records in order, as far as they have arrived, None for none; and the error of the shard after them."""
+    """The next records in order, as far as they have arrived, None for none; and the error of the shard after them.
+
+    Short records of several pulls are copied together.
+    """
     pulled: list[tuple[Frames, Positions]] = []
     nbytes, error = 0, None
     try:
@@ -323,16 +325,11 @@ def pull(interleave: Interleave) -> tuple[Chunk | None, Exception | None]:
             nbytes += abs(next_one[0].extent)
     except Exception as failure:
         error = failure
-    return chunk_of(pulled), error
-
-
-def chunk_of(pulled: Sequence[tuple[Frames, Positions]]) -> Chunk | None:
-    """What was pulled, as one chunk; short records are copied together."""
     if len(pulled) < 2:
-        return Chunk.weighed(*pulled[0]) if pulled else None
+        return (Chunk.weighed(*pulled[0]) if pulled else None), error
     windows = [frames for frames, _ in pulled]
     positions = Joined(tuple((positions, 0, len(frames)) for frames, positions in pulled))
     if are_long(windows):
-        return Chunk.weighed(Scattered.joining(windows), positions)
+        return Chunk.weighed(Scattered.joining(windows), positions), error
     buffer, spans = kernels.interleave([[(frames.buffer, frames.spans) for frames in windows]], 1)
-    return Chunk.weighed(Frames(buffer, as_spans(spans)), positions)
+    return Chunk.weighed(Frames(buffer, as_spans(spans)), positions), error

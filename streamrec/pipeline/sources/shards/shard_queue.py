@@ -91,7 +91,8 @@ class ShardQueue:
         """How many records the first block has, which can be had without a copy."""
         return len(self._blocks[0].spans) - self._used if self._blocks else 0
 
-    def take(self, count: int) -> list[Frames]:
+    def take(self, count: int) -> tuple[list[Frames], QueueRecords]:
+        """The next `count` records, as windows of their blocks, and where they are."""
         taken = []
         self.available -= count
         self._record += count
@@ -106,12 +107,8 @@ class ShardQueue:
                 self._blocks.popleft()
                 self._used = 0
                 self.held_bytes -= memoryview(block.buffer).nbytes
-        return taken
-
-    def describe(self, windows: Sequence[Frames]) -> QueueRecords:
-        """Where the records are that were taken last."""
-        runs = [(window.origin or 0, window.spans) for window in windows]
-        return QueueRecords(self.shard, self._version, self._compression, runs, self._record)
+        runs = [(window.origin or 0, window.spans) for window in taken]
+        return taken, QueueRecords(self.shard, self._version, self._compression, runs, self._record)
 
 
 def records_begun(queues: Sequence[Any], block: int) -> int:
@@ -141,9 +138,9 @@ def take_in_turn(
     if not count:
         return NOTHING, TakenRecords((), block, 0)
     shares = shares_of(count, len(queues), block)
-    windows = [queue.take(share) for queue, share in zip(queues, shares, strict=True) if share]
-    described = [queue.describe(each) for queue, each in zip(queues, windows, strict=False)]
-    taken = TakenRecords(tuple(described), block if len(windows) > 1 else count, count, paths)
+    parts = [queue.take(share) for queue, share in zip(queues, shares, strict=True) if share]
+    windows = [part for part, _ in parts]
+    taken = TakenRecords(tuple(records for _, records in parts), block if len(windows) > 1 else count, count, paths)
     if len(windows) == 1 and len(windows[0]) == 1 and is_stretch(windows[0][0]):
         return windows[0][0], taken
     if sum(queue.typical_bytes for queue in queues) >= SCATTERED_BYTES * len(queues):  # long ones are not copied

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -307,42 +307,47 @@ class Fetchers:
     async def _feed_short(self, queues: list[ShardQueue]) -> None:
         """Fetches short shards whole, local ones in one step; each other one by a task of its own."""
         portions = {queue: self._listing.portion(queue.shard) for queue in queues}
-        whole = {
-            queue: portion
+        short = [
+            queue
             for queue, portion in portions.items()
             if may_be_short(self._options) and queue.start.place == ShardPlace() and portion.is_all
-        }
-        try:
-            found = await self._read_short(whole)
-        except StreamrecError:  # the reader of a single shard reports it
-            found = {}
-        self._note_sizes(short.info.size or 0 for short in found.values())
-        limit = min(self._share, QUEUE_BYTES)
-        for queue, short in found.items():
-            finish_whole(queue, portions[queue], short, limit)
-            self._arrived(queue)
+        ]
+        found = await self._read_short([portions[queue].path for queue in short])
+        self._note_sizes(shard.info.size or 0 for shard in found if shard is not None)
+        for queue, shard in zip(short, found, strict=True):
+            if shard is not None:
+                self._finish(queue, portions[queue], shard)
         async with asyncio.TaskGroup() as tasks:  # one scope for all of them: its own would cost each a tenth
             for queue in queues:
-                if queue not in found:
-                    tasks.create_task(self._feed(queue, maybe_short=queue in whole))
+                if not queue.ended:
+                    tasks.create_task(self._feed(queue, maybe_short=queue in short))
 
-    async def _read_short(self, portions: Mapping[ShardQueue, Portion]) -> dict[ShardQueue, ShortShard]:
-        """Those of them that a store reads many at a time."""
-        paths = [portion.path for portion in portions.values()]
-        storage = await self._storages.at(paths[0]) if paths else None
-        if storage is None or not storage.reads_short or not self._storages.serves_together(paths):
-            return {}
-        shorts = await read_short_shards(storage, paths, self._options)
-        found = {queue: short for queue, short in zip(portions, shorts, strict=True) if short is not None}
-        for queue, short in list(found.items()):
-            expected = portions[queue].expected
-            try:
-                if expected is not None:
-                    expected.check(short.info)
-                    expected.check_records(short.info.path, len(short.frames))
-            except StreamrecError:  # the reader of that shard alone reports it, after its records
-                del found[queue]
-        return found
+    async def _read_short(self, paths: Sequence[str]) -> Sequence[ShortShard | None]:
+        """Those of these shards that a store reads many at a time; None for each other one."""
+        try:
+            storage = await self._storages.at(paths[0]) if paths else None
+            if storage is not None and storage.reads_short and self._storages.serves_together(paths):
+                return await read_short_shards(storage, paths, self._options)
+        except StreamrecError:
+            pass  # the reader of a single shard reports it
+        return [None] * len(paths)
+
+    def _finish(self, queue: ShardQueue, portion: Portion, short: ShortShard) -> None:
+        """All of a shard has arrived; where it is not as expected, that is its error."""
+        expected, count = portion.expected, len(short.frames)
+        try:
+            if expected is not None:
+                expected.check(short.info)
+            queue.open(short.info.version, "", min(self._share, QUEUE_BYTES))
+            _, last = portion.within(0, count)
+            if last:
+                queue.push(short.frames if last == count else short.frames.window(0, last))
+            if expected is not None:
+                expected.check_records(short.info.path, count)
+        except StreamrecError as error:
+            queue.error = error
+        queue.ended = True
+        self._arrived(queue)
 
     def _note_sizes(self, sizes: Iterable[int]) -> None:
         self._sizes.extend(sizes)
@@ -367,11 +372,7 @@ class Fetchers:
             found = await open_short_shard(storage, portion.path, self._options)
             if isinstance(found, ShortShard):
                 self._note_sizes([found.info.size or 0])
-                if expected is not None:
-                    expected.check(found.info)
-                finish_whole(queue, portion, found, min(self._share, QUEUE_BYTES))
-                if expected is not None:
-                    expected.check_records(found.info.path, len(found.frames))
+                self._finish(queue, portion, found)
                 return
             stream = found
         place, options = queue.start.place, self._options_for(queue)
@@ -413,16 +414,6 @@ class Fetchers:
         block = min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
         compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
         return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
-
-
-def finish_whole(queue: ShardQueue, portion: Portion, short: ShortShard, limit_bytes: int) -> None:
-    """All of a shard has arrived."""
-    queue.open(short.info.version, "", limit_bytes)
-    count = len(short.frames)
-    _, last = portion.within(0, count)
-    if last:
-        queue.push(short.frames if last == count else short.frames.window(0, last))
-    queue.ended = True
 
 
 def answer(waiter: asyncio.Future[None]) -> None:
