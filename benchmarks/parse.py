@@ -51,7 +51,7 @@ import tensorflow as tf
 from benchmarks.machine import describe, save
 from streamrec.example.features import Feature, FixedLenFeature, RaggedFeature
 from streamrec.example.messages import Example
-from streamrec.example.parsing.parse import parse_example
+from streamrec.example.parse import parse_example
 from streamrec.kernels import encode_frames
 from streamrec.tfrecord import Framer, Frames
 

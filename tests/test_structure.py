@@ -217,7 +217,7 @@ def test_no_public_name_loads_what_only_some_need() -> None:
 UNUSED = [
     "google.protobuf",
     "ml_dtypes",
-    "streamrec.example.encoding",
+    "streamrec.example.encode",
     "streamrec.pipeline.sink",
     "streamrec.pipeline.sources.cache",
     "streamrec.pipeline.sources.combine",
@@ -238,7 +238,7 @@ def test_reading_loads_what_it_uses(tmp_path: Path) -> None:
         writer.write(streamrec.encode_example({"label": 1}))
     records = f"import streamrec; dataset = streamrec.TFRecordDataset({path!r}).batch(1); next(iter({{}}))"
     assert loaded_by(
-        records.format("dataset"), "streamrec.pipeline.stages.batch", "streamrec.example.parsing", *UNUSED
+        records.format("dataset"), "streamrec.pipeline.stages.batch", "streamrec.example.parse", *UNUSED
     ) == ["streamrec.pipeline.stages.batch"]
     parse = "dataset.parse_example({'label': streamrec.FixedLenFeature([], int)})"
-    assert loaded_by(records.format(parse), "streamrec.example.parsing", *UNUSED) == ["streamrec.example.parsing"]
+    assert loaded_by(records.format(parse), "streamrec.example.parse", *UNUSED) == ["streamrec.example.parse"]

@@ -1,6 +1,6 @@
 from streamrec.example.arrow import ArrowBatch
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.encoding.encode import (
+from streamrec.example.encode import (
     EncodedBatch,
     bytes_feature,
     encode_example,
@@ -27,7 +27,7 @@ from streamrec.example.messages import (
     Int64List,
     SequenceExample,
 )
-from streamrec.example.parsing.parse import (
+from streamrec.example.parse import (
     parse_example,
     parse_sequence_example,
     parse_single_example,

@@ -217,7 +217,7 @@ def infer_features(
         FeatureError: A record that is not such a message, or a feature with two kinds.
 
     Example:
-        >>> from streamrec.example.encoding.encode import encode_example
+        >>> from streamrec.example.encode import encode_example
         >>> print(infer_features([encode_example({"label": i, "words": ["a"] * i}) for i in range(3)]))
         features = {
             'label': FixedLenFeature([], np.int64),  # 1 value

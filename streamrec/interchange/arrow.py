@@ -26,7 +26,7 @@ from streamrec.example import (
     encode_examples,
     parse_example,
 )
-from streamrec.example.parsing.parse import count_other_features
+from streamrec.example.parse import count_other_features
 from streamrec.interchange.columns import Changes
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Values, example_of, features_of
 

@@ -155,12 +155,12 @@ def encode_block(buffer: BytesLike, spans: Int64s) -> Buffer:
 def encode_objects(records: Sequence[bytes]) -> Buffer:
     """The same for records that are objects."""
 
-# The encoder, which streamrec.example.encoding.encode wraps: what protobuf would write.
+# The encoder, which streamrec.example.encode wraps: what protobuf would write.
 def encode_examples(
     columns: tuple[tuple[bytes, int, Any, Any, Any], ...], rows: int, /
 ) -> tuple[int, int, int, BytesLike | None, bytes | None]: ...
 
-# The decoder, which streamrec.example.parsing.walk wraps; its twin is tests.oracle.parsing.
+# The decoder, which streamrec.example.walk wraps; its twin is tests.oracle.parsing.
 def decode_plan(slots: tuple[tuple[bytes, int, bool, bool, int, bytes | None, bool, bool], ...], /) -> object: ...
 def decode_examples(
     plan: object,

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Final
 
 from streamrec.errors import ClosedError
-from streamrec.kernels.copying import copy_bytes
+from streamrec.kernels import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import PROOF_ALONE, ConnectionProgress, Connections, StreamShare
 from streamrec.storage.range_plan import FIRST_RANGE, LEAST_SPLIT, ByteRange, RangePlan, parts

@@ -27,7 +27,7 @@ import numpy as np
 
 from streamrec import kernels
 from streamrec.errors import StreamrecError
-from streamrec.kernels.copying import copy_bytes
+from streamrec.kernels import copy_bytes
 from streamrec.tfrecord.damage import (
     MAX_RECORD_BYTES,
     TRUNCATED,

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import html, kernels
+from streamrec.kernels import copy_bytes
 from streamrec.kernels.arrow_buffers import export_binary
-from streamrec.kernels.copying import copy_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

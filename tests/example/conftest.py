@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from streamrec.example.parsing import parse
+from streamrec.example import parse
 from tests.oracle import parsing as oracle
 
 WALKS = ("reference", "native")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamrec.errors import FeatureError
-from streamrec.example.encoding.encode import encode_example
+from streamrec.example.encode import encode_example
 from streamrec.example.messages import Example
 from streamrec.example.raw import decode_json_example, decode_raw
 

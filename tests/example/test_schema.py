@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from streamrec.errors import FeatureError
-from streamrec.example.encoding.encode import encode_example, encode_sequence_example, float_feature
+from streamrec.example.encode import encode_example, encode_sequence_example, float_feature
 from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
-from streamrec.example.parsing.parse import parse_example
+from streamrec.example.parse import parse_example
 from streamrec.example.schema import Schema, infer_features
 
 RECORDS = [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamrec.kernels.copying import LARGE, copy_bytes
+from streamrec.kernels import LARGE, copy_bytes
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE])

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from streamrec.example.parsing.walk import Array, Code, Found, Raw, Records, Slot, failure
+from streamrec.example.walk import Array, Code, Found, Raw, Records, Slot, failure
 
 __all__ = ["walk_examples", "walk_sequences"]
 

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.encoding.encode import (
+from streamrec.example.encode import (
     EncodedBatch,
     encode_example,
     encode_examples,
     encode_sequence_example,
     feature_of,
 )
-from streamrec.example.encoding.values import to_values
 from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
 from streamrec.example.messages import Example, Feature, Features, SequenceExample
-from streamrec.example.parsing.parse import parse_example, parse_single_example
+from streamrec.example.parse import parse_example, parse_single_example
+from streamrec.example.values import to_values
 from streamrec.kernels import _native
 from streamrec.tfrecord import encode_records
 from tests.example.compare import assert_same, assert_same_columns, materialised

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example.encoding.encode import encode_example, encode_examples, encode_sequence_example
+from streamrec.example.encode import encode_example, encode_examples, encode_sequence_example
 from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")

@@ -14,7 +14,7 @@ import pytest
 
 from streamrec import Dataset
 from streamrec.errors import FeatureError
-from streamrec.example.encoding.encode import (
+from streamrec.example.encode import (
     bytes_feature,
     encode_example,
     encode_examples,

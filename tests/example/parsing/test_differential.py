@@ -28,13 +28,13 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.features import PARTITIONS, Feature, FixedLenFeature, RaggedFeature, SparseFeature
-from streamrec.example.parsing.parse import (
+from streamrec.example.parse import (
     parse_example,
     parse_sequence_example,
     parse_single_example,
     parse_single_sequence_example,
 )
-from streamrec.example.parsing.plan import make_plan
+from streamrec.example.plan import make_plan
 from tests.example.compare import assert_same_columns
 from tests.example.conftest import WALKS, walking
 from tests.example.strategies import (

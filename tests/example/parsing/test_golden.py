@@ -19,7 +19,7 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.parse import parse_example, parse_sequence_example, parse_single_example
+from streamrec.example.parse import parse_example, parse_sequence_example, parse_single_example
 from tests.example.compare import assert_same_columns, materialised
 
 pytestmark = pytest.mark.usefixtures("walk")

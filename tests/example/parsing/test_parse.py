@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamrec.errors import FeatureError
 from streamrec.example import messages
 from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.encoding.encode import encode_examples
+from streamrec.example.encode import encode_examples
 from streamrec.example.features import (
     Feature,
     FixedLenFeature,
@@ -23,7 +23,7 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.parse import parse_example, parse_single_example
+from streamrec.example.parse import parse_example, parse_single_example
 from streamrec.tfrecord import Frames
 from tests.example import wire
 from tests.example.compare import assert_same_columns

@@ -16,7 +16,7 @@ from streamrec.example.features import (
     SparseFeature,
     VarLenFeature,
 )
-from streamrec.example.parsing.parse import parse_sequence_example, parse_single_sequence_example
+from streamrec.example.parse import parse_sequence_example, parse_single_sequence_example
 from tests.example.wire import entry, feature, field, floats, ints, sequence, strings
 
 pytestmark = pytest.mark.usefixtures("walk")

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, assume, given, reject
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
+from streamrec.example import parse
 from streamrec.example.features import (
     Feature,
     FixedLenFeature,
@@ -21,10 +22,9 @@ from streamrec.example.features import (
     VarLenFeature,
 )
 from streamrec.example.messages import Example
-from streamrec.example.parsing import parse
-from streamrec.example.parsing.parse import count_other_features, parse_example, parse_sequence_example
-from streamrec.example.parsing.plan import make_plan
-from streamrec.example.parsing.walk import Records
+from streamrec.example.parse import count_other_features, parse_example, parse_sequence_example
+from streamrec.example.plan import make_plan
+from streamrec.example.walk import Records
 from streamrec.kernels import _native
 from streamrec.tfrecord import Frames, Scattered
 from tests.effort import draws

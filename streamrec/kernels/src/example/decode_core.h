@@ -22,7 +22,7 @@
 /* The number of a kind is that of its list's field in a Feature. */
 enum { DECODE_BYTES = 1, DECODE_FLOAT = 2, DECODE_INT64 = 3 };
 
-/* Why a walk ended; streamrec/example/parsing/walk.py has the same numbers. */
+/* Why a walk ended; streamrec/example/walk.py has the same numbers. */
 enum {
     DECODE_OK = 0,
     DECODE_MESSAGE = 1,

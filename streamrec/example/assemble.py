@@ -16,9 +16,9 @@ from streamrec import kernels
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, Column, RaggedTensor, SparseTensor, Values
 from streamrec.example.features import Dtype, Feature, FixedLenSequenceFeature, RaggedFeature, SparseFeature
-from streamrec.example.parsing.plan import Plan, padding_of
-from streamrec.example.parsing.ragged import Rows, keyed_partitions, partition_batch
-from streamrec.example.parsing.walk import Array, Found, Offsets, Raw, Records, Slot
+from streamrec.example.plan import Plan, padding_of
+from streamrec.example.ragged import Rows, keyed_partitions, partition_batch
+from streamrec.example.walk import Array, Found, Offsets, Raw, Records, Slot
 
 __all__ = ["to_columns"]
 

@@ -25,11 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
+from streamrec.example.assemble import to_columns
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature, FixedLenSequenceFeature
-from streamrec.example.parsing.assemble import to_columns
-from streamrec.example.parsing.plan import Plan, make_plan
-from streamrec.example.parsing.walk import Code, Offsets, Records, count_others, failure, walk_examples, walk_sequences
+from streamrec.example.plan import Plan, make_plan
+from streamrec.example.walk import Code, Offsets, Records, count_others, failure, walk_examples, walk_sequences
 
 __all__ = [
     "count_other_features",

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
-from streamrec.example.encoding.rows import Column, to_column, to_columns
-from streamrec.example.encoding.values import Kind, declared_kind, to_values
 from streamrec.example.features import encode_name
 from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
+from streamrec.example.rows import Column, to_column, to_columns
+from streamrec.example.values import Kind, declared_kind, to_values
 from streamrec.kernels._native import encode_examples as _encode
 
 __all__ = [

@@ -27,7 +27,7 @@ from streamrec.example.features import (
     default_array,
     encode_name,
 )
-from streamrec.example.parsing.walk import Slot
+from streamrec.example.walk import Slot
 
 __all__ = ["Plan", "make_plan", "padding_of"]
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import RaggedTensor, checked_splits, list_splits, with_nulls
-from streamrec.example.encoding.values import (
+from streamrec.example.values import (
     KIND_NAMES,
     Data,
     Kind,

@@ -1,1 +1,0 @@
-"""Encoding: `encode.py` writes records from mappings and from columns."""
