@@ -20,7 +20,7 @@ from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
 from streamrec.pipeline import sources, stages, static_sources
 from streamrec.pipeline.arrow_stream import read_batches
-from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.columns import leaves, map_nest
 from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.options import AUTOTUNE, Options, check_calls

@@ -30,8 +30,7 @@ from streamrec import bridge
 from streamrec.errors import ClosedError
 from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.columns import as_array
-from streamrec.pipeline.elements.nests import map_nest
+from streamrec.pipeline.elements.columns import as_array, map_nest
 from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.options import Options

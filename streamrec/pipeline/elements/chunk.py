@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn
-from streamrec.pipeline.elements.columns import Columns, window
-from streamrec.pipeline.elements.nests import leaves
+from streamrec.pipeline.elements.columns import Columns, leaves, window
 from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.tfrecord import Frames
 

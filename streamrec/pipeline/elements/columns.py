@@ -3,12 +3,13 @@
 Rules:
 - A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence; all are of one
   length.
+- A nest is an element, or dicts and tuples of them (named tuples too), as tf.data has them; a list is not a nest.
 - Windows share the memory of what they are a part of. Batches and joined parts are copies, save for Frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 import numpy as np
@@ -16,12 +17,26 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import with_nulls
-from streamrec.pipeline.elements.nests import is_nest, leaves, map_nest, map_nests, same_nest
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Columns", "as_array", "compacted", "joined", "objects", "pieces", "rows_of", "select", "window"]
+__all__ = [
+    "Columns",
+    "as_array",
+    "compacted",
+    "is_nest",
+    "joined",
+    "leaves",
+    "map_nest",
+    "map_nests",
+    "objects",
+    "pieces",
+    "rows_of",
+    "same_nest",
+    "select",
+    "window",
+]
 
 PIECE: Final = 1024
 """So many elements become objects at a time."""
@@ -196,3 +211,42 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
     array = np.empty(len(values), object)
     array[:] = values
     return array
+
+
+def is_nest(value: Any) -> bool:
+    """Whether a value has parts: a ragged or sparse tensor is one value, though it is a named tuple."""
+    return isinstance(value, dict | tuple) and not isinstance(value, RaggedTensor | SparseTensor)
+
+
+def leaves(nest: Any) -> Iterator[Any]:
+    """All values of a nest, in order."""
+    if not is_nest(nest):
+        yield nest
+        return
+    for part in nest.values() if isinstance(nest, dict) else nest:
+        yield from leaves(part)
+
+
+def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
+    """The same nest of what the function makes of each value."""
+    return map_nests(lambda values: function(values[0]), [nest])
+
+
+def map_nests(function: Callable[[list[Any]], Any], nests: list[Any]) -> Any:
+    """A nest of what the function makes of the values that stand at the same place in nests of one structure."""
+    first = nests[0]
+    if not is_nest(first):
+        return function(nests)
+    if isinstance(first, dict):
+        return {key: map_nests(function, [nest[key] for nest in nests]) for key in first}
+    parts = [map_nests(function, list(values)) for values in zip(*nests, strict=True)]
+    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+
+
+def same_nest(one: Any, other: Any) -> bool:
+    """Whether two nests have one structure."""
+    if not is_nest(one) or type(one) is not type(other):
+        return not is_nest(one) and not is_nest(other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_nest(one[key], other[key]) for key in one)
+    return len(one) == len(other) and all(map(same_nest, one, other))

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.elements.nests import map_nests, same_nest
+from streamrec.pipeline.elements.columns import Columns, map_nests, same_nest
 from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
 __all__ = ["in_turn", "merged"]

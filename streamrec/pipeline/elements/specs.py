@@ -17,8 +17,7 @@ from streamrec.arguments import described
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.example.dtypes import tensor_dtype
-from streamrec.pipeline.elements.columns import Columns, as_array, strings
-from streamrec.pipeline.elements.nests import is_nest, leaves, map_nest
+from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, leaves, map_nest, strings
 from streamrec.tfrecord import Frames
 
 __all__ = [

@@ -12,8 +12,7 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.codec import digest_of
-from streamrec.pipeline.elements.columns import Columns, rows_of, window
-from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, rows_of, window
 from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows

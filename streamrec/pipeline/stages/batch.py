@@ -11,8 +11,16 @@ import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, Elements
-from streamrec.pipeline.elements.columns import Columns, as_array, compacted, joined, objects, window
-from streamrec.pipeline.elements.nests import map_nest, map_nests
+from streamrec.pipeline.elements.columns import (
+    Columns,
+    as_array,
+    compacted,
+    joined,
+    map_nest,
+    map_nests,
+    objects,
+    window,
+)
 from streamrec.pipeline.elements.positions import (
     Joined,
     Place,

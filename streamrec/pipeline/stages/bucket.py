@@ -18,8 +18,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Elements
-from streamrec.pipeline.elements.columns import as_array, joined, select, window
-from streamrec.pipeline.elements.nests import is_nest
+from streamrec.pipeline.elements.columns import as_array, is_nest, joined, select, window
 from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.columns import Columns, as_array
-from streamrec.pipeline.elements.nests import is_nest, map_nest, map_nests
+from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, map_nest, map_nests
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
 from streamrec.pipeline.elements.sparse_rows import SparseRows, stacked_sparse
 

@@ -23,7 +23,7 @@ from streamrec.example.features import (
 )
 from streamrec.example.parse import is_scalar, parse_batch, parse_single_example
 from streamrec.example.plan import Plan, make_plan
-from streamrec.pipeline.elements.nests import is_nest
+from streamrec.pipeline.elements.columns import is_nest
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from streamrec.pipeline.elements.chunk import Batches, Chunk
-from streamrec.pipeline.elements.columns import compacted, joined, rows_of, window
-from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.columns import compacted, joined, leaves, map_nest, rows_of, window
 from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, with_state
 from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step

@@ -20,8 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, weigh
-from streamrec.pipeline.elements.columns import Columns, compacted, joined, select, window
-from streamrec.pipeline.elements.nests import is_nest, map_nest, map_nests
+from streamrec.pipeline.elements.columns import Columns, compacted, is_nest, joined, map_nest, map_nests, select, window
 from streamrec.pipeline.elements.positions import Position, Positions, Precursor, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step

@@ -30,8 +30,7 @@ import numpy as np
 from streamrec.errors import NotFoundError
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import Batches, Chunk, weigh
-from streamrec.pipeline.elements.columns import Columns, window
-from streamrec.pipeline.elements.nests import is_nest, map_nest
+from streamrec.pipeline.elements.columns import Columns, is_nest, map_nest, window
 from streamrec.pipeline.elements.positions import (
     ElementPlace,
     Nested,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.columns import Columns, leaves, map_nest
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.queue import Signal

@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import OBJECT_BYTES, SPAN_BYTES, Batches, weigh_one
-from streamrec.pipeline.elements.columns import Columns, joined, select
-from streamrec.pipeline.elements.nests import leaves, map_nest
+from streamrec.pipeline.elements.columns import Columns, joined, leaves, map_nest, select
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
 from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows
