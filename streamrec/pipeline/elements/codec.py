@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,18 @@ def pack(elements: Elements) -> bytes:
 def unpack(block: memoryview) -> Any:
     """The elements of a block. Frames share its memory; all else is copied out."""
     end = LENGTH_BYTES + int.from_bytes(block[:LENGTH_BYTES], "little")
-    found = json.loads(bytes(block[LENGTH_BYTES:end]).decode("utf-8", "surrogatepass"))
+    head = json.loads(bytes(block[LENGTH_BYTES:end]).decode("utf-8", "surrogatepass"))
     buffers = []
-    for size in found["sizes"]:
+    for size in head["sizes"]:
         buffers.append(block[end : end + size])
         end += size
-    return _Unpacking(buffers).value(found["elements"])
+    return _Unpacking(buffers).value(head["elements"])
+
+
+PLAIN = (str, int, float, bool, type(None))
+STORED = {Frames, Scattered, Batches, Columns, BytesColumn, RaggedTensor, SparseTensor, RaggedRows, SparseRows}
+STORED |= {np.ndarray, bytes, dict, tuple, list, *PLAIN}
+"""Types of values that can be stored; NumPy's scalars can, too."""
 
 
 class _Packing:
@@ -68,128 +74,90 @@ class _Packing:
     def node(self, value: Any) -> Node:
         """The node of any value."""
         kind = type(value)
-        if kind in _PACKERS:
-            return _PACKERS[kind](self, value)
-        if isinstance(value, np.generic):
-            return ["scalar", *self._raw(np.asarray(value))]
-        raise TypeError(
-            f"a {kind.__module__}.{kind.__qualname__} cannot be stored in a cache file: arrays, records, numbers,"
-            " strings, and dicts, tuples and lists of them can; map elements to these first, or cache in memory"
-        )
+        if kind not in STORED:
+            if isinstance(value, np.generic):
+                return ["scalar", *self._raw(np.asarray(value))]
+            raise TypeError(
+                f"a {kind.__module__}.{kind.__qualname__} cannot be stored in a cache file: arrays, records, numbers,"
+                " strings, and dicts, tuples and lists of them can; map elements to these first, or cache in memory"
+            )
+        match value:
+            case Frames():  # the lengths, and the payloads back to back
+                return ["frames", self._keep(value.lengths.astype("<i8").tobytes()), self._keep(value.compact().buffer)]
+            case Batches():
+                return ["batches", value.size, self.node(value.frames)]
+            case Columns():
+                return ["columns", self.node(value.nest)]
+            case BytesColumn():
+                return ["column", list(value.shape), self.node(Frames(value.buffer, value.spans.reshape(-1, 2)))]
+            case RaggedTensor():
+                return ["ragged", self.node(value.flat_values), [self.node(splits) for splits in value[1]]]
+            case SparseTensor():
+                return ["sparse", *map(self.node, value)]
+            case RaggedRows():
+                return ["ragged rows", self.node(value.tensor())]
+            case SparseRows():
+                return ["sparse rows", self.node(value.tensor()), self.node(value.shapes)]
+            case np.ndarray() if value.dtype.kind == "O":
+                return ["objects", list(value.shape), self._rows(value.ravel().tolist())]
+            case np.ndarray():
+                return ["array", *self._raw(value)]
+            case bytes():
+                return ["bytes", self._keep(value)]
+            case dict():
+                return ["dict", checked_keys(value), [self.node(part) for part in value.values()]]
+            case tuple():
+                return ["tuple", [self.node(part) for part in value]]
+            case list():
+                return self._rows(value)
+        return ["json", value]
 
-    def keep(self, data: Any) -> int:
+    def _keep(self, data: Any) -> int:
         """Keeps a buffer; returns its number."""
         self.buffers.append(memoryview(data).cast("B"))
         return len(self.buffers) - 1
 
     def _raw(self, array: npt.NDArray[Any]) -> Node:
-        return [dtype_name(array.dtype), list(array.shape), self.keep(array.tobytes())]
+        return [dtype_name(array.dtype), list(array.shape), self._keep(array.tobytes())]
 
-    def frames(self, frames: Frames) -> Node:
-        """Records: their lengths, and their payloads back to back."""
-        return ["frames", self.keep(frames.lengths.astype("<i8").tobytes()), self.keep(frames.compact().buffer)]
-
-    def batches(self, batches: Batches) -> Node:
-        return ["batches", batches.size, self.frames(batches.frames)]
-
-    def columns(self, columns: Columns) -> Node:
-        return ["columns", self.node(columns.nest)]
-
-    def bytes_column(self, column: BytesColumn) -> Node:
-        return ["column", list(column.shape), self.frames(Frames(column.buffer, column.spans.reshape(-1, 2)))]
-
-    def ragged(self, ragged: RaggedTensor) -> Node:
-        return ["ragged", self.node(ragged.flat_values), [self.node(splits) for splits in ragged.nested_row_splits]]
-
-    def sparse(self, sparse: SparseTensor) -> Node:
-        return ["sparse", *map(self.node, sparse)]
-
-    def ragged_rows(self, rows: RaggedRows) -> Node:
-        return ["ragged rows", self.ragged(rows.tensor())]
-
-    def sparse_rows(self, rows: SparseRows) -> Node:
-        return ["sparse rows", self.sparse(rows.tensor()), self.array(rows.shapes)]
-
-    def array(self, array: npt.NDArray[Any]) -> Node:
-        if array.dtype.kind == "O":
-            return ["objects", list(array.shape), self.rows(array.ravel().tolist())]
-        return ["array", *self._raw(array)]
-
-    def plain(self, value: Any) -> Node:
-        return ["json", value]
-
-    def string(self, value: bytes) -> Node:
-        return ["bytes", self.keep(value)]
-
-    def mapping(self, value: Mapping[Any, Any]) -> Node:
-        return ["dict", self._keys(value), [self.node(part) for part in value.values()]]
-
-    def parts(self, value: Sequence[Any]) -> Node:
-        return ["tuple", [self.node(part) for part in value]]
-
-    def rows(self, values: Sequence[Any]) -> Node:
+    def _rows(self, values: Sequence[Any]) -> Node:
         """A list: in columns where its elements are alike."""
         kinds = set(map(type, values))
-        if len(kinds) == 1:
-            columns = self._alike(kinds.pop(), values)
-            if columns is not None:
-                return columns
-        return ["list", [self.node(value) for value in values]]
+        columns = self._columns(kinds.pop(), values) if len(kinds) == 1 else None
+        return columns or ["list", [self.node(value) for value in values]]
 
-    def _alike(self, kind: type, values: Sequence[Any]) -> Node | None:
+    def _columns(self, kind: type, values: Sequence[Any]) -> Node | None:
         """Values of one type as columns; None where they differ in something else, or the type has no columns."""
-        if kind is dict and values[0] and all(list(value) == list(values[0]) for value in values):
-            return ["dicts", self._keys(values[0]), [self.rows([value[key] for value in values]) for key in values[0]]]
-        if kind is tuple and values[0] and len(set(map(len, values))) == 1:
-            return ["tuples", [self.rows(part) for part in zip(*values, strict=True)]]
+        first = values[0]
+        if kind is dict and first and all(list(value) == list(first) for value in values):
+            return ["dicts", checked_keys(first), [self._rows([value[key] for value in values]) for key in first]]
+        if kind is tuple and first and len(set(map(len, values))) == 1:
+            return ["tuples", [self._rows(part) for part in zip(*values, strict=True)]]
         if kind is bytes:
-            return ["strings", self.frames(Frames.of(values))]
+            return ["strings", self.node(Frames.of(values))]
         if kind in PLAIN:
             return ["plains", list(values)]
-        if kind is np.ndarray and len({(value.dtype, value.shape) for value in values}) == 1:
-            if values[0].dtype.kind == "O" or not values[0].ndim:
-                return None
-            return ["arrays", *self._raw(np.stack(values).astype(values[0].dtype, copy=False))]
-        if kind is np.ndarray and len({(value.dtype, value.ndim) for value in values}) == 1:
-            return None if values[0].dtype.kind == "O" else self._uneven(values)
         if issubclass(kind, np.generic) and len({value.dtype for value in values}) == 1:
-            return ["scalars", *self._raw(np.array(values, values[0].dtype))]
-        return None
-
-    def _uneven(self, arrays: Sequence[npt.NDArray[Any]]) -> Node:
-        """Arrays of one dtype and rank, and of several shapes."""
-        shapes = np.array([array.shape for array in arrays], np.int64)
-        flat = np.concatenate([array.ravel() for array in arrays])  # in the machine's byte order, as `np.stack`
-        return ["uneven", self._raw(shapes), self._raw(flat.astype(arrays[0].dtype, copy=False))]
-
-    def _keys(self, value: Mapping[Any, Any]) -> list[Any]:
-        for key in value:
-            if type(key) not in PLAIN:
-                raise TypeError(
-                    f"the key {key!r}, a {type(key).__name__}, cannot be stored in a cache file: map it to str"
-                )
-        return list(value)
+            return ["scalars", *self._raw(np.array(values, first.dtype))]
+        if kind is not np.ndarray or first.dtype.kind == "O" or len({(each.dtype, each.ndim) for each in values}) > 1:
+            return None
+        shapes = [each.shape for each in values]
+        if len(set(shapes)) == 1:
+            return ["arrays", *self._raw(np.stack(values).astype(first.dtype, copy=False))] if first.ndim else None
+        flat = np.concatenate([each.ravel() for each in values])  # in the machine's byte order, as `np.stack`
+        return ["uneven", self._raw(np.array(shapes, np.int64)), self._raw(flat.astype(first.dtype, copy=False))]
 
 
-PLAIN = (str, int, float, bool, type(None))
+def checked_keys(value: Mapping[Any, Any]) -> list[Any]:
+    """The keys of a dict.
 
-_PACKERS: dict[type, Callable[[_Packing, Any], Node]] = {
-    Frames: _Packing.frames,
-    Scattered: _Packing.frames,
-    Batches: _Packing.batches,
-    Columns: _Packing.columns,
-    BytesColumn: _Packing.bytes_column,
-    RaggedTensor: _Packing.ragged,
-    SparseTensor: _Packing.sparse,
-    np.ndarray: _Packing.array,
-    bytes: _Packing.string,
-    dict: _Packing.mapping,
-    tuple: _Packing.parts,
-    list: _Packing.rows,
-    RaggedRows: _Packing.ragged_rows,
-    SparseRows: _Packing.sparse_rows,
-    **dict.fromkeys(PLAIN, _Packing.plain),
-}
+    Raises:
+        TypeError: One is of a type that cannot be stored.
+    """
+    for key in value:
+        if type(key) not in PLAIN:
+            raise TypeError(f"the key {key!r}, a {type(key).__name__}, cannot be stored in a cache file: map it to str")
+    return list(value)
 
 
 class _Unpacking:
@@ -199,9 +167,66 @@ class _Unpacking:
         self._buffers = buffers
 
     def value(self, node: Node) -> Any:
-        """The value of a node."""
-        kind, *parts = node
-        return _UNPACKERS[kind](self, *parts)
+        """The value of a node.
+
+        Raises:
+            ValueError: There is no such node; or an array would hold objects.
+        """
+        match node:
+            case ["frames", lengths, payloads]:
+                ends = np.cumsum(np.frombuffer(self._buffers[lengths], "<i8"), dtype=np.int64)
+                starts = np.concatenate([[0], ends[:-1]])[: len(ends)]
+                return Frames(self._buffers[payloads], np.stack([starts, ends], 1))
+            case ["batches", size, frames]:
+                return Batches(self.value(frames), size)
+            case ["columns", nest]:
+                return Columns(self.value(nest))
+            case ["column", shape, frames]:
+                found = self.value(frames)
+                return BytesColumn(found.buffer, found.spans.reshape(*shape, 2))
+            case ["ragged", values, splits]:
+                return RaggedTensor(self.value(values), tuple(map(self.value, splits)))
+            case ["sparse", indices, values, shape]:
+                return SparseTensor(self.value(indices), self.value(values), self.value(shape))
+            case ["ragged rows", ragged]:
+                return ragged_rows(self.value(ragged))
+            case ["sparse rows", sparse, shapes]:
+                rows = SparseRows.of(self.value(sparse))
+                return SparseRows(rows.indices, rows.values, rows.starts, rows.ends, self.value(shapes))
+            case ["objects", shape, values]:
+                return objects(self.value(values)).reshape(shape)
+            case ["array", *raw]:
+                return self._raw(*raw)
+            case ["scalar", *raw]:
+                return self._raw(*raw)[()]
+            case ["bytes", buffer]:
+                return bytes(self._buffers[buffer])
+            case ["dict", keys, parts]:
+                return dict(zip(keys, map(self.value, parts), strict=True))
+            case ["tuple", parts]:
+                return tuple(map(self.value, parts))
+            case ["json" | "plains", value]:
+                return value
+        return self._list(node)
+
+    def _list(self, node: Node) -> list[Any]:
+        match node:
+            case ["list", parts]:
+                return [self.value(part) for part in parts]
+            case ["dicts", keys, columns]:
+                rows = zip(*map(self.value, columns), strict=True)
+                return [dict(zip(keys, row, strict=True)) for row in rows]
+            case ["tuples", columns]:
+                return list(zip(*map(self.value, columns), strict=True))
+            case ["strings", frames]:
+                return list(self.value(frames))
+            case ["arrays" | "scalars", *raw]:
+                return list(self._raw(*raw))
+            case ["uneven", shapes, flat]:
+                sizes = self._raw(*shapes)
+                parts = np.split(self._raw(*flat), np.cumsum(np.prod(sizes, axis=1, dtype=np.int64))[:-1])
+                return [part.reshape(shape) for part, shape in zip(parts, sizes.tolist(), strict=True)]
+        raise ValueError(f"there is no kind {node[0]!r} of stored elements: the file or the state is damaged")
 
     def _raw(self, dtype: str, shape: Sequence[int], buffer: int) -> npt.NDArray[Any]:
         kind = named_dtype(dtype)
@@ -210,104 +235,6 @@ class _Unpacking:
                 f"a stored array of dtype {dtype!r}, which holds objects: the file or the state is damaged"
             )
         return np.ndarray(tuple(shape), kind, self._buffers[buffer]).copy()
-
-    def frames(self, lengths: int, payloads: int) -> Frames:
-        ends = np.cumsum(np.frombuffer(self._buffers[lengths], "<i8"), dtype=np.int64)
-        return Frames(self._buffers[payloads], np.stack([np.concatenate([[0], ends[:-1]])[: len(ends)], ends], 1))
-
-    def batches(self, size: int, frames: Node) -> Batches:
-        return Batches(self.value(frames), size)
-
-    def columns(self, nest: Node) -> Columns:
-        return Columns(self.value(nest))
-
-    def bytes_column(self, shape: Sequence[int], frames: Node) -> BytesColumn:
-        found = self.value(frames)
-        return BytesColumn(found.buffer, found.spans.reshape(*shape, 2))
-
-    def ragged(self, values: Node, splits: Sequence[Node]) -> RaggedTensor:
-        return RaggedTensor(self.value(values), tuple(map(self.value, splits)))
-
-    def sparse(self, *parts: Node) -> SparseTensor:
-        return SparseTensor(*map(self.value, parts))
-
-    def ragged_rows(self, ragged: Node) -> Any:
-        return ragged_rows(self.value(ragged))
-
-    def sparse_rows(self, sparse: Node, shapes: Node) -> SparseRows:
-        rows = SparseRows.of(self.value(sparse))
-        return SparseRows(rows.indices, rows.values, rows.starts, rows.ends, self.value(shapes))
-
-    def scalar(self, *raw: Any) -> Any:
-        return self._raw(*raw)[()]
-
-    def objects(self, shape: Sequence[int], rows: Node) -> npt.NDArray[np.object_]:
-        return objects(self.value(rows)).reshape(shape)
-
-    def plain(self, value: Any) -> Any:
-        return value
-
-    def string(self, buffer: int) -> bytes:
-        return bytes(self._buffers[buffer])
-
-    def mapping(self, keys: Sequence[Any], parts: Sequence[Node]) -> dict[Any, Any]:
-        return dict(zip(keys, map(self.value, parts), strict=True))
-
-    def parts(self, parts: Sequence[Node]) -> tuple[Any, ...]:
-        return tuple(map(self.value, parts))
-
-    def items(self, parts: Sequence[Node]) -> list[Any]:
-        return [self.value(part) for part in parts]
-
-    def plains(self, values: list[Any]) -> list[Any]:
-        return values
-
-    def dicts(self, keys: Sequence[Any], columns: Sequence[Node]) -> list[Any]:
-        return [dict(zip(keys, values, strict=True)) for values in zip(*map(self.value, columns), strict=True)]
-
-    def tuples(self, columns: Sequence[Node]) -> list[Any]:
-        return list(zip(*map(self.value, columns), strict=True))
-
-    def strings(self, frames: Node) -> list[bytes]:
-        return list(self.value(frames))
-
-    def arrays(self, *raw: Any) -> list[Any]:
-        return list(self._raw(*raw))
-
-    def uneven(self, shapes: Sequence[Any], flat: Sequence[Any]) -> list[Any]:
-        values, first, arrays = self._raw(*flat), 0, []
-        for shape in self._raw(*shapes).tolist():
-            last = first + int(np.prod(shape, dtype=np.int64))
-            arrays.append(values[first:last].reshape(shape))
-            first = last
-        return arrays
-
-
-_UNPACKERS: dict[str, Callable[..., Any]] = {
-    "frames": _Unpacking.frames,
-    "batches": _Unpacking.batches,
-    "columns": _Unpacking.columns,
-    "column": _Unpacking.bytes_column,
-    "ragged": _Unpacking.ragged,
-    "sparse": _Unpacking.sparse,
-    "ragged rows": _Unpacking.ragged_rows,
-    "sparse rows": _Unpacking.sparse_rows,
-    "array": _Unpacking._raw,
-    "objects": _Unpacking.objects,
-    "json": _Unpacking.plain,
-    "bytes": _Unpacking.string,
-    "dict": _Unpacking.mapping,
-    "tuple": _Unpacking.parts,
-    "list": _Unpacking.items,
-    "plains": _Unpacking.plains,
-    "dicts": _Unpacking.dicts,
-    "tuples": _Unpacking.tuples,
-    "strings": _Unpacking.strings,
-    "arrays": _Unpacking.arrays,
-    "uneven": _Unpacking.uneven,
-    "scalar": _Unpacking.scalar,
-    "scalars": _Unpacking.arrays,
-}
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
@@ -327,7 +254,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """A digest of values, in whatever they lie."""
+    """A digest of values, whatever holds them."""
     digest = hashlib.blake2b(digest_size=16)
     for piece in digested(value):
         digest.update(b"%d:" % len(piece) + piece)

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -233,13 +233,13 @@ def grouped(positions: Positions, first: int, size: int) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class StageState(Derived):
-    """Positions with the state of one stage that counts elements: `first + index` of them at each place."""
+    """Positions with the state of one stage more, which it gives for each place."""
 
     stage: str
-    first: int
+    state: Callable[[int], Any]
 
     def at(self, index: int) -> Position:
-        return with_state(self.inner.at(index), self.stage, self.first + index)
+        return with_state(self.inner.at(index), self.stage, self.state(index))
 
 
 @dataclass(frozen=True, slots=True)

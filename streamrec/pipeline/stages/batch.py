@@ -38,7 +38,7 @@ from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Batch", "Batching", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "made", "stack"]
+__all__ = ["Batch", "BatchStep", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "made", "stack"]
 
 
 class Batching(Stage):
@@ -62,7 +62,7 @@ class Batching(Stage):
         return self.cardinality(count), count - count % self.batch_size if self.drop_remainder and count >= 0 else count
 
     def start(self, key: str, state: int | None) -> Step:
-        return _Batching(self)
+        return BatchStep(self)
 
     def combine(self, elements: Any) -> Any:
         """Elements as one batch."""
@@ -122,7 +122,9 @@ def batch_spec(spec: Any, size: int | None) -> Any:
     return map_nest(part, spec)
 
 
-class _Batching(Step):
+class BatchStep(Step):
+    """Joins elements to batches of one size, those that are all in one chunk without holding them."""
+
     def __init__(self, stage: Batching) -> None:
         super().__init__()
         self._size = stage.batch_size
@@ -131,6 +133,16 @@ class _Batching(Step):
         self._held: Joining | Parts | None = None
         self._stretches: list[tuple[Positions, int, int]] = []  # what is held
         self._end: tuple[Positions, int] | None = None
+
+    @property
+    def held(self) -> int:
+        """How many elements are held, for a batch that is not whole."""
+        return 0 if self._held is None else len(self._held)
+
+    @property
+    def missing(self) -> int:
+        """How many elements more make a whole batch."""
+        return self._size - self.held
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self.failures = []

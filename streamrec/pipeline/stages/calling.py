@@ -167,7 +167,8 @@ class _Conforming(Calling):
         self._number = seen
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        positions = StageState(chunk.positions, self._key, self._number)
+        first = self._number
+        positions = StageState(chunk.positions, self._key, lambda index: first + index)
         if self._records and isinstance(chunk.elements, Frames):
             self._number += len(chunk.elements)
             return [Chunk(chunk.elements, positions, chunk.nbytes)]

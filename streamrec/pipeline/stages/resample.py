@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamrec.arguments import number
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Derived, Position, shifted, with_state
+from streamrec.pipeline.elements.positions import Positions, StageState, shifted
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.epochs import RANDOM_BITS
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -84,7 +84,7 @@ class _Resampling(Calling):
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element that failed is of no class."""
-        return [replace(chunk, positions=ResamplePositions(chunk.positions, self._key, self._counts, NO_CLASSES))]
+        return [replace(chunk, positions=self._positions(chunk.positions, NO_CLASSES))]
 
     def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """Those that are kept of some elements, all of which are counted."""
@@ -92,10 +92,19 @@ class _Resampling(Calling):
         classes = np.array([kind for kind, _, _ in classified], np.int64)
         numbers = np.array([drawn for _, drawn, _ in classified], np.float64)
         kept = np.flatnonzero(numbers < self._chances(classes) * 2.0**RANDOM_BITS)
-        positions = ResamplePositions(inner, self._key, self._counts, classes)
+        positions = self._positions(inner, classes)
         self._counts = self._counts + np.bincount(classes, minlength=len(self._counts))
         pairs = [pair for _, _, pair in classified]
         return select_chunk(Chunk.weighed(pairs, positions), kept, len(pairs))
+
+    def _positions(self, inner: Positions, classes: npt.NDArray[np.int64]) -> Positions:
+        """Positions of elements of these classes, with how many of each class had come before."""
+        before = self._counts
+
+        def counts(index: int) -> list[int]:
+            return (before + np.bincount(classes[:index], minlength=len(before))).tolist()  # type: ignore[no-any-return]
+
+        return StageState(inner, self._key, counts)
 
     def _classified(self, drawn: Any, element: Any) -> tuple[int, int, tuple[Any, Any]]:
         found = called(self._stage.class_func, element)
@@ -126,16 +135,3 @@ def kept_shares(target: Shares, initial: Shares) -> Shares:
     ratios = np.divide(target, initial, out=np.zeros(np.broadcast(target, initial).shape), where=initial > 0)
     shares: Shares = ratios / ratios.max(axis=-1, keepdims=True)
     return shares
-
-
-@dataclass(frozen=True, slots=True)
-class ResamplePositions(Derived):
-    """Positions of elements, with how many of each class had come before."""
-
-    stage: str
-    counts: npt.NDArray[np.int64]
-    classes: npt.NDArray[np.int64]
-
-    def at(self, index: int) -> Position:
-        counts = self.counts + np.bincount(self.classes[:index], minlength=len(self.counts))
-        return with_state(self.inner.at(index), self.stage, counts.tolist())

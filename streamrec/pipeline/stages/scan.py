@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 from streamrec.arguments import described
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of, pack, unpack
-from streamrec.pipeline.elements.positions import Derived, Position, Precursor, shifted, with_state
+from streamrec.pipeline.elements.positions import (
+    Derived,
+    Position,
+    Positions,
+    Precursor,
+    StageState,
+    shifted,
+    with_state,
+)
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling
@@ -72,13 +80,17 @@ class _Scanning(Calling):
                 out.append(Chunk.weighed(results[used:], shifted(positions, used)))
             if error is not None:
                 before = packed(self._state)
-                beside = BesidePositions(chunk.positions, self._key, before)
-                out.append(Chunk.failure(error, beside, first + len(results) + 1))
+                out.append(Chunk.failure(error, self._unchanged(chunk), first + len(results) + 1))
         return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element that failed before the scan leaves its state as it is."""
-        return [replace(chunk, positions=BesidePositions(chunk.positions, self._key, packed(self._state)))]
+        return [replace(chunk, positions=self._unchanged(chunk))]
+
+    def _unchanged(self, chunk: Chunk) -> Positions:
+        """Positions before and after an element that failed: the scan has the same state at both."""
+        state = {"state": packed(self._state), "seen": 0}
+        return StageState(chunk.positions, self._key, lambda _: state)
 
     def _scan(self, element: Any) -> Any:
         given = self._scan_func(self._state, element)
@@ -104,17 +116,6 @@ class ScanPositions(Derived):
 
     def made_of(self, index: int, row: int) -> Sequence[Precursor]:
         return (Precursor(self.inner, self.first + index, row),)
-
-
-@dataclass(frozen=True, slots=True)
-class BesidePositions(Derived):
-    """Positions before and after an element that failed: the scan has the same state at both."""
-
-    stage: str
-    state: str
-
-    def at(self, index: int) -> Position:
-        return with_state(self.inner.at(index), self.stage, {"state": self.state, "seen": 0})
 
 
 def packed(state: Any) -> str:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns, compacted, select, window
-from streamrec.pipeline.elements.positions import Derived, IndexMap, Position, StageState, with_state
+from streamrec.pipeline.elements.positions import IndexMap, Positions, StageState
 from streamrec.pipeline.elements.specs import TensorSpec
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -62,14 +62,14 @@ class _Counting(Step):
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         seen = self._seen
-        positions = StageState(chunk.positions, self._key, seen)
+        positions = StageState(chunk.positions, self._key, lambda index: seen + index)
         self._seen += len(chunk.elements)
         self.done = self._stage.is_done(self._seen)
         return self._stage.apply(Chunk(chunk.elements, positions, chunk.nbytes), seen)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        self._seen += self._stage.counts_failures
-        return [replace(chunk, positions=StageState(chunk.positions, self._key, self._seen))]
+        seen = self._seen = self._seen + self._stage.counts_failures
+        return [replace(chunk, positions=StageState(chunk.positions, self._key, lambda index: seen + index))]
 
     def flush(self) -> list[Chunk]:
         self._stage.finish(self._seen)
@@ -296,14 +296,21 @@ class _Unique(Step):
         before = len(self._seen)
         new = [index for index in find_candidates(chunk.elements) if self._is_new(chunk.elements[index])]
         indices = np.array(new, np.int64)
-        positions = UniquePositions(chunk.positions, self._key, self._in_order, before, indices)
+        positions = self._positions(chunk, before, indices)
         return select_chunk(replace(chunk, positions=positions), indices, len(chunk.elements))
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element that failed does not count as seen."""
-        none = np.array([], np.int64)
-        positions = UniquePositions(chunk.positions, self._key, self._in_order, len(self._seen), none)
-        return [replace(chunk, positions=positions)]
+        return [replace(chunk, positions=self._positions(chunk, len(self._seen), np.array([], np.int64)))]
+
+    def _positions(self, chunk: Chunk, before: int, given: npt.NDArray[np.int64]) -> Positions:
+        """Positions with the digests of all that had been given: `before` the chunk, and elements `given` of it."""
+
+        def digests(index: int) -> str:
+            count = before + int(np.searchsorted(given, index))
+            return b64encode(bytes(self._in_order[: count * DIGEST_BYTES])).decode()
+
+        return StageState(chunk.positions, self._key, digests)
 
     def _is_new(self, element: Any) -> bool:
         digest = bytes.fromhex(digest_of(element))
@@ -320,29 +327,6 @@ def find_candidates(elements: Any) -> list[int]:
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind != "O":
         return sorted(np.unique(column, return_index=True)[1].tolist())
     return list(range(len(elements)))
-
-
-@dataclass(frozen=True, slots=True)
-class UniquePositions(Derived):
-    """Positions of a chunk's elements, with the digests of those that had been given before each.
-
-    Args:
-        inner: The positions in the input.
-        stage: The stage.
-        digests: Of all that was given, in order; those of later chunks too.
-        before: How many were given before the chunk.
-        given: The indices in the chunk of those that were given of it.
-    """
-
-    stage: str
-    digests: bytearray
-    before: int
-    given: npt.NDArray[np.int64]
-
-    def at(self, index: int) -> Position:
-        count = self.before + int(np.searchsorted(self.given, index))
-        seen = bytes(self.digests[: count * DIGEST_BYTES])
-        return with_state(self.inner.at(index), self.stage, b64encode(seen).decode())
 
 
 def select_chunk(chunk: Chunk, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:
