@@ -1,7 +1,7 @@
 """Protocols: which backend serves a URL or a user's own filesystem, and what must be installed.
 
 A backend is a module of `backends/` with a function `connect`. It is imported when it is first needed, with the client
-package below it. A protocol that is not in the table goes to one of the two backends in `backends/fsspec/`.
+package below it. A protocol that is not in the table goes to `backends/fsspec/`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FAMILIES = {
 _SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
 """Families whose backends take URLs only."""
 
-ASYNC, SYNC = "fsspec.async_filesystem", "fsspec.sync_filesystem"
-"""The backends for whatever has none of its own."""
+ASYNC, SYNC = "fsspec.backend:connect_async", "fsspec.backend:connect_sync"
+"""The backend for whatever has none of its own, and which function connects it."""
 
 _EXTRAS: Final = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
@@ -77,7 +77,8 @@ def load_backend(source: ClientOptions) -> Connect:
     else:
         name = NATIVE.get(protocol) or _generic_backend(source.url, source.options)
     try:
-        module = importlib.import_module(f"streamrec.storage.backends.{name}")
+        module_name, _, function = name.partition(":")
+        module = importlib.import_module(f"streamrec.storage.backends.{module_name}")
     except ImportError as error:
         extra = _EXTRAS.get(name)
         if extra is None:
@@ -85,7 +86,7 @@ def load_backend(source: ClientOptions) -> Connect:
         raise MissingExtraError(
             f"{protocol}:// URLs need a package: pip install 'streamrec[{extra}]' ({error})"
         ) from error
-    connect: Connect = module.connect
+    connect: Connect = getattr(module, function or "connect")
     return connect
 
 
@@ -109,7 +110,7 @@ def place_of(url: str) -> str:
 
 
 def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
-    """Which of the two general backends serves a URL that only fsspec knows.
+    """How a URL that only fsspec knows is connected.
 
     Raises:
         MissingExtraError: A package is not installed; the message holds what to type.

@@ -1,26 +1,16 @@
-"""What the two backends for any other fsspec filesystem share: listings, versions, foreign exceptions, uploads.
+"""What filesystems of fsspec say, in our words: names, listings, exceptions.
 
 fsspec promises little about errors, so the rule is: what Python has a name for is final under that name,
 mistakes in calls (TypeError, ValueError, ...) are final, and the rest may pass and is tried again.
-
-Most filesystems cannot pin a version. It is compared when a body is opened, and again with its last bytes.
-
-These stores only take whole files: the parts of an upload are gathered in a local temporary file. It goes to a
-temporary name in the store; when it has the right size there, it is moved to its final one. Where the store moves in
-one step, so does the object appear. Memory is bounded by the parts, disk space by the object. A process that is
-killed leaves its temporary names: `.NAME.streamrec-*` in the store, which no listing shows, and `streamrec-*` among
-this machine's temporary files. Whether their writer lives is not known, so they are never removed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
-import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from ftplib import error_perm
 from tarfile import TarError
-from typing import IO, Any, Final
+from typing import Any, Final
 from zipfile import BadZipFile
 
 from fsspec import AbstractFileSystem
@@ -34,17 +24,13 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import ContentDigest, ObjectInfo, PartSink, Pieces
-from streamrec.storage.faults import Cause, TransientError, changed, error_translator, from_status
+from streamrec.storage.backend import ObjectInfo
+from streamrec.storage.faults import Cause, TransientError, error_translator, from_status
 from streamrec.storage.options import full_url, version_of
-from streamrec.storage.tasks import finish
 from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
 
 __all__ = [
-    "SpooledUpload",
     "check_size",
-    "check_version",
-    "check_writable",
     "in_directory",
     "info_of",
     "infos_of",
@@ -175,28 +161,6 @@ def root_of(url: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}/" if colon and not split_chain(url).linked else url
 
 
-def check_version(info: ObjectInfo, version: str | None, start: int, end: int | None) -> None:
-    """Raises ObjectChangedError where both versions are known and differ."""
-    if version is not None and info.version is not None and info.version != version:
-        raise changed(info.path, start, end)
-
-
-def check_writable(path: str, overwrite: bool) -> None:
-    """No verb of fsspec creates and never replaces, so that cannot be promised. Chains are only read.
-
-    Raises:
-        UnsupportedOperationError: It cannot be written.
-    """
-    if split_chain(path).linked:
-        raise UnsupportedOperationError("nothing can be written to a chain of URLs: write to the store itself", path)
-    if not overwrite:
-        raise UnsupportedOperationError(
-            "fsspec has no way to create an object only where there is none: pass overwrite=True, and see to it"
-            " that nobody else writes this name",
-            path,
-        )
-
-
 def check_size(path: str, found: ObjectInfo, size: int) -> None:
     """Raises IntegrityError where the filesystem tells another size than was sent."""
     if found.size is not None and found.size != size:
@@ -230,52 +194,3 @@ def _status(error: Exception) -> int | None:
 
 
 translate_errors = error_translator((Exception,), _translate)
-
-
-Deliver = Callable[[str, int], Awaitable[ObjectInfo]]
-
-
-class SpooledUpload(PartSink):
-    """An upload by way of a local file.
-
-    Args:
-        file: A local temporary file, deleted when closed.
-        deliver: Puts the local file of that name and size into the store, under the final name; may be called
-            again.
-        discard: Removes what an unfinished `deliver` may have left in the store.
-    """
-
-    def __init__(
-        self,
-        file: IO[bytes],
-        deliver: Deliver,
-        discard: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._file = file
-        self._deliver = deliver
-        self._discard = discard
-        self._delivering = False
-
-    @classmethod
-    async def start(cls, deliver: Deliver, discard: Callable[[], Awaitable[None]]) -> SpooledUpload:
-        return cls(await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-"), deliver, discard)
-
-    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        await finish(asyncio.to_thread(self._write, offset, pieces))
-
-    async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        self._delivering = True
-        info = await self._deliver(self._file.name, sent.size)
-        await asyncio.to_thread(self._file.close)
-        return info
-
-    async def abort(self) -> None:
-        """Deletes the local file, and what may be in the store."""
-        await asyncio.to_thread(self._file.close)
-        if self._delivering:
-            await self._discard()
-
-    def _write(self, offset: int, pieces: Sequence[memoryview]) -> None:
-        self._file.seek(offset)
-        self._file.writelines(pieces)
-        self._file.flush()

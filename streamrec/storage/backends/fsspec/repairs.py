@@ -3,25 +3,30 @@
 - Its caches of whole files keep what they have when a download breaks off, and take it for the file: such a copy is
   removed here.
 - Its FTP and SFTP filesystems have one connection to their server, and take it for granted: here it is made again.
+- Async ones cannot be closed: here the clients are closed that they are known to have. adlfs also retries by itself.
 """
 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ftplib import FTP, all_errors
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final
-from weakref import ref
 
 from fsspec.implementations.cached import CachingFileSystem, WholeFileCacheFileSystem
 
 from streamrec.storage.faults import Cause, TransientError
 
-__all__ = ["SFTP", "below", "close", "connect_again", "mend", "whole"]
+__all__ = ["SFTP", "below", "close", "close_clients", "connect_again", "mend", "retry_nothing", "whole"]
 
 SFTP: Final = {"sftp", "ssh"}
+
+CLIENTS: Final = ("_session", "service_client", "credential")
+"""Where async filesystems keep what must be closed: most of them, adlfs, adlfs."""
 
 
 def below(filesystem: Any) -> Any:
@@ -66,7 +71,7 @@ def copy_of(filesystem: Any, name: str) -> str | None:
 def mend(filesystem: Any) -> None:
     """Has a filesystem close its old connection where it makes a new one; one that is not FTP is left alone."""
     if _is_ftp(filesystem):
-        filesystem._connect = partial(_reconnect, ref(filesystem))
+        filesystem._connect = partial(_reconnect, weakref.ref(filesystem))
 
 
 def connect_again(filesystem: Any) -> None:
@@ -101,8 +106,34 @@ def _is_sftp(filesystem: Any) -> bool:
     return bool(names & SFTP) and hasattr(filesystem, "client")
 
 
-def _reconnect(owner: ref[Any]) -> None:
+def _reconnect(owner: weakref.ref[Any]) -> None:
     filesystem = owner()
     assert filesystem is not None
     filesystem.ftp.close()
     type(filesystem)._connect(filesystem)
+
+
+def retry_nothing(filesystem: Any) -> None:
+    """Switches the retries of azure-core off: they would wait 15 s and more within each attempt of ours."""
+    service = getattr(filesystem, "service_client", None)
+    policy: Any = getattr(getattr(service, "_config", None), "retry_policy", None)
+    if hasattr(policy, "total_retries"):
+        policy.total_retries = 0
+
+
+async def close_clients(filesystem: Any) -> None:
+    """Closes the clients of an async filesystem, and has no finalizer of it run on a loop that is gone (adlfs)."""
+    creator = getattr(filesystem, "_s3creator", None)
+    if creator is not None:
+        await creator.__aexit__(None, None, None)
+        return
+    for name in CLIENTS:
+        close = getattr(getattr(filesystem, name, None), "close", None)
+        if close is not None:
+            done = close()
+            if isawaitable(done):
+                await done
+    for finalizer in list(getattr(weakref.finalize, "_registry", ())):
+        peeked = finalizer.peek()
+        if peeked is not None and peeked[0] is filesystem:
+            finalizer.detach()
