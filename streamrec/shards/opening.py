@@ -15,7 +15,7 @@ from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.pieces import PieceStream, begin_piece
-from streamrec.storage import ByteStream, ObjectInfo, Storage, directory_advice
+from streamrec.storage import ByteStream, Storage, directory_advice
 from streamrec.storage.tasks import finish
 from streamrec.tfrecord import (
     DETECT_BYTES,
@@ -48,6 +48,7 @@ class InflatedStream:
     """
 
     def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
+        self.info, self.tally = stream.info, stream.tally
         self._stream = stream
         self._input = memoryview(kernels.allocate(FIRST_INPUT_BYTES))
         self._received = 0
@@ -73,6 +74,9 @@ class InflatedStream:
             self._skip -= filled
         self._inflater.close()
         return 0
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
     async def _inflate(self, buffer: memoryview) -> int:
         """Makes plain bytes of compressed ones; returns how many."""
@@ -103,33 +107,18 @@ class Opened:
     """An open shard.
 
     Args:
-        stream: To be closed in the end.
-        source: Its plain bytes, after `head`.
-        info: Size and version of the whole shard.
+        source: Its plain bytes, after `head`; to be closed in the end.
         compression_type: How it turned out to be compressed.
         place: Where the first byte of `head` is, and which record begins there.
-        head: Plain bytes that were read already.
+        head: Plain bytes that were read already; None where no record begins in a piece.
         end: Where a piece ends.
-        piece_stream: The stream of a piece, which decides how much is read of it.
-        empty: Whether no record begins in a piece.
     """
 
-    stream: ByteStream | PieceStream
     source: ByteStream | PieceStream | InflatedStream
-    info: ObjectInfo
     compression_type: CompressionType
     place: ShardPlace
-    head: bytes | bytearray = b""
+    head: bytes | bytearray | None = b""
     end: int | None = None
-    piece_stream: PieceStream | None = None
-    empty: bool = False
-
-    @property
-    def last_byte(self) -> int | None:
-        """One past the last byte of what is read; None where that is unknown."""
-        if self.info.size is None or self.end is None:
-            return self.info.size if self.end is None else self.end
-        return min(self.info.size, self.end)
 
 
 async def open_whole(
@@ -163,11 +152,10 @@ async def open_whole(
         head = b"" if named == "" else await _head(stream)
         kind = detect_compression(head) if named is None else named
         if kind:
-            inflated = InflatedStream(stream, Inflater(kind, path), head, place.offset)
-            return Opened(stream, inflated, stream.info, kind, place)
+            return Opened(InflatedStream(stream, Inflater(kind, path), head, place.offset), kind, place)
         if named is None and place.offset:
             raise ValueError(f"{display_name(path)}: a place within a shard needs its compression_type, '' for none")
-        return Opened(stream, stream, stream.info, kind, place, head)
+        return Opened(stream, kind, place, head)
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
@@ -199,7 +187,7 @@ async def open_piece(
         )
     stream, position, head = await begin_piece(storage, path, piece, options.max_record_bytes, place, expected)
     at = ShardPlace(position, place.record, stream.info.version)
-    return Opened(stream, stream, stream.info, "", at, head or b"", piece.end, stream, head is None)
+    return Opened(stream, "", at, head, piece.end)
 
 
 async def open_bytes(storage: Storage, path: str, start: int = 0, version: str | None = None) -> ByteStream:

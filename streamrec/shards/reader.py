@@ -9,14 +9,16 @@ Rules:
 - What `on_error` leaves out is a Loss: kept, logged and given to `on_loss`. The framer does it within a shard; this
   file handles what ends a shard: "skip_shard", and with "resync" a compressed stream that is broken: nothing is found
   after that.
+- Several tasks may read one shard: calls take turns, and each block is read by a task of its own, which goes on where
+  its caller is cancelled; the next call has its result.
 - Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms a block.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -31,7 +33,7 @@ from streamrec.display import display_name
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.shards.opening import Opened, open_piece, open_whole
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
-from streamrec.shards.serial_calls import Serial
+from streamrec.shards.pieces import PieceStream
 from streamrec.storage import (
     BLOCK_BYTES,
     BUFFER_BYTES,
@@ -41,7 +43,6 @@ from streamrec.storage import (
     Storage,
     Storages,
     StoreOptions,
-    Tally,
     check_keywords,
     located,
 )
@@ -50,7 +51,7 @@ from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Losses", "ShardReader", "open_shard"]
+__all__ = ["ShardReader", "open_shard"]
 
 LOG = logging.getLogger("streamrec")
 
@@ -59,36 +60,6 @@ KEPT = 1000
 
 LOGGED = 10
 """Losses that are logged one by one; then one line says that there are more."""
-
-
-class Losses:
-    """One shard's losses.
-
-    Args:
-        on_loss: Called with each.
-        tally: Where they are counted.
-    """
-
-    def __init__(self, on_loss: Callable[[Loss], None] | None, tally: Tally) -> None:
-        self.kept: list[Loss] = []
-        self.count = 0
-        self._on_loss = on_loss
-        self._tally = tally
-
-    def add(self, losses: list[Loss]) -> None:
-        """Takes note of what was lost."""
-        for loss in losses:
-            self.count += 1
-            self._tally.count_loss(loss.nbytes or 0)
-            if self.count <= KEPT:
-                self.kept.append(loss)
-            if self.count <= LOGGED:
-                LOG.warning("%s", loss)
-            elif self.count == LOGGED + 1:
-                where = display_name(loss.path or "")
-                LOG.warning("%s: more was lost than %d times; the rest is counted and not logged", where, LOGGED)
-            if self._on_loss is not None:
-                self._on_loss(loss)
 
 
 FIRST_BLOCK_BYTES = 64 << 10
@@ -107,8 +78,8 @@ NO_FRAMES = Frames.of([])
 class ShardReader:
     """The records of one shard, in order. Made by `open_shard`, or over a Storage that is open already.
 
-    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. It is one stream of records,
-    whoever takes them and however: each record comes once, and iterating again goes on where the last one stopped.
+    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. It is one stream of records:
+    each comes once, whichever way it is read, and iterating again continues where the last iteration stopped.
 
     Sharing: any number of tasks of one event loop may take from one reader. A call that is cancelled (a timeout) loses
     nothing: the next one gets what it would have got.
@@ -118,6 +89,8 @@ class ShardReader:
         info: Size and version, as they were when the shard was opened.
         compression_type: How the shard turned out to be compressed.
         block_bytes: How much is framed at a time.
+        losses: What was left out because of damage so far, in order; the first thousand of it.
+        skipped: How many losses there were.
     """
 
     path: str
@@ -127,17 +100,19 @@ class ShardReader:
     def __init__(self, storage: Storage, path: str, options: ReadOptions, opened: Opened, block_bytes: int) -> None:
         self.path = path
         self._storage = storage
-        self.info = opened.info
+        self.info = opened.source.info
         self.compression_type = opened.compression_type
         self.block_bytes = block_bytes
         self._options = options
-        self._opened = opened
-        self._stream = opened.stream
+        self._start = opened.place
+        self._end = opened.end
+        self._source = opened.source
         self._room_bytes = min(FIRST_BLOCK_BYTES, block_bytes)
-        self._losses = Losses(options.on_loss, opened.stream.tally)
+        self.losses: list[Loss] = []
+        self.skipped = 0
         self._error: StreamrecError | None = None
         self._exhausted = False
-        self._ended = opened.empty
+        self._ended = opened.head is None
         self._framer = Framer(
             verify=options.verify,
             max_record_bytes=options.max_record_bytes,
@@ -147,13 +122,13 @@ class ShardReader:
             on_error=options.on_error,
             max_skipped=options.max_skipped,
             end=opened.end,
-            size=None if opened.compression_type else opened.info.size,
+            size=None if opened.compression_type else self.info.size,
             long_bytes=options.long_bytes,
         )
         self._ahead: bytes | bytearray | None = opened.head
         self._closed = f"{path}: this shard was closed; open it again to read it"
-        self._serial = Serial(self._closed)
-        self._arrived: deque[Frames] = deque()
+        self._turn = asyncio.Lock()
+        self._reading: asyncio.Task[Frames | None] | None = None
         self._current = NO_FRAMES
         self._records: Iterator[bytes] = iter(())
 
@@ -192,17 +167,7 @@ class ShardReader:
     @property
     def statistics(self) -> Counts:
         """What happened so far while this shard was read: requests, bytes, retries, waits."""
-        return self._stream.tally.counts()
-
-    @property
-    def losses(self) -> list[Loss]:
-        """What was left out because of damage so far, in order; the first thousand of it."""
-        return list(self._losses.kept)
-
-    @property
-    def skipped(self) -> int:
-        """How many losses there were."""
-        return self._losses.count
+        return self._source.tally.counts()
 
     async def read(self) -> Frames | None:
         """The next block's records, at least one; None at the end of the shard.
@@ -212,13 +177,12 @@ class ShardReader:
             StorageError: The network or the store failed, and retrying did not help.
             ClosedError: The reader was closed.
         """
-        while not (rest := self._rest()):
-            if not self._arrived and not await self._more():
-                return None
-            if self._arrived:
-                return self._arrived.popleft()
-        self._records = iter(())
-        return rest
+        async with self._turn:
+            left = length_hint(self._records)  # of the last block, those that iterating has not come to
+            if left:
+                self._records = iter(())
+                return self._current[-left:]
+            return await self._read_next()
 
     def take_long_records(self) -> list[LongRecord]:
         """The good records above `long_bytes` since the last call. They come before the block that was read last."""
@@ -241,20 +205,20 @@ class ShardReader:
                 start += count
         finally:
             with anyio.CancelScope(shield=True):
-                await opened.stream.aclose()
+                await opened.source.aclose()
 
     async def _open_at(self, offset: int) -> Opened:
         """The same version of the shard, from a byte on."""
-        kind, version, tally = self.compression_type, self.info.version, self._stream.tally
+        kind, version, tally = self.compression_type, self.info.version, self._source.tally
         stream = await self._storage.stream(self.path, 0 if kind else offset, None, version, tally)
         options = replace(self._options, compression_type=kind)
         return await open_whole(self._storage, self.path, options, ShardPlace(offset), stream)
 
     async def _go_back(self, offset: int) -> None:
         """Goes on reading at a byte that came before."""
-        await self._stream.aclose()
-        self._opened = await self._open_at(offset)
-        self._stream = self._opened.stream
+        await self._source.aclose()
+        opened = await self._open_at(offset)
+        self._start, self._source = opened.place, opened.source
         self._exhausted = self._ended = False
 
     def frames(self) -> AsyncIterator[Frames]:
@@ -268,14 +232,26 @@ class ShardReader:
         while True:
             for record in self._records:
                 return record
-            if self._arrived:
-                self._current = self._arrived.popleft()
-                self._records = iter(list(self._current))
-            elif not await self._more():
-                raise StopAsyncIteration
+            async with self._turn:
+                if not length_hint(self._records):  # no other task has read a block meanwhile
+                    frames = await self._read_next()
+                    if frames is None:
+                        raise StopAsyncIteration
+                    self._current, self._records = frames, iter(list(frames))
+
+    async def _read_next(self) -> Frames | None:
+        """The next block, or what an earlier call was cancelled in front of."""
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self.read_alone())
+        task = self._reading
+        await asyncio.wait([task])  # a cancellation leaves the task as it is
+        self._reading = None
+        if task.cancelled():
+            raise ClosedError(self._closed)
+        return task.result()
 
     async def read_alone(self) -> Frames | None:
-        """As `read`, for the one task that reads this shard and never takes single records: it takes no turn.
+        """As `read`, for the only task that reads this shard, and that never takes single records.
 
         A cancellation ends the reader: nothing but `aclose` may follow.
         """
@@ -288,34 +264,17 @@ class ShardReader:
             if len(frames):
                 return frames
 
-    def _rest(self) -> Frames | None:
-        """Records of the last block that iterating has not come to; None for none."""
-        left = length_hint(self._records)
-        return self._current[-left:] if left else None
-
-    async def _more(self) -> bool:
-        """Waits for a block, unless another task got one meanwhile; False at the end."""
-        if self._error is not None:
-            raise self._error
-        if self._ended:
-            return False
-        await self._serial.run(self._arrive)
-        return True
-
-    async def _arrive(self) -> None:
-        """The next step of reading. Its records are kept here, not returned: the caller may be gone."""
-        if not self._arrived and not length_hint(self._records) and self._error is None and not self._ended:
-            frames = await self._next()
-            if len(frames):
-                self._arrived.append(frames)
-
     async def aclose(self) -> None:
         """Closes the connection; reading afterwards raises ClosedError. Closing twice is fine."""
         self._error = self._error or ClosedError(self._closed)
-        self._arrived.clear()
         self._records = iter(())
         with anyio.CancelScope(shield=True):
-            await self._serial.last(self._stream.aclose)
+            reading, self._reading = self._reading, None
+            if reading is not None:
+                reading.cancel()
+                await asyncio.wait([reading])
+                _ = reading.cancelled() or reading.exception()  # looked at, so that nothing is logged
+            await self._source.aclose()
 
     async def _next(self) -> Frames:
         """The records of one step, maybe none. An error waits in `_error` for the next read."""
@@ -334,7 +293,7 @@ class ShardReader:
                 await self._go_back(offset)
         except StreamrecError as error:
             failure = error
-        self._losses.add(self._framer.take_losses())
+        self._lose(self._framer.take_losses())
         if failure is not None:
             self._fail(failure)
         self._ended = self._ended or self._framer.done
@@ -345,7 +304,7 @@ class ShardReader:
         room = self._framer.reserve(self._room())
         filled, failure = 0, None
         try:
-            while filled < len(room) and (size := await self._opened.source.readinto(room[filled:])):
+            while filled < len(room) and (size := await self._source.readinto(room[filled:])):
                 filled += size
         except StreamrecError as error:
             failure = error
@@ -355,21 +314,34 @@ class ShardReader:
     def _fail(self, error: StreamrecError) -> None:
         """An error ends the shard: for its reader too, or as the loss of its rest."""
         limit = self._options.max_skipped
-        forgiven = isinstance(error, CorruptRecordError | TruncatedShardError) and self._forgives_the_rest()
-        if not forgiven or (limit is not None and self.skipped >= limit):
-            self._error = error
-            return
-        assert isinstance(error, CorruptRecordError | TruncatedShardError)
-        place = self.place
-        end = None if self.compression_type else self._opened.last_byte
-        nbytes = None if end is None else end - place.offset
-        self._losses.add([Loss(self.path, place.offset, nbytes, error.reason, place.record)])
-        self._ended = True
-
-    def _forgives_the_rest(self) -> bool:
-        return self._options.on_error == "skip_shard" or (
+        rest_is_lost = self._options.on_error == "skip_shard" or (
             self._options.on_error == "resync" and self.compression_type != ""
         )
+        too_many = limit is not None and self.skipped >= limit
+        if not isinstance(error, CorruptRecordError | TruncatedShardError) or not rest_is_lost or too_many:
+            self._error = error
+            return
+        place, nbytes = self.place, None
+        if not self.compression_type:
+            ends = [end for end in (self.info.size, self._end) if end is not None]
+            nbytes = min(ends) - place.offset if ends else None
+        self._lose([Loss(self.path, place.offset, nbytes, error.reason, place.record)])
+        self._ended = True
+
+    def _lose(self, losses: list[Loss]) -> None:
+        """Counts, keeps and logs what was left out."""
+        for loss in losses:
+            self.skipped += 1
+            self._source.tally.count_loss(loss.nbytes or 0)
+            if self.skipped <= KEPT:
+                self.losses.append(loss)
+            if self.skipped <= LOGGED:
+                LOG.warning("%s", loss)
+            elif self.skipped == LOGGED + 1:
+                where = display_name(loss.path or "")
+                LOG.warning("%s: more was lost than %d times; the rest is counted and not logged", where, LOGGED)
+            if self._options.on_loss is not None:
+                self._options.on_loss(loss)
 
     def _room(self) -> int:
         """Bytes to make room for: a block, or what the next record is known to want, in growing steps.
@@ -380,15 +352,14 @@ class ShardReader:
         self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
         missing = self._framer.wants - self._framer.held
         size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
-        piece = self._opened.piece_stream
-        return size if piece is None else piece.room(size, missing)
+        return self._source.room(size, missing) if isinstance(self._source, PieceStream) else size
 
     def _even(self, block: int) -> int:
         """About to the end of a group of `block_records`, as records were so far.
 
         That is up to a quarter more or less, or one group where that is at most `GROUP_BLOCKS` blocks.
         """
-        place, start = self.place, self._opened.place
+        place, start = self.place, self._start
         records = place.record - start.record
         if self._options.block_records == 1 or not records:
             return block

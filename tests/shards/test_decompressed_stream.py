@@ -28,6 +28,8 @@ class HeldInflater(Inflater):
 class NoMoreBytes:
     """What a stream gives at its end."""
 
+    info = tally = None
+
     async def readinto(self, buffer: memoryview) -> int:
         return 0
 
