@@ -276,7 +276,7 @@ async def write_limited(
         max_shard_records=count,
         storage_options=target.storage_options,
     )
-    writer.objects = objects
+    writer.join(objects)
     async with writer:
         async for frames in records:
             await writer.write_batch(frames)
@@ -296,7 +296,7 @@ async def write_even(
     for number in range(shards):
         path = shard_path(target.pattern, number)
         writer = ShardWriter(path, target.compression, storage_options=target.storage_options)
-        writer.objects = objects
+        writer.join(objects)
         async with writer:
             async for frames in feed.take(total // shards + (number < total % shards)):
                 await writer.write_batch(frames)

@@ -108,7 +108,7 @@ async def write_chunk(chunk: Chunk, run: Run, shards: ShardSet, encoder: Encoder
 def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardSet) -> None:
     """Reports how far it is."""
     if callback is not None:
-        callback(WriteProgress(shards.records, shards.bytes, len(shards.finished)))
+        callback(WriteProgress(shards.records, shards.bytes, shards.finished))
 
 
 SHARD_BYTES: Final = 200_000_000

@@ -20,7 +20,8 @@ from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_ru
 from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.record_fetcher import RecordFetcher
 from streamrec.shards.record_source import RecordSource
-from streamrec.shards.shard_set import ShardSet, ShardTarget
+from streamrec.shards.shard_set import ShardSet
+from streamrec.shards.shard_upload import ShardTarget
 from streamrec.shards.shard_writer import ShardWriter
 from streamrec.shards.short_shards import ShortShard, may_be_short, open_short_shard, read_short_shards
 from streamrec.shards.sizes import assign_shards, find_in_manifest, sizes_of

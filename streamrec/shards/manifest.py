@@ -35,12 +35,13 @@ from streamrec.shards.patterns import NUMBER
 from streamrec.shards.places import absolute, check_places, location_of, portable, relative, text_of_name
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
-__all__ = ["MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
+__all__ = ["FRAME_BYTES", "MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
 
 FORMAT = "streamrec manifest"
 VERSION = 1
 
 FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
+"""What a record takes in a shard in addition to its payload."""
 
 MAX_RATIO: Final = 1 << 15
 """How much longer a shard may be than it is compressed: Zstandard's longest run is 128 KiB of 4 bytes."""

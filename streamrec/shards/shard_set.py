@@ -12,9 +12,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -23,16 +23,14 @@ import anyio
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.display import display_name, display_text
-from streamrec.errors import ClosedError, StreamrecError
-from streamrec.shards.manifest import Manifest, ShardInfo
-from streamrec.shards.patterns import is_numbered, shard_path
-from streamrec.shards.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
-from streamrec.storage import Replacement, Storages
+from streamrec.errors import ClosedError
+from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
+from streamrec.shards.shard_upload import BLOCK_BYTES, ShardOutput, ShardTarget
+from streamrec.storage import Storages
 from streamrec.storage.tasks import side_by_side
-from streamrec.tfrecord import Deflater, Frames, TFRecordOptions, check_compression_type
+from streamrec.tfrecord import Frames
 
-__all__ = ["Contiguous", "Dealt", "Part", "ShardSet", "ShardTarget", "UploadPlan"]
+__all__ = ["Contiguous", "Dealt", "Part", "ShardSet", "UploadPlan"]
 
 
 class Part(NamedTuple):
@@ -167,57 +165,6 @@ class UploadPlan:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ShardTarget:
-    """Where shards go.
-
-    Attributes:
-        pattern: Their URL, with `{shard}` where the number goes; or that of the only one.
-        options: How they are compressed.
-        overwrite: Whether objects of these names are replaced.
-        manifest: The manifest's URL; None for none.
-        num_shards: Into how many shards records are dealt; None for one after the other, up to the limits.
-        max_shard_bytes, max_shard_records: The limits; None for none.
-    """
-
-    pattern: str
-    options: TFRecordOptions
-    overwrite: bool = True
-    manifest: str | None = None
-    num_shards: int | None = None
-    max_shard_bytes: int | None = None
-    max_shard_records: int | None = None
-
-    def __post_init__(self) -> None:
-        self.path(0)
-        limited = self.max_shard_bytes is not None or self.max_shard_records is not None
-        if self.num_shards is not None and limited:
-            raise ValueError("num_shards and a limit of a shard's size exclude each other: leave one of them out")
-        if not self.numbered and (limited or self.num_shards is not None):
-            pattern = display_name(self.pattern)
-            raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
-
-    @property
-    def numbered(self) -> bool:
-        """Whether there may be several shards."""
-        return is_numbered(self.pattern)
-
-    @property
-    def first(self) -> Sequence[int]:
-        """The shards that there are whatever comes."""
-        return range(self.num_shards or (0 if self.numbered else 1))
-
-    def layout(self) -> Dealt | Contiguous:
-        """Which record goes where."""
-        if self.num_shards is not None:
-            return Dealt(self.num_shards)
-        return Contiguous(self.max_shard_bytes, self.max_shard_records)
-
-    def path(self, shard: int) -> str:
-        """A shard's URL."""
-        return shard_path(self.pattern, shard)
-
-
 class ShardSet:
     """Shards under way.
 
@@ -230,7 +177,6 @@ class ShardSet:
         memory: Bytes that uploads may hold.
 
     Attributes:
-        finished: The shards that are complete, by number.
         records: How many records were taken.
         bytes: What they take, before they are compressed.
 
@@ -239,22 +185,26 @@ class ShardSet:
     """
 
     def __init__(self, target: ShardTarget, storages: Storages, memory: int) -> None:
-        self.finished: dict[int, ShardInfo] = {}
         self.records = self.bytes = 0
         self._entered = False
         self._target = target
         self._storages = storages
-        self._plan = UploadPlan.of(memory, target.num_shards if target.numbered else 1)
-        self._layout = target.layout()
-        self._open: dict[int, ShardUpload] = {}
-        several = target.numbered or target.manifest is not None
-        self._objects = Replacement(storages, stages=target.overwrite and several)
+        self._plan = plan = UploadPlan.of(memory, target.num_shards if target.numbered else 1)
+        self._layout: Dealt | Contiguous = Contiguous(target.max_shard_bytes, target.max_shard_records)
+        if target.num_shards is not None:
+            self._layout = Dealt(target.num_shards)
+        self._output = ShardOutput(target, storages, part_size=plan.part_size, parallel=plan.parallel)
         self._stack = AsyncExitStack()
 
     @property
     def shards(self) -> tuple[ShardInfo, ...]:
         """The finished shards, in order."""
-        return tuple(self.finished[number] for number in sorted(self.finished))
+        return tuple(self._output.shards)
+
+    @property
+    def finished(self) -> int:
+        """How many shards are complete."""
+        return len(self._output.finished)
 
     async def write(self, frames: Frames) -> None:
         """Writes records, each to its shard.
@@ -275,8 +225,9 @@ class ShardSet:
     async def __aenter__(self) -> Self:
         self._entered = True
         await self._stack.enter_async_context(self._storages)
+        always_there = self._target.num_shards or (0 if self._target.numbered else 1)
         try:
-            await self._side_by_side(partial(self._opened, shard) for shard in self._target.first)
+            await self._side_by_side(partial(self._output.start, shard) for shard in range(always_there))
         except BaseException as cause:
             await self._abort(cause)
             raise
@@ -289,61 +240,29 @@ class ShardSet:
             await self._abort(error)
             return
         try:
-            await self._side_by_side([partial(self._finish, shard) for shard in self._open])
-            await self._write_manifest()
-            found = await self._objects.commit()
+            await self._side_by_side([partial(self._output.finish, shard) for shard in self._output.open])
+            await self._output.commit()
         except BaseException as cause:
             await self._abort(cause)
             raise
-        for number, shard in self.finished.items():
-            if shard.path in found:
-                self.finished[number] = replace(shard, version=found[shard.path].version)
         await self._stack.aclose()
 
     async def _take(self, shard: int, frames: Frames, parts: Iterable[Part]) -> None:
         """What one shard gets of some records."""
         for part in parts:
-            upload = self._open.get(shard) or await self._opened(shard)
+            upload = self._output.open.get(shard) or await self._output.start(shard)
             for block in blocks(frames.picked(part.records)):
                 await upload.add_batch(block)
             if part.last:
-                await self._finish(shard)
-
-    async def _opened(self, shard: int) -> ShardUpload:
-        path = self._target.path(shard)
-        deflater = Deflater(self._target.options)
-        plan = self._plan
-        begun = await self._objects.upload(
-            path, part_size=plan.part_size, parallel=plan.parallel, overwrite=self._target.overwrite
-        )
-        self._open[shard] = upload = ShardUpload(path, begun, deflater)
-        return upload
-
-    async def _finish(self, shard: int) -> None:
-        self.finished[shard] = await self._open[shard].finish()
-        del self._open[shard]
+                await self._output.finish(shard)
 
     async def _abort(self, cause: BaseException) -> None:
-        """Ends what is not finished, and closes the stores; what goes wrong with that is a note on the cause."""
+        """Ends what is not finished, and closes the stores."""
         with anyio.CancelScope(shield=True):
-            left, self._open = list(self._open.values()), {}
             try:
-                await self._side_by_side(upload.abort for upload in left)
-            except StreamrecError as error:
-                cause.add_note(display_text(f"A shard under way could not be ended either: {error}"))
+                await self._output.abort(cause)
             finally:
-                await self._objects.abort(cause)
                 await self._stack.aclose()
-
-    async def _write_manifest(self) -> None:
-        target = self._target
-        if target.manifest is None:
-            return
-        compression = check_compression_type(target.options.compression_type) or ""
-        manifest = Manifest(target.manifest, target.pattern, compression, self.shards)
-        uploading = self._objects.upload(manifest.path, describes=True, overwrite=target.overwrite)
-        async with await uploading as upload:
-            await upload.write(manifest.to_json())
 
     async def _side_by_side(self, calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
         """All these calls, as many at the same time as there may be; the first error ends them all."""

@@ -1,28 +1,40 @@
-"""One shard on its way into a store: records are framed and compressed in blocks, and go there in parts."""
+"""The core of all writers of shards: one shard under way, and the objects that one writer makes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import numpy as np
 
 from streamrec import kernels
-from streamrec.shards.manifest import Marks, ShardInfo
-from streamrec.storage import Upload
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Deflater, LengthPacker, RecordBatch
+from streamrec.display import display_name, display_text
+from streamrec.errors import StreamrecError
+from streamrec.shards.index import IndexedShard, encode_index
+from streamrec.shards.manifest import FRAME_BYTES, Manifest, Marks, ShardInfo
+from streamrec.shards.patterns import is_numbered, shard_path
+from streamrec.shards.places import portable
+from streamrec.storage import Replacement, Storages, Upload
+from streamrec.storage.tasks import side_by_side
+from streamrec.tfrecord import (
+    CompressionType,
+    Deflater,
+    LengthPacker,
+    PackedLengths,
+    RecordBatch,
+    TFRecordOptions,
+    check_compression_type,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["BLOCK_BYTES", "FRAME_BYTES", "ShardUpload"]
+__all__ = ["BLOCK_BYTES", "ShardOutput", "ShardTarget", "ShardUpload"]
 
 BLOCK_BYTES: Final = 1 << 20
 """Bytes of records that are framed and compressed at a time."""
-
-FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
-"""What a record takes in a shard in addition to its payload."""
 
 
 class ShardUpload:
@@ -94,11 +106,6 @@ class ShardUpload:
         version = info.version if info.path == self.path else None  # a copy of what is staged has another
         return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether `finish` was cut off where the shard may have appeared, whole."""
-        return self._upload.in_doubt and self._upload.path == self.path  # what is staged is removed
-
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""
         await self._upload.abort()
@@ -122,3 +129,130 @@ class ShardUpload:
         if size:
             self._sent += size
             await self._upload.write(data, given=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTarget:
+    """Where shards go.
+
+    Attributes:
+        pattern: Their URL, with `{shard}` where the number goes; or that of the only one.
+        options: How they are compressed.
+        overwrite: Whether objects of these names are replaced.
+        manifest: The manifest's URL; None for none.
+        num_shards: Record i goes into shard i modulo this; None for one shard after the other, up to the limits.
+        max_shard_bytes, max_shard_records: The limits; None for none.
+        index: The URL of an index; None for none.
+    """
+
+    pattern: str
+    options: TFRecordOptions
+    overwrite: bool = True
+    manifest: str | None = None
+    num_shards: int | None = None
+    max_shard_bytes: int | None = None
+    max_shard_records: int | None = None
+    index: str | None = None
+
+    def __post_init__(self) -> None:
+        shard_path(self.pattern, 0)
+        limited = self.max_shard_bytes is not None or self.max_shard_records is not None
+        if self.num_shards is not None and limited:
+            raise ValueError("num_shards and a limit of a shard's size exclude each other: leave one of them out")
+        if not self.numbered and (limited or self.num_shards is not None):
+            pattern = display_name(self.pattern)
+            raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
+        if self.index is not None and self.compression_type:
+            index = display_name(self.index)
+            raise ValueError(f"{index}: compressed shards have no index: leave out the compression, or index=")
+
+    @property
+    def numbered(self) -> bool:
+        """Whether there may be several shards."""
+        return is_numbered(self.pattern)
+
+    @property
+    def compression_type(self) -> CompressionType:
+        return check_compression_type(self.options.compression_type) or ""
+
+
+class ShardOutput:
+    """The objects that one writer makes: its shards, then the tables that describe them.
+
+    Args:
+        target: Where they go.
+        storages: Their stores.
+        how: How each shard is uploaded; see `Storage.upload`.
+
+    Attributes:
+        open: The shards under way, by number.
+        finished: Those that are complete.
+        objects: The set that all objects join, and that its caller commits; None for a set of its own.
+    """
+
+    def __init__(self, target: ShardTarget, storages: Storages, **how: int) -> None:
+        self.open: dict[int, ShardUpload] = {}
+        self.finished: dict[int, ShardInfo] = {}
+        self.objects: Replacement | None = None
+        self._target = target
+        several = target.numbered or target.manifest is not None or target.index is not None
+        self._own = Replacement(storages, stages=target.overwrite and several)
+        self._how = how
+        self._lengths: dict[int, PackedLengths] = {}
+
+    @property
+    def shards(self) -> list[ShardInfo]:
+        """The finished shards, in order."""
+        return [self.finished[number] for number in sorted(self.finished)]
+
+    async def start(self, number: int) -> ShardUpload:
+        """Starts the upload of a shard."""
+        path, deflater = shard_path(self._target.pattern, number), Deflater(self._target.options)
+        lengths = None if self._target.index is None else LengthPacker()
+        upload = await self._upload(path, **self._how)
+        self.open[number] = shard = ShardUpload(path, upload, deflater, lengths)
+        return shard
+
+    async def finish(self, number: int) -> None:
+        """Completes a shard."""
+        shard = self.open[number]
+        self.finished[number] = await shard.finish()
+        if shard.lengths is not None:
+            self._lengths[number] = shard.lengths.finish()
+        del self.open[number]
+
+    async def commit(self) -> None:
+        """Writes the tables, and puts what was staged in place: what replaces a shard has a version of its own."""
+        target = self._target
+        if target.manifest is not None:
+            manifest = Manifest(target.manifest, target.pattern, target.compression_type, tuple(self.shards))
+            await self._write(manifest.path, manifest.to_json())
+        if target.index is not None:
+            shards = [
+                IndexedShard(replace(info, path=portable(target.index, info.path)), self._lengths[number])
+                for number, info in sorted(self.finished.items())
+            ]
+            await self._write(target.index, encode_index(target.index, shards, portable(target.index, target.pattern)))
+        found = await self._own.commit()
+        for number, shard in self.finished.items():
+            if shard.path in found:
+                self.finished[number] = replace(shard, version=found[shard.path].version)
+
+    async def abort(self, cause: BaseException | None = None) -> None:
+        """Drops the shards under way; what goes wrong with that is a note on the cause, where there is one."""
+        left, self.open = list(self.open.values()), {}
+        try:
+            await side_by_side(*(shard.abort for shard in left))
+        except StreamrecError as error:
+            if cause is None:
+                raise
+            cause.add_note(display_text(f"A shard under way could not be ended either: {error}"))
+        finally:
+            await self._own.abort(cause)
+
+    async def _upload(self, path: str, **how: Any) -> Upload:
+        return await (self.objects or self._own).upload(path, overwrite=self._target.overwrite, **how)
+
+    async def _write(self, path: str, data: bytes) -> None:
+        async with await self._upload(path, describes=True) as upload:
+            await upload.write(data)

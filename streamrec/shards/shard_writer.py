@@ -9,18 +9,20 @@ Rules:
 - A writer that was killed can be run again with the same names: what it left unfinished is ended.
 - The manifest is written last, when all shards are there, and appears whole or not at all, too.
 - Memory is bounded: one block of records, and what the upload holds in flight.
-- Tasks of one loop may share a writer. What awaits goes through `Serial`, one call after the other; a record that only
-  joins a block takes no turn, where no call waits for one.
+- Tasks of one loop may share a writer. Calls that wait take turns, in the order in which they were made; a record that
+  only joins a block takes no turn, unless a call waits for one. A caller that is cancelled before its call has begun
+  takes the call with it. A call that has begun continues without its caller, so that no half of it is lost: the next
+  call waits for it, and raises its error.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import weakref
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -30,22 +32,10 @@ import numpy as np
 from streamrec.arguments import flag, integer
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
-from streamrec.shards.index import IndexedShard, encode_index
-from streamrec.shards.manifest import Manifest, ShardInfo
-from streamrec.shards.patterns import is_numbered, shard_path
-from streamrec.shards.places import portable
-from streamrec.shards.serial_calls import Serial
-from streamrec.shards.shard_upload import BLOCK_BYTES, FRAME_BYTES, ShardUpload
-from streamrec.storage import Replacement, Storages, StoreOptions, Upload, check_keywords, located
-from streamrec.tfrecord import (
-    Deflater,
-    Frames,
-    LengthPacker,
-    RecordBatch,
-    TFRecordOptions,
-    as_record,
-    check_compression_type,
-)
+from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
+from streamrec.shards.shard_upload import BLOCK_BYTES, ShardOutput, ShardTarget, ShardUpload
+from streamrec.storage import Replacement, Storages, StoreOptions, check_keywords, located
+from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -93,10 +83,6 @@ class ShardWriter:
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Attributes:
-        shards: The finished shards, a ShardInfo each, in order.
-        objects: The set that its objects join, and that its caller commits; None for a set of its own. Set before it
-            is entered.
-        in_doubt: The URL of a shard that a cancellation met while it was completed: it may be there, whole. Else None.
         warns: Whether the log says so if the writer is dropped without close; set before it is entered.
 
     Raises:
@@ -117,47 +103,46 @@ class ShardWriter:
         **store: Unpack[StoreOptions],
     ) -> None:
         filesystem = store.get("filesystem")
-        pattern = located(os.fspath(pattern), filesystem)
-        self._limit_bytes = integer("max_shard_bytes", max_shard_bytes, 1, none=True)
-        self._limit_records = integer("max_shard_records", max_shard_records, 1, none=True)
-        self._overwrite = flag("overwrite", overwrite)
-        self._manifest = None if manifest is None else located(os.fspath(manifest), filesystem)
-        self._pattern = pattern
-        self._numbered = is_numbered(pattern)
-        shard_path(pattern, 0)
-        if not self._numbered and (max_shard_bytes is not None or max_shard_records is not None):
-            shown = display_name(pattern)
-            raise ValueError(f"{shown!r} names all shards alike: put '{{shard:05d}}' where their number goes")
-        self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
-        self._index = None if index is None else located(os.fspath(index), filesystem)
-        if self._index is not None and check_compression_type(self._options.compression_type):
-            shown = display_name(self._index)
-            raise ValueError(f"{shown}: compressed shards have no index: leave out the compression, or index=")
-        self._indexed: list[IndexedShard] = []
+        self._target = ShardTarget(
+            located(os.fspath(pattern), filesystem),
+            options if isinstance(options, TFRecordOptions) else TFRecordOptions(options),
+            flag("overwrite", overwrite),
+            None if manifest is None else located(os.fspath(manifest), filesystem),
+            max_shard_bytes=integer("max_shard_bytes", max_shard_bytes, 1, none=True),
+            max_shard_records=integer("max_shard_records", max_shard_records, 1, none=True),
+            index=None if index is None else located(os.fspath(index), filesystem),
+        )
         check_keywords("ShardWriter", store)
         self._storages = Storages(**store)
         self._stack = AsyncExitStack()
-        self._several = self._numbered or manifest is not None or index is not None
-        self._own = Replacement(self._storages, stages=self._overwrite and self._several)
-        self.objects: Replacement | None = None
+        self._output = ShardOutput(self._target, self._storages)
         self._shard: ShardUpload | None = None
         self.warns = True
         self._dropped: weakref.finalize[..., Any] | None = None
-        self._serial = Serial(f"{pattern}: this writer was closed; nothing more can be written")
+        self._turn = asyncio.Lock()
+        self._callers = 0
+        self._running: asyncio.Task[None] | None = None
         self._process: int | None = None  # the one that entered it
         self._closing = self._closed = False
-        self.shards: list[ShardInfo] = []
-        self.in_doubt: str | None = None
+
+    @property
+    def shards(self) -> list[ShardInfo]:
+        """The finished shards, in order."""
+        return self._output.shards
+
+    def join(self, objects: Replacement) -> None:
+        """Makes its objects part of a set that the caller commits; called before it is entered."""
+        self._output.objects = objects
 
     async def __aenter__(self) -> Self:
         if self._closing:
             self._check_open()
         if self._process is not None:
-            raise ClosedError(f"{self._pattern}: this writer is open already: enter it once")
+            raise ClosedError(f"{self._target.pattern}: this writer is open already: enter it once")
         await self._stack.enter_async_context(self._storages)
         self._process = os.getpid()
         if self.warns:
-            self._dropped = weakref.finalize(self, dropped, self._pattern, self._process)
+            self._dropped = weakref.finalize(self, dropped, self._target.pattern, self._process)
         return self
 
     async def __aexit__(
@@ -176,10 +161,15 @@ class ShardWriter:
         self._check_open()
         kept = as_record(record)
         shard = self._shard
-        if shard is None or not self._serial.idle or self._is_full(shard, len(kept) + FRAME_BYTES, 1):
-            await self._serial.run(self._write, kept)
+        if (
+            shard is None
+            or self._callers
+            or self._running is not None
+            or self._is_full(shard, len(kept) + FRAME_BYTES, 1)
+        ):
+            await self._in_turn(self._write, kept)
         elif shard.add(kept):
-            await self._serial.run(shard.send_block)
+            await self._in_turn(shard.send_block)
 
     async def write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
         """Writes many records; Frames and other RecordBatches go without an object per record.
@@ -188,17 +178,17 @@ class ShardWriter:
             TypeError, StorageError, ClosedError: As `write`. The records before one that is not bytes-like are written.
         """
         self._check_open()
-        await self._serial.run(self._write_batch, records)
+        await self._in_turn(self._write_batch, records)
 
     async def write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
         """Writes one record of `length` bytes whose frame (header, payload, CRC) comes in pieces, as it is."""
         self._check_open()
-        await self._serial.run(self._write_frame, frame, length)
+        await self._in_turn(self._write_frame, frame, length)
 
     async def flush(self) -> None:
         """Sends what was written so far towards the store. It becomes visible with its whole shard only."""
         self._check_open()
-        await self._serial.run(self._flush)
+        await self._in_turn(self._flush)
 
     async def close(self) -> None:
         """Finishes the last shard and closes the connections. Closing twice is fine.
@@ -212,7 +202,7 @@ class ShardWriter:
             self._check_open()
         self._closing = True
         try:
-            await self._serial.run(self._close)
+            await self._in_turn(self._close)
         except BaseException:
             await self.abort()
             raise
@@ -223,7 +213,37 @@ class ShardWriter:
             return  # the shard under way is another process's
         self._closing = self._closed = True
         with anyio.CancelScope(shield=True):
-            await self._serial.last(self._abort)
+            task, self._running = self._running, None
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+                _ = task.cancelled() or task.exception()  # looked at, so that nothing is logged
+            self._stop_warning()
+            try:
+                await self._output.abort()
+            finally:
+                await self._stack.aclose()
+
+    async def _in_turn(self, function: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Awaits `function(*args)` when all calls before it are done."""
+        self._callers += 1
+        try:
+            async with self._turn:
+                await self._finish_call()  # one whose caller was cancelled
+                self._running = asyncio.get_running_loop().create_task(function(*args))
+                await self._finish_call()
+        finally:
+            self._callers -= 1
+
+    async def _finish_call(self) -> None:
+        task = self._running
+        if task is None:
+            return
+        await asyncio.wait([task])  # a cancellation leaves the task as it is
+        self._running = None
+        if task.cancelled():
+            raise ClosedError(f"{self._target.pattern}: this writer was closed; nothing more can be written")
+        task.result()
 
     async def _write(self, record: bytes) -> None:
         shard = await self._shard_for(len(record) + FRAME_BYTES, 1)
@@ -244,7 +264,7 @@ class ShardWriter:
     async def write_block(self, records: list[bytes]) -> None:
         """Writes records that are objects, and given away, into the shard under way; for writers of one shard."""
         self._check_open()
-        await self._serial.run(self._write_block, records)
+        await self._in_turn(self._write_block, records)
 
     async def _write_block(self, records: list[bytes]) -> None:
         await (await self._shard_for(0, 0)).add_records(records)
@@ -259,53 +279,35 @@ class ShardWriter:
     async def _close(self) -> None:
         if self._closed:
             return
-        if self._shard is None and not self._numbered:
-            self._shard = await self._open()
-        await self._roll()
-        await self._write_tables()
-        await self._commit()
+        if self._shard is None and not self._target.numbered:
+            await self._output.start(0)
+        for number in list(self._output.open):
+            await self._output.finish(number)
+        await self._output.commit()
         self._closed = True
-        self._ended()
+        self._stop_warning()
         await self._stack.aclose()
 
-    async def _abort(self) -> None:
-        self._ended()
-        shard, self._shard = self._shard, None
-        try:
-            if shard is not None:
-                self.in_doubt = shard.path if shard.in_doubt else None
-                await shard.abort()
-        finally:
-            await self._own.abort()
-            await self._stack.aclose()
-
-    async def _commit(self) -> None:
-        """Shards that were staged are in place when this returns; what replaces a shard has a version of its own."""
-        found = await self._own.commit()
-        self.shards = [
-            replace(shard, version=found[shard.path].version) if shard.path in found else shard for shard in self.shards
-        ]
-
-    def _ended(self) -> None:
+    def _stop_warning(self) -> None:
         if self._dropped is not None:
             self._dropped.detach()
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ClosedError(f"{self._pattern}: this writer was closed; nothing more can be written")
+            raise ClosedError(f"{self._target.pattern}: this writer was closed; nothing more can be written")
         if self._process != os.getpid():
             why = "is not open yet" if self._process is None else "belongs to the process that forked this one"
-            raise ClosedError(f"{self._pattern}: this writer {why}: write within its own `async with` block")
+            raise ClosedError(f"{self._target.pattern}: this writer {why}: write within its own `async with` block")
 
     async def _fitting(self, spans: np.ndarray[Any, np.dtype[np.int64]], first: int) -> int:
         """Makes room for at least one record; returns how far the records from `first` on go into this shard."""
         sizes = np.cumsum(spans[first:, 1] - spans[first:, 0] + FRAME_BYTES)
         shard = await self._shard_for(int(sizes[0]), 1)
         fitting = int(np.searchsorted(sizes, BLOCK_BYTES, "right"))
-        if self._limit_bytes is not None:
-            fitting = min(fitting, int(np.searchsorted(sizes, self._limit_bytes - shard.size, "right")))
-        if self._limit_records is not None:
-            fitting = min(fitting, self._limit_records - shard.records)
+        if self._target.max_shard_bytes is not None:
+            fitting = min(fitting, int(np.searchsorted(sizes, self._target.max_shard_bytes - shard.size, "right")))
+        if self._target.max_shard_records is not None:
+            fitting = min(fitting, self._target.max_shard_records - shard.records)
         return first + max(fitting, 1)
 
     async def _shard_for(self, size: int, records: int) -> ShardUpload:
@@ -314,51 +316,19 @@ class ShardWriter:
             self._check_open()
         shard = self._shard
         if shard is not None and self._is_full(shard, size, records):
-            await self._roll()
+            await self._output.finish(len(self._output.finished))
+            self._shard = None
         if self._shard is None:
-            self._shard = await self._open()
+            self._shard = await self._output.start(len(self._output.finished))
         return self._shard
 
     def _is_full(self, shard: ShardUpload, size: int, records: int) -> bool:
         if not shard.records:
             return False
-        over_bytes = self._limit_bytes is not None and shard.size + size > self._limit_bytes
-        return over_bytes or (self._limit_records is not None and shard.records + records > self._limit_records)
-
-    async def _open(self) -> ShardUpload:
-        path = shard_path(self._pattern, len(self.shards))
-        deflater = Deflater(self._options)
-        lengths = None if self._index is None else LengthPacker()
-        return ShardUpload(path, await self._upload(path), deflater, lengths)
-
-    async def _upload(self, path: str, describes: bool = False) -> Upload:
-        return await (self.objects or self._own).upload(path, describes=describes, overwrite=self._overwrite)
-
-    async def _roll(self) -> None:
-        if self._shard is not None:
-            self.shards.append(await self._shard.finish())
-            if self._shard.lengths is not None:
-                self._indexed.append(IndexedShard(self.shards[-1], self._shard.lengths.finish()))
-            self._shard = None
-
-    async def _write_tables(self) -> None:
-        """Writes the manifest and the index, where they are wanted."""
-        if self._manifest is not None:
-            compression = check_compression_type(self._options.compression_type) or ""
-            manifest = Manifest(self._manifest, self._pattern, compression, tuple(self.shards))
-            await self._write_object(manifest.path, manifest.to_json())
-        if self._index is not None:
-            shards = [
-                IndexedShard(replace(info, path=portable(self._index, info.path)), lengths)
-                for info, lengths in self._indexed
-            ]
-            await self._write_object(
-                self._index, encode_index(self._index, shards, portable(self._index, self._pattern))
-            )
-
-    async def _write_object(self, path: str, data: bytes) -> None:
-        async with await self._upload(path, describes=True) as upload:
-            await upload.write(data)
+        max_bytes, max_records = self._target.max_shard_bytes, self._target.max_shard_records
+        if max_bytes is not None and shard.size + size > max_bytes:
+            return True
+        return max_records is not None and shard.records + records > max_records
 
 
 def dropped(pattern: str, maker: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from streamrec import bridge
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
-from streamrec.shards.shard_upload import FRAME_BYTES
+from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.shard_writer import ShardWriter
 from streamrec.storage import StoreOptions, check_keywords
 from streamrec.tfrecord import TFRecordOptions, as_record

@@ -193,7 +193,6 @@ class Upload:
         traffic: What its requests share with the store's others; None: nothing.
 
     Attributes:
-        in_doubt: Whether a cancellation cut `complete` off where the object may have appeared, whole.
         may_be_there: Whether the object has appeared, or may have: not where the name was another writer's.
         version: That of the object, once it is complete; None where the store has none.
     """
@@ -222,7 +221,7 @@ class Upload:
         self._crc32c = 0  # of all that was written, the part under way included
         self._error: Exception | None = None
         self._closed = False
-        self.in_doubt = self.may_be_there = False
+        self.may_be_there = False
         self.version: str | None = None
 
     @property
@@ -271,14 +270,13 @@ class Upload:
         self._check()
         complete = partial(self._sink.complete, self._sent)
         limit = self._policy.complete_timeout
-        self.in_doubt = self.may_be_there = True
+        self.may_be_there = True
         try:
             info = await attempt(self._policy, self.path, complete, "completing", traffic=self._traffic, limit=limit)
         except Exception as error:
-            self.in_doubt = False
             self.may_be_there = not isinstance(error, AlreadyExistsError | ObjectChangedError)
             raise
-        self._closed, self.in_doubt, self.version = True, False, info.version
+        self._closed, self.version = True, info.version
         logger.info("%s is written", display_name(self.path))
         return info
 

@@ -61,9 +61,11 @@ async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str,
         if not overwrite:
             await refuse_matching(storages, pattern)
             await refuse_existing(storages, [manifest])
-        async with Replacement(storages, stages=overwrite, keeps=False) as writer.objects, writer:
-            for example in examples():
-                await writer.write(example)
+        async with Replacement(storages, stages=overwrite, keeps=False) as objects:
+            writer.join(objects)
+            async with writer:
+                for example in examples():
+                    await writer.write(example)
     return writer.shards
 
 

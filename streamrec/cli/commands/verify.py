@@ -230,7 +230,7 @@ async def scan(
         writer = None
         if copy is not None:
             writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
-            writer.objects = objects
+            writer.join(objects)
             await stack.enter_async_context(writer)
         async for frames in blocks(reader, meter):
             if writer is not None:
