@@ -235,25 +235,3 @@ def test_one_shard_alone_is_not_copied() -> None:
     pulled = interleave.pull()
     assert pulled is not None
     assert pulled[0].buffer is frames.buffer
-
-
-def test_an_error_waits_for_the_records_before_it() -> None:
-    interleave = Interleave(Plan(cycle_length=2), 2)
-    first, second = interleave.wanted(2)
-    first.push(Framer().feed(encode_records([b"a", b"b"])))
-    second.push(Framer().feed(encode_records([b"c"])))
-    second.error, second.ended = ValueError("broken"), True
-    found: list[bytes] = []
-    while len(found) < 3:
-        pulled = interleave.pull()
-        assert pulled is not None
-        found += pulled[0]
-    assert found == [b"a", b"c", b"b"]
-    with pytest.raises(ValueError, match="broken"):
-        interleave.pull()
-
-
-@pytest.mark.parametrize("bad", [{"cycle_length": 0}, {"block_length": 0}])
-def test_plans_check_their_arguments(bad: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must be at least 1"):
-        Plan(**bad)  # type: ignore[arg-type]

@@ -181,43 +181,29 @@ def compressed(data: bytes, kind: str) -> bytes:
     return gzip.compress(data) if kind == "GZIP" else zlib.compress(data)
 
 
-def test_in_any_order_each_record_comes_once_though_resumed(files: list[str]) -> None:
-    dataset = TFRecordDataset(files, num_parallel_reads=3, deterministic=False).shuffle(9)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_in_any_order_each_record_comes_once_though_resumed(files: list[str], mapped: bool) -> None:
+    """Records, and what comes as it is ready, are held by reference."""
+    records = TFRecordDataset(files, num_parallel_reads=3, deterministic=False)
+    dataset = (records.map(upper, num_parallel_calls=3, deterministic=False) if mapped else records).shuffle(9)
     iterator = dataset.iterate()
     before = [next(iterator) for _ in range(17)]
     state = iterator.state_dict()
     iterator.close()
-    assert sorted(before + list(dataset.iterate(state))) == sorted(ALL)
-
-
-def test_what_comes_as_it_is_ready_is_held_by_reference_too(files: list[str]) -> None:
-    dataset = TFRecordDataset(files).map(upper, num_parallel_calls=3, deterministic=False).shuffle(9)
-    iterator = dataset.iterate()
-    before = [next(iterator) for _ in range(17)]
-    state = iterator.state_dict()
-    iterator.close()
-    assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL))
-
-
-@pytest.mark.parametrize("deterministic", [None, False])
-def test_options_say_whether_numbers_mean_something(deterministic: bool | None) -> None:
-    dataset = Dataset.range(50).map(lambda number: number, num_parallel_calls=3).shuffle(9)
-    iterator = dataset.with_options(deterministic=deterministic).iterate()
-    next(iterator)
-    if deterministic is None:
-        assert iterator.state_dict()
-    else:
-        with pytest.raises(StreamrecError, match="has no fixed order"):
-            iterator.state_dict()
-    iterator.close()
+    assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL) if mapped else ALL)
 
 
 def test_numbers_mean_nothing_where_there_is_no_order(files: list[str]) -> None:
-    iterator = TFRecordDataset(files, num_parallel_reads=3, deterministic=False).batch(2).shuffle(4).iterate()
-    next(iterator)
-    with pytest.raises(StreamrecError, match="has no fixed order"):
-        iterator.state_dict()
-    iterator.close()
+    mapped = Dataset.range(50).map(lambda number: number, num_parallel_calls=3).shuffle(9)
+    with mapped.iterate() as iterator:
+        next(iterator)
+        assert iterator.state_dict()
+    batches = TFRecordDataset(files, num_parallel_reads=3, deterministic=False).batch(2).shuffle(4)
+    for dataset in (mapped.with_options(deterministic=False), batches):
+        with dataset.iterate() as iterator:
+            next(iterator)
+            with pytest.raises(StreamrecError, match="has no fixed order"):
+                iterator.state_dict()
 
 
 def test_a_small_budget_holds_fewer_and_says_so(files: list[str], caplog: pytest.LogCaptureFixture) -> None:

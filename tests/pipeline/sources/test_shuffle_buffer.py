@@ -183,18 +183,6 @@ def test_held_survives_json(numbers: list[int], sizes: list[int]) -> None:
     assert (found.numbers.tolist(), found.sizes.tolist(), found.shards) == (numbers, sizes[: len(numbers)], shards)
 
 
-def test_fifty_thousand_references_are_less_than_a_megabyte() -> None:
-    """Whatever the shards: many of them, large ones, large records."""
-    draw = np.random.default_rng(1)
-    for shards, offset in ((16, 2**28), (1000, 2**33), (60_000, 2**41)):
-        numbers = (draw.integers(0, shards, 50_000) << 42) + draw.integers(0, offset, 50_000)
-        present = {int(shard): ("0123456789abcdef", "") for shard in set((numbers >> 42).tolist())}
-        held = HeldElements(
-            numbers, draw.integers(0, 2**18, 50_000), present if shards < 60_000 else dict.fromkeys(present, (None, ""))
-        )
-        assert len(json.dumps(held.to_json())) < (1_000_000 if shards < 60_000 else 2_500_000)
-
-
 def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:
     edges = [0, *sorted(min(cut, len(elements)) for cut in cuts), len(elements)]
     for first, last in zip(edges, edges[1:], strict=False):
@@ -229,26 +217,6 @@ def test_what_is_left_comes_in_whole_batches(batch: int, begun: int, sizes: list
     megabytes = Frames(bytes(1 << 20), np.array([[0, 1 << 20]] * 20))
     assert not list(buffer.feed(Chunk(megabytes, Numbered(0), 1)))
     assert [len(chunk.elements) for chunk in buffer.drain(batch, begun)] == sizes
-
-
-@patient
-@given(capacity=st.integers(1, 50), cuts=st.lists(st.integers(0, 300), max_size=30), data=st.data())
-def test_positions_say_what_is_held(capacity: int, cuts: list[int], data: st.DataObject) -> None:
-    """After any element: what came in and did not go; and the place to go on from lies before all of it."""
-    numbers = Columns(np.arange(300))
-    gone: list[int] = []
-    for chunk in fed(ShuffleBuffer(ShuffleRule(capacity, 1 << 40, 7), False, start={"next": 0}), numbers, cuts):
-        index = data.draw(st.integers(0, len(chunk.elements)))
-        state = chunk.positions.at(index)["source"]
-        values = [plain(value) for value in chunk.elements]
-        start = state["inner"]["next"]
-        held = [start + number for number in HeldElements.from_json(state["held"]).numbers.tolist()]
-        came = set(range(start + state["next"]))
-        assert sorted(held) == sorted(came - {*gone, *values[:index]})
-        assert state["step"] == len(gone) + index
-        assert start <= min(held, default=start)
-        gone += values
-    assert sorted(gone) == list(range(300))
 
 
 def test_chunks_weigh_what_their_positions_keep_alive() -> None:

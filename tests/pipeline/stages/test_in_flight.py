@@ -115,32 +115,3 @@ def test_an_error_waits_for_the_results_before_it(ordered: bool) -> None:
     failure = in_flight.deliver()
     assert failure is not None
     assert (len(failure.elements), repr(failure.error)) == (0, "ValueError('four')")
-
-
-def test_elements_behind_one_that_failed_go_on_in_their_place() -> None:
-    in_flight = InFlight(ordered=True)
-    in_flight.feed(Chunk(Columns(np.arange(6)), NumberedPositions(0), 48))
-    first, second = in_flight.start(4), in_flight.start(2)
-    in_flight.came(first, [0], 1, ValueError("one"))
-    in_flight.came(second, [4, 5], 2)
-    assert in_flight.interrupted
-    rest = in_flight.start(1)
-    assert list(rest.elements) == [2, 3]
-    in_flight.came(rest, [2, 3], 2)
-    in_flight.end(None)
-    given = [in_flight.deliver() for _ in range(3)]
-    assert [list(chunk.elements) for chunk in given if chunk is not None] == [[0], [], [2, 3, 4, 5]]
-    assert (in_flight.deliver(), in_flight.idle, in_flight.input_bytes, in_flight.at_work) == (None, True, 0, 0)
-
-
-def test_an_error_of_the_input_waits_for_all_results() -> None:
-    in_flight = InFlight(ordered=False)
-    in_flight.feed(Chunk(Columns(np.arange(2)), NumberedPositions(0), 16))
-    element_run = in_flight.start(2)
-    in_flight.end(OSError("the input"))
-    assert in_flight.deliver() is None
-    in_flight.came(element_run, ["a", "b"], 2)
-    assert in_flight.deliver() is not None
-    with pytest.raises(OSError, match="the input"):
-        in_flight.deliver()
-    assert in_flight.deliver() is None

@@ -14,6 +14,7 @@ import streamrec
 from streamrec.errors import CorruptRecordError, ManifestError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_of, sketch
 from streamrec.pipeline.sources.global_shuffle import source
+from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from tests.effort import few
 from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
 
@@ -201,6 +202,13 @@ def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> 
     state["position"]["source"]["position"] += 1
     with pytest.raises(PositionMismatchError, match="not as it was saved"):
         next(data.shuffled().iterate(state))
+
+
+def test_what_fills_the_last_step_up() -> None:
+    """Of ten records in global batches of four: the first ones, or each slot's own first one."""
+    assert Steps(10, 4, "pad").positions(2).tolist() == [8, 9, 0, 1]
+    assert Steps(10, 4, "cycle").positions(2).tolist() == [8, 9, 2, 3]
+    assert Steps(3, 8, "pad").positions(0).tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
 def test_an_index_of_other_shards(data: Indexed, tmp_path: Path) -> None:
