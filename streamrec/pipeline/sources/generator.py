@@ -101,7 +101,7 @@ class Generated(Source):
     async def _end(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
         """Waits until nothing of it runs any more; but not for long where that is a thread."""
         await asyncio.wait([task], timeout=1.0)
-        if not task.done() and not ahead.on_loop:
+        if not task.done() and ahead.maker is None:
             LOG.warning("%s: the generator is still at an element; its thread is left", name_of(self.function))
             for _ in range(2):  # a call in a thread is waited for when it is cancelled once
                 task.cancel()
@@ -136,6 +136,7 @@ class ElementBuffer:
     Attributes:
         closed: Whether the taker wants no more.
         failed: The error of an element that was made in a thread; None for none.
+        maker: The maker, where it is a task of the loop that can be cancelled.
     """
 
     def __init__(self, limit: int) -> None:
@@ -150,7 +151,7 @@ class ElementBuffer:
         self._arrived = asyncio.Event()
         self._room = threading.Condition()
         self._room_async = asyncio.Event()
-        self._maker: asyncio.Task[Any] | None = None
+        self.maker: asyncio.Task[Any] | None = None
         self._ended = False
         self._error: BaseException | None = None
 
@@ -175,14 +176,14 @@ class ElementBuffer:
     @contextmanager
     def cancelling(self) -> Iterator[None]:
         """Within this block, closing cancels the task that it runs in; the cancellation ends here."""
-        self._maker = asyncio.current_task()
+        self.maker = asyncio.current_task()
         try:
             yield
         except asyncio.CancelledError:
             if not self.closed:
                 raise
         finally:
-            self._maker = None
+            self.maker = None
 
     def end(self, error: BaseException | None) -> None:
         """Nothing more comes, because of an error or not. Called on the loop."""
@@ -195,11 +196,6 @@ class ElementBuffer:
         if self._taker_waits:
             self._taker_waits = False
             self._loop.call_soon_threadsafe(self._arrived.set)
-
-    @property
-    def on_loop(self) -> bool:
-        """Whether the maker is a task of the loop that can be cancelled."""
-        return self._maker is not None
 
     @property
     def _full(self) -> bool:
@@ -232,8 +228,8 @@ class ElementBuffer:
         self.closed, self._error = True, None
         self._made.clear()
         self._wake()
-        if self._maker is not None:
-            self._maker.cancel()
+        if self.maker is not None:
+            self.maker.cancel()
 
     def check(self) -> None:
         """Raises the error that ended the elements, once."""

@@ -184,7 +184,8 @@ class InterleaveOrder:
                 self._leave(index)
         self._fill()
         failed = [index for index in self._around() if self._failed(index)]
-        ready = [index for index in self._around() if self._available(index)] if not failed else []
+        slots = [(index, self._slots[index]) for index in self._around()] if not failed else []
+        ready = [index for index, entry in slots if entry is not None and entry.available]
         first = next(iter(failed or ready), self._cycle)
         if first != self._cycle:
             self._cycle, self._block = first, 0
@@ -210,10 +211,6 @@ class InterleaveOrder:
         entry = self._slots[index]
         assert entry is not None
         return entry
-
-    def _available(self, index: int) -> int:
-        entry = self._slots[index]
-        return entry.available if entry is not None else 0
 
     def _take(self, ready: list[int], before: OrderMark) -> Chunk:
         """Elements of these slots, of which the first has something."""

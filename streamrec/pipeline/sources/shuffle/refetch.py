@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -24,6 +25,7 @@ from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import OFFSET_BITS, RUN_BYTES, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
+from streamrec.storage.tasks import side_by_side
 from streamrec.tfrecord import HEADER_BYTES, Frames
 
 __all__ = ["Refetch"]
@@ -54,66 +56,56 @@ class Refetch(Source):
         while plan:
             group = plan[: max(1, bisect_bytes(plan[:PARALLEL], most))]
             plan = plan[len(group) :]
-            for frames in await self._fetched(opened, group):
+            for frames in await self._fetch_all(opened, group):
                 yield Chunk(frames, Positions(), memoryview(frames.buffer).nbytes)
 
     def _plan(self) -> list[ByteRun]:
-        """What is read, in order: of a compressed shard, one stretch."""
+        """What is read, in order: of a compressed shard, one run."""
         plan: list[ByteRun] = []
-        for stretch in byte_runs(self.wanted.references, self.wanted.sizes):
+        for run in byte_runs(self.wanted.references, self.wanted.sizes):
             last = plan[-1] if plan else None
-            if last is not None and last.shard == stretch.shard and self.wanted.shards[stretch.shard][1]:
-                plan[-1] = ByteRun(last.shard, last.start, stretch.end, last.first, stretch.last)
+            if last is not None and last.shard == run.shard and self.wanted.shards[run.shard][1]:
+                plan[-1] = ByteRun(last.shard, last.start, run.end, last.first, run.last)
             else:
-                plan.append(stretch)
+                plan.append(run)
         return plan
 
-    async def _fetched(self, opened: OpenSource, group: Sequence[ByteRun]) -> list[Frames]:
-        """The records of several stretches, read beside each other; the first error in their order, if there is one."""
-        results: list[Frames | Exception] = [NOTHING] * len(group)
+    async def _fetch_all(self, opened: OpenSource, group: Sequence[ByteRun]) -> list[Frames]:
+        """The records of several runs, read side by side."""
+        frames = [NOTHING] * len(group)
 
         async def fetch(index: int) -> None:
-            try:
-                results[index] = await self._fetch(opened, group[index])
-            except Exception as error:
-                results[index] = error
+            frames[index] = await self._fetch(opened, group[index])
 
-        async with anyio.create_task_group() as tasks:
-            for index in range(len(group)):
-                tasks.start_soon(fetch, index)
-        frames = []
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-            frames.append(result)
+        await side_by_side(*(partial(fetch, index) for index in range(len(group))))
         return frames
 
-    async def _fetch(self, opened: OpenSource, stretch: ByteRun) -> Frames:
-        """The records of one stretch."""
-        if stretch.shard >= len(opened.listing.paths):
+    async def _fetch(self, opened: OpenSource, run: ByteRun) -> Frames:
+        """The records of one run."""
+        if run.shard >= len(opened.listing.paths):
             raise PositionMismatchError(
-                f"this state holds records of shard {stretch.shard}, and there are {len(opened.listing.paths)} now: "
+                f"this state holds records of shard {run.shard}, and there are {len(opened.listing.paths)} now: "
                 "resume with the shards that it was saved with, or start anew without the state"
             )
-        path = opened.listing.paths[stretch.shard]
-        version, compression = self.wanted.shards[stretch.shard]
+        path = opened.listing.paths[run.shard]
+        version, compression = self.wanted.shards[run.shard]
         storage = await opened.storages.at(path)
-        offsets = self.wanted.references[stretch.first : stretch.last] & ((1 << OFFSET_BITS) - 1)
-        sizes = self.wanted.sizes[stretch.first : stretch.last]
+        offsets = self.wanted.references[run.first : run.last] & ((1 << OFFSET_BITS) - 1)
+        sizes = self.wanted.sizes[run.first : run.last]
         if compression:
             options = replace(self.shards.options, compression_type=compression, on_loss=None)
-            reader = await ShardReader.open(storage, path, options, ShardPlace(stretch.start, 0, version))
+            reader = await ShardReader.open(storage, path, options, ShardPlace(run.start, 0, version))
             try:
                 return await found(reader, offsets, path)
             finally:
                 with anyio.CancelScope(shield=True):
                     await reader.aclose()
-        data = await storage.read_range(path, stretch.start, stretch.end, version)
-        if len(data) < stretch.end - stretch.start:
-            raise changed(path, stretch.end, "ends before")
-        frames = Frames(data, np.stack([offsets, offsets + sizes], 1) + (HEADER_BYTES - stretch.start))
+        data = await storage.read_range(path, run.start, run.end, version)
+        if len(data) < run.end - run.start:
+            raise changed(path, run.end, "ends before")
+        frames = Frames(data, np.stack([offsets, offsets + sizes], 1) + (HEADER_BYTES - run.start))
         if self.shards.options.verify:
-            verify(frames, path, stretch.start)
+            verify(frames, path, run.start)
         return compacted(frames)  # type: ignore[no-any-return]
 
 
@@ -161,6 +153,6 @@ def changed(path: str, offset: int, what: str) -> PositionMismatchError:
 
 
 def bisect_bytes(plan: Sequence[ByteRun], most: int) -> int:
-    """How many of the first stretches have no more than this many bytes together."""
-    total = np.cumsum([stretch.end - stretch.start for stretch in plan])
+    """How many of the first runes have no more than this many bytes together."""
+    total = np.cumsum([run.end - run.start for run in plan])
     return int(np.searchsorted(total, most, side="right"))
