@@ -58,7 +58,10 @@ class Delivered:
 
     def add(self, first: int, last: int) -> None:
         """Elements first to last (exclusive), which were not there, were delivered."""
-        self._runs = join_runs(sorted([*self._runs, (first, last)]))
+        if len(self._runs) == 1 and first == self.low:
+            self._runs = [(0, last)]
+        else:
+            self._runs = join_runs(sorted([*self._runs, (first, last)]))
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
         """The runs of elements first to last (exclusive) that were not delivered."""
@@ -67,7 +70,9 @@ class Delivered:
         return [gap for gap in gaps if gap[0] < gap[1]]
 
     def copy(self) -> Delivered:
-        return Delivered(self.low, self.beyond)
+        made = Delivered()
+        made._runs = self._runs  # which is replaced, and never changed
+        return made
 
 
 def join_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
