@@ -16,21 +16,18 @@ from streamrec import kernels
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, Column, RaggedTensor, SparseTensor, Values
 from streamrec.example.features import Dtype, Feature, FixedLenSequenceFeature, RaggedFeature, SparseFeature
-from streamrec.example.plan import Plan, padding_of
+from streamrec.example.plan import ParsePlan, padding_of
 from streamrec.example.ragged import Rows, keyed_partitions, partition_batch
-from streamrec.example.walk import Array, Found, Offsets, Raw, Records, Slot
+from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, Raw, Records
 
 __all__ = ["to_columns"]
-
-WASTE = 2
-"""Strings of records in many buffers stay there, unless the records are this many times as long."""
 
 Part: TypeAlias = "Values | SparseTensor | Rows"
 """A column before features are combined: ragged ones are still Rows."""
 
 
 def to_columns(
-    plan: Plan, found: Sequence[Found], count: int, spanned: Records | None, single: bool
+    plan: ParsePlan, found: Sequence[Found], count: int, spanned: Records | None, single: bool
 ) -> dict[str, Column]:
     """The columns of a batch of examples, or of their contexts or feature lists.
 
@@ -63,7 +60,7 @@ def _only(column: Any) -> Any:
     return column[0]
 
 
-def _part(slot: Slot, form: Feature, found: Found, count: int, spanned: Records | None) -> Part:
+def _part(slot: FeatureSlot, form: Feature, found: Found, count: int, spanned: Records | None) -> Part:
     if not isinstance(found, Raw):
         longest = [] if slot.pad is None else [len(found) // (count * slot.size or 1)]
         shaped = found.reshape(count, *longest, *slot.shape, *found.shape[1:])
@@ -103,7 +100,7 @@ def _column(records: Records, spans: Array, default: Array | None) -> BytesColum
 
 def _worth(records: Records, column: BytesColumn) -> BytesColumn:
     """A column over many buffers only if its strings are half of the records or more: else they are copied out."""
-    return column.compact() if records.scattered and WASTE * column.nbytes < records.nbytes else column
+    return column.compact() if records.scattered and 2 * column.nbytes < records.nbytes else column
 
 
 def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
@@ -120,7 +117,7 @@ def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
-def _padded(slot: Slot, form: FixedLenSequenceFeature, found: Raw, spanned: Records | None) -> Values:
+def _padded(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Raw, spanned: Records | None) -> Values:
     """Rows of different lengths as one array of `[rows, longest, *shape]`: of byte strings, or of feature lists."""
     values, pad = found.values, padding_of(form)
     splits = found.splits if found.inner is None else found.splits * slot.size
@@ -137,7 +134,7 @@ def _padded(slot: Slot, form: FixedLenSequenceFeature, found: Raw, spanned: Reco
     return _values(shaped, slot.dtype, spanned, np.array(pad, dtype=object))
 
 
-def combine(plan: Plan, parts: dict[str, Part], single: bool) -> dict[str, Any]:
+def combine(plan: ParsePlan, parts: dict[str, Part], single: bool) -> dict[str, Any]:
     """The columns of the features: sparse and ragged ones put together, helper keys left out.
 
     The order is TensorFlow's: features with the name of a key take the place of the key, others follow.

@@ -22,7 +22,7 @@ from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
 from streamrec.example.features import encode_name
 from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
-from streamrec.example.rows import Column, to_column, to_columns
+from streamrec.example.rows import PackedColumn, to_column, to_columns
 from streamrec.example.values import Kind, declared_kind, to_values
 from streamrec.kernels._native import encode_examples as _encode
 
@@ -232,7 +232,7 @@ def encode_sequence_example(
     return context_bytes + _FEATURE_LISTS_TAG + BytesList(value=[body]).SerializeToString()[1:]
 
 
-def _steps(column: Column) -> Iterator[Feature]:
+def _steps(column: PackedColumn) -> Iterator[Feature]:
     values, splits = column.values, column.splits
     if column.spans is not None:
         values = tuple(EncodedBatch(values, column.spans))

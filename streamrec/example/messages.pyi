@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from google.protobuf.internal.containers import (
     MessageMap,
@@ -82,61 +82,11 @@ class SequenceExample(Message):
 
 class TensorShapeProto(Message):
     class Dim(Message):
-        size: int
-        name: str
         def __init__(self, *, size: int = ..., name: str = ...) -> None: ...
 
-    unknown_rank: bool
-    def __init__(self, *, dim: Iterable[TensorShapeProto.Dim] | None = ..., unknown_rank: bool = ...) -> None: ...
-    @property
-    def dim(self) -> RepeatedCompositeFieldContainer[TensorShapeProto.Dim]: ...
+    def __init__(self, **fields: Any) -> None: ...
+    def __getattr__(self, field: str) -> Any: ...
 
 class TensorProto(Message):
-    dtype: int
-    version_number: int
-    tensor_content: bytes
-    float8_val: bytes
-    def __init__(
-        self,
-        *,
-        dtype: int = ...,
-        tensor_shape: TensorShapeProto | None = ...,
-        version_number: int = ...,
-        tensor_content: bytes = ...,
-        float_val: Iterable[float] | None = ...,
-        double_val: Iterable[float] | None = ...,
-        int_val: Iterable[int] | None = ...,
-        string_val: Iterable[bytes] | None = ...,
-        scomplex_val: Iterable[float] | None = ...,
-        int64_val: Iterable[int] | None = ...,
-        bool_val: Iterable[bool] | None = ...,
-        dcomplex_val: Iterable[float] | None = ...,
-        half_val: Iterable[int] | None = ...,
-        uint32_val: Iterable[int] | None = ...,
-        uint64_val: Iterable[int] | None = ...,
-        float8_val: bytes = ...,
-    ) -> None: ...
-    @property
-    def tensor_shape(self) -> TensorShapeProto: ...
-    @property
-    def float_val(self) -> RepeatedScalarFieldContainer[float]: ...
-    @property
-    def double_val(self) -> RepeatedScalarFieldContainer[float]: ...
-    @property
-    def int_val(self) -> RepeatedScalarFieldContainer[int]: ...
-    @property
-    def string_val(self) -> RepeatedScalarFieldContainer[bytes]: ...
-    @property
-    def scomplex_val(self) -> RepeatedScalarFieldContainer[float]: ...
-    @property
-    def int64_val(self) -> RepeatedScalarFieldContainer[int]: ...
-    @property
-    def bool_val(self) -> RepeatedScalarFieldContainer[bool]: ...
-    @property
-    def dcomplex_val(self) -> RepeatedScalarFieldContainer[float]: ...
-    @property
-    def half_val(self) -> RepeatedScalarFieldContainer[int]: ...
-    @property
-    def uint32_val(self) -> RepeatedScalarFieldContainer[int]: ...
-    @property
-    def uint64_val(self) -> RepeatedScalarFieldContainer[int]: ...
+    def __init__(self, **fields: Any) -> None: ...
+    def __getattr__(self, field: str) -> Any: ...

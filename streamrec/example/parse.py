@@ -28,7 +28,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
 from streamrec.example.columns import Column
 from streamrec.example.features import Feature, FixedLenSequenceFeature
-from streamrec.example.plan import Plan, make_plan
+from streamrec.example.plan import ParsePlan, make_plan
 from streamrec.example.walk import Code, Offsets, Records, count_others, failure, walk_examples, walk_sequences
 
 __all__ = [
@@ -112,7 +112,7 @@ def parse_single_example(
 
 
 def parse_batch(
-    plan: Plan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
+    plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
 ) -> dict[str, Column]:
     """`parse_example` by a plan that was made before; a `single` message is a batch of one."""
     records = as_records(serialized, string_columns)

@@ -27,9 +27,9 @@ from streamrec.example.features import (
     default_array,
     encode_name,
 )
-from streamrec.example.walk import Slot
+from streamrec.example.walk import FeatureSlot
 
-__all__ = ["Plan", "make_plan", "padding_of"]
+__all__ = ["ParsePlan", "make_plan", "padding_of"]
 
 MessagePart: TypeAlias = Literal["examples", "example", "context", "lists"]
 """What a description is of: a batch of Examples, one Example, or the context or feature lists of SequenceExamples."""
@@ -44,7 +44,7 @@ _FEATURES: dict[MessagePart, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class ParsePlan:
     """What to look for, and what to make of it.
 
     Args:
@@ -58,13 +58,13 @@ class Plan:
     """
 
     features: dict[str, Feature]
-    slots: tuple[Slot, ...]
+    slots: tuple[FeatureSlot, ...]
     forms: tuple[Feature, ...]
     as_found: tuple[bool, ...]
     composite: bool
 
 
-def make_plan(part: MessagePart, features: Any) -> Plan:
+def make_plan(part: MessagePart, features: Any) -> ParsePlan:
     """The plan for a description: a new one, or that of an equal description that was seen before.
 
     Raises:
@@ -83,7 +83,7 @@ def make_plan(part: MessagePart, features: Any) -> Plan:
 
 
 @functools.lru_cache(maxsize=128)
-def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> Plan:
+def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePlan:
     if not items and part in ("examples", "example"):
         raise FeatureError("features is empty; describe at least one feature")
     for name, feature in items:
@@ -98,7 +98,7 @@ def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> Plan:
     slots = tuple(_slot(part, name, form) for name, form in forms.items())
     as_found = tuple(part != "lists" and slot.dense and not slot.shape and slot.dtype is not bytes for slot in slots)
     composite = any(isinstance(feature, SparseFeature | RaggedFeature) for feature in features.values())
-    return Plan(features, slots, tuple(forms.values()), as_found, composite)
+    return ParsePlan(features, slots, tuple(forms.values()), as_found, composite)
 
 
 def _check_sequence(part: MessagePart, name: str, feature: FixedLenSequenceFeature) -> None:
@@ -147,16 +147,16 @@ def padding_of(form: FixedLenSequenceFeature) -> Any:
     return default or 0
 
 
-def _slot(part: MessagePart, name: str, form: Feature) -> Slot:
+def _slot(part: MessagePart, name: str, form: Feature) -> FeatureSlot:
     if isinstance(form, FixedLenFeature):
         size = math.prod(form.shape)
         default = None
         if form.default_value is not None and size:  # TensorFlow takes an empty default for none
             default = default_array(form.default_value, form.dtype, form.shape)
-        return Slot(name, form.dtype, True, size, default, default is None, shape=form.shape)
+        return FeatureSlot(name, form.dtype, True, size, default, default is None, shape=form.shape)
     if isinstance(form, FixedLenSequenceFeature):
         size, is_list = math.prod(form.shape), part == "lists"
         required = is_list and not form.allow_missing
         pad = None if is_list or form.dtype is bytes else np.dtype(form.dtype).type(padding_of(form))
-        return Slot(name, form.dtype, is_list, size, required=required, shape=form.shape, pad=pad)
-    return Slot(name, form.dtype, empty_counts=part == "examples")
+        return FeatureSlot(name, form.dtype, is_list, size, required=required, shape=form.shape, pad=pad)
+    return FeatureSlot(name, form.dtype, empty_counts=part == "examples")

@@ -23,16 +23,16 @@ from streamrec.example.values import (
     KIND_NAMES,
     Data,
     Kind,
-    Values,
+    KindValues,
     declared_kind,
     natural_kind,
     to_values,
 )
 
-__all__ = ["Column", "to_column", "to_columns"]
+__all__ = ["PackedColumn", "to_column", "to_columns"]
 
 
-class Column(NamedTuple):
+class PackedColumn(NamedTuple):
     """One feature of many records.
 
     Args:
@@ -53,7 +53,7 @@ class Column(NamedTuple):
     rows: int
 
 
-def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[Column]:
+def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
     """All columns of a batch.
 
     Args:
@@ -75,7 +75,7 @@ def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = Non
     return made
 
 
-def to_column(name: str, value: Any, declared: Kind | None = None) -> Column:
+def to_column(name: str, value: Any, declared: Kind | None = None) -> PackedColumn:
     """One column from any of the forms that `encode_examples` takes.
 
     Raises:
@@ -92,13 +92,13 @@ def to_column(name: str, value: Any, declared: Kind | None = None) -> Column:
     return _of_array(name, value, declared)
 
 
-def _of_spans(name: str, value: Any, declared: Kind | None) -> Column:
+def _of_spans(name: str, value: Any, declared: Kind | None) -> PackedColumn:
     if declared not in (None, Kind.BYTES):
         raise FeatureError(f"byte strings where {KIND_NAMES[declared]} is wanted", name)
     spans = np.ascontiguousarray(value.spans, dtype="<i8")
     if spans.ndim < 2 or spans.shape[-1] != 2:
         raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is wanted", name)
-    return Column(name, Kind.BYTES, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans))
+    return PackedColumn(name, Kind.BYTES, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans))
 
 
 def _array(name: str, value: Any) -> npt.NDArray[Any]:
@@ -117,16 +117,16 @@ def _array(name: str, value: Any) -> npt.NDArray[Any]:
     return array
 
 
-def _of_array(name: str, value: Any, declared: Kind | None) -> Column:
+def _of_array(name: str, value: Any, declared: Kind | None) -> PackedColumn:
     array = _array(name, value)
     if array.dtype.kind == "O" and array.ndim == 1:
         return _of_list(name, array.tolist(), declared)
     kind, data = to_values(array, declared, name)
     width = 0 if kind is Kind.NONE else math.prod(array.shape[1:])
-    return Column(name, kind, data, None, width, len(array))
+    return PackedColumn(name, kind, data, None, width, len(array))
 
 
-def _of_ragged(name: str, value: Any, declared: Kind | None) -> Column:
+def _of_ragged(name: str, value: Any, declared: Kind | None) -> PackedColumn:
     splits, *inner = checked_splits(value, name)
     if inner:
         raise FeatureError(
@@ -140,29 +140,29 @@ def _of_ragged(name: str, value: Any, declared: Kind | None) -> Column:
     kind, data = to_values(array, declared, name)
     width = 0 if kind is Kind.NONE else math.prod(array.shape[1:])
     bounds = np.ascontiguousarray(splits.astype(np.int64) * width, dtype="<i8")
-    return Column(name, kind, data, None, bounds, len(splits) - 1)
+    return PackedColumn(name, kind, data, None, bounds, len(splits) - 1)
 
 
-def _of_list(name: str, value: Sequence[Any], declared: Kind | None) -> Column:
+def _of_list(name: str, value: Sequence[Any], declared: Kind | None) -> PackedColumn:
     if all(natural_kind(of) is not None for of in set(map(type, value))):
         kind, data = to_values(value, declared, name)
-        return Column(name, kind, data, None, 0 if kind is Kind.NONE else 1, len(value))
+        return PackedColumn(name, kind, data, None, 0 if kind is Kind.NONE else 1, len(value))
     rows = [_row(name, index, row, declared) for index, row in enumerate(value)]
     kind = _common_kind(name, rows)
     lengths = np.fromiter((len(row.data) for row in rows), dtype=np.int64, count=len(rows))
     splits = np.zeros(len(rows) + 1, dtype="<i8")
     np.cumsum(lengths, out=splits[1:])
-    return Column(name, kind, _join(kind, rows), None, splits, len(rows))
+    return PackedColumn(name, kind, _join(kind, rows), None, splits, len(rows))
 
 
-def _row(name: str, index: int, value: Any, declared: Kind | None) -> Values:
+def _row(name: str, index: int, value: Any, declared: Kind | None) -> KindValues:
     try:
         return to_values(value, declared, name)
     except FeatureError as error:
         raise FeatureError(error.reason, name, index) from error
 
 
-def _common_kind(name: str, rows: list[Values]) -> Kind:
+def _common_kind(name: str, rows: list[KindValues]) -> Kind:
     kind = Kind.NONE
     for index, row in enumerate(rows):
         if kind is Kind.NONE:
@@ -174,7 +174,7 @@ def _common_kind(name: str, rows: list[Values]) -> Kind:
     return kind
 
 
-def _join(kind: Kind, rows: list[Values]) -> Data:
+def _join(kind: Kind, rows: list[KindValues]) -> Data:
     if kind in (Kind.NONE, Kind.BYTES):
         return tuple(item for row in rows for item in row.data)
     return np.concatenate([np.asarray(row.data) for row in rows if row.kind is kind])

@@ -25,7 +25,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import NO_GAPS, checked_indices, with_nulls
 from streamrec.example.features import Dtype, as_dtype
 
-__all__ = ["Kind", "Values", "declared_kind", "is_composite", "natural_kind", "to_values"]
+__all__ = ["Kind", "KindValues", "declared_kind", "is_composite", "natural_kind", "to_values"]
 
 
 class Kind(enum.IntEnum):
@@ -41,7 +41,7 @@ KIND_NAMES = {Kind.NONE: "no kind", Kind.BYTES: "bytes", Kind.FLOAT: "float32", 
 Data: TypeAlias = npt.NDArray[Any] | tuple[bytes, ...]
 
 
-class Values(NamedTuple):
+class KindValues(NamedTuple):
     """The values of one feature.
 
     Args:
@@ -54,7 +54,7 @@ class Values(NamedTuple):
     data: Data
 
 
-_NOTHING = Values(Kind.NONE, ())
+_NOTHING = KindValues(Kind.NONE, ())
 _ACCEPTED = "bytes, str, bool, int, float, or a list or array of these"
 _KINDS_OF_DTYPES = {"b": Kind.INT64, "i": Kind.INT64, "u": Kind.INT64, "f": Kind.FLOAT}
 _ML_DTYPES = {"bfloat16": Kind.FLOAT, "float": Kind.FLOAT, "int": Kind.INT64, "uint": Kind.INT64}
@@ -85,7 +85,7 @@ def declared_kind(dtype: object, name: str | None = None) -> Kind:
         raise FeatureError(error.reason, name) from error
 
 
-def to_values(value: Any, declared: Kind | None = None, name: str | None = None) -> Values:
+def to_values(value: Any, declared: Kind | None = None, name: str | None = None) -> KindValues:
     """The values of one feature, flat.
 
     Args:
@@ -138,7 +138,7 @@ def is_composite(value: Any) -> bool:
     return hasattr(value, "dense_shape") or hasattr(value, "nested_row_splits")
 
 
-def _of_composite(value: Any, declared: Kind | None, name: str | None) -> Values:
+def _of_composite(value: Any, declared: Kind | None, name: str | None) -> KindValues:
     """The values of a sparse tensor of one dimension, as parse_single_example gives it."""
     if len(getattr(value, "dense_shape", ())) != 1:
         advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
@@ -173,7 +173,7 @@ def _check_declared(kind: Kind, found: str, declared: Kind | None, name: str | N
     raise _found(found, declared, name)
 
 
-def _of_message(feature: Any, declared: Kind | None, name: str | None) -> Values:
+def _of_message(feature: Any, declared: Kind | None, name: str | None) -> KindValues:
     """The values of a Feature message, ours or TensorFlow's; it says its kind itself."""
     field = feature.WhichOneof("kind") if hasattr(feature, "int64_list") else None
     if field is None:
@@ -199,7 +199,7 @@ def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
         raise FeatureError(f"{found} gives no NumPy array: {error}", name) from error
 
 
-def _of_array(array: npt.NDArray[Any], declared: Kind | None, name: str | None) -> Values:
+def _of_array(array: npt.NDArray[Any], declared: Kind | None, name: str | None) -> KindValues:
     if np.ma.is_masked(array):
         raise FeatureError("a masked array where all values are wanted; fill it first", name)
     if array.dtype.kind in "SUTO":
@@ -213,7 +213,7 @@ def _of_array(array: npt.NDArray[Any], declared: Kind | None, name: str | None) 
         advice = "view or convert it to int64 or float32, or serialize_tensor it"
         raise FeatureError(f"{array.dtype} values where {_ACCEPTED} is wanted; {advice}", name)
     kind = _check_declared(kind, str(array.dtype), declared, name)
-    return Values(kind, _to_floats(array) if kind is Kind.FLOAT else _to_int64(array, name))
+    return KindValues(kind, _to_floats(array) if kind is Kind.FLOAT else _to_int64(array, name))
 
 
 def _to_floats(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -261,7 +261,7 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
 
 def _of_leaves(
     leaves: Sequence[Any], types: set[type], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE
-) -> Values:
+) -> KindValues:
     """The values of scalars, whose types are given."""
     if not leaves and empty is Kind.NONE:
         return _empty(declared)
@@ -272,18 +272,18 @@ def _of_leaves(
     if declared is not None:
         kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
     if kind is Kind.INT64:
-        return Values(kind, _int64_leaves(leaves if types == {int} else [int(leaf) for leaf in leaves], name))
+        return KindValues(kind, _int64_leaves(leaves if types == {int} else [int(leaf) for leaf in leaves], name))
     if kind is Kind.FLOAT:
-        return Values(kind, _float_leaves(leaves, name))
-    return Values(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
+        return KindValues(kind, _float_leaves(leaves, name))
+    return KindValues(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
 
 
-def _empty(declared: Kind | None) -> Values:
+def _empty(declared: Kind | None) -> KindValues:
     if declared is None or declared is Kind.NONE:
         return _NOTHING
     if declared is Kind.BYTES:
-        return Values(declared, ())
-    return Values(declared, np.empty(0, np.float32 if declared is Kind.FLOAT else np.int64))
+        return KindValues(declared, ())
+    return KindValues(declared, np.empty(0, np.float32 if declared is Kind.FLOAT else np.int64))
 
 
 def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any], name: str | None) -> Kind:

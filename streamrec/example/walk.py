@@ -28,7 +28,17 @@ from streamrec.errors import FeatureError
 from streamrec.example.features import Dtype
 from streamrec.kernels import _native
 
-__all__ = ["Code", "Found", "Raw", "Records", "Slot", "count_others", "failure", "walk_examples", "walk_sequences"]
+__all__ = [
+    "Code",
+    "FeatureSlot",
+    "Found",
+    "Raw",
+    "Records",
+    "count_others",
+    "failure",
+    "walk_examples",
+    "walk_sequences",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -77,7 +87,7 @@ class Records(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Slot:
+class FeatureSlot:
     """One key to look for.
 
     Args:
@@ -109,6 +119,9 @@ class Slot:
     def kind(self) -> int:
         """The number of the wanted list's field in a Feature message: 1 bytes, 2 float, 3 int64."""
         return {bytes: 1, np.float32: 2, np.int64: 3}[self.dtype]
+
+
+Slots: TypeAlias = tuple[FeatureSlot, ...]
 
 
 class Raw(NamedTuple):
@@ -145,7 +158,7 @@ _KINDS = {1: ("bytes", "bytes"), 2: ("float32", "np.float32"), 3: ("int64", "np.
 """What the kinds' field numbers mean: for a person, and as code."""
 
 
-def failure(code: Code, record: int, slot: Slot | None = None, found: int = 0) -> FeatureError:
+def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int = 0) -> FeatureError:
     """The error for the first thing that a walk could not accept: what was found where what was wanted, and what to do.
 
     Args:
@@ -157,7 +170,7 @@ def failure(code: Code, record: int, slot: Slot | None = None, found: int = 0) -
     return FeatureError(_reason(code, slot, found), None if slot is None else slot.name, record)
 
 
-def _reason(code: Code, slot: Slot | None, found: int) -> str:
+def _reason(code: Code, slot: FeatureSlot | None, found: int) -> str:
     if code is Code.MESSAGE or slot is None:
         return "the bytes are not a serialized message; was the record read whole, and is it the right type?"
     wanted = slot.dtype.__name__
@@ -175,20 +188,18 @@ def _reason(code: Code, slot: Slot | None, found: int) -> str:
     return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
 
 
-def walk_examples(records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
+def walk_examples(records: Records, slots: Slots, spans: bool) -> list[Found]:
     """What Example messages hold for each slot; no two slots have one name. With `spans`, records are spans too."""
     arrays, blocks, _ = _walk(records, slots)
     return _gather(slots, arrays, blocks, records if spans else None)
 
 
-def count_others(records: Records, slots: tuple[Slot, ...]) -> int:
+def count_others(records: Records, slots: Slots) -> int:
     """How many features Examples hold that have no slot."""
     return _walk(records, slots)[2]
 
 
-def walk_sequences(
-    records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
-) -> tuple[list[Found], list[Raw]]:
+def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Raw]]:
     """What SequenceExamples hold for each slot of the context, and a Raw for each of the feature lists."""
     (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
     arrays = _arrays(layout, len(records))
@@ -209,12 +220,12 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 
 
 @functools.lru_cache(maxsize=256)
-def _compile_plan(slots: tuple[Slot, ...]) -> tuple[object, _Layout]:
+def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
     return _native.decode_plan(tuple(map(_compile_slot, slots))), list(map(_array_layout, slots))
 
 
-def _walk(records: Records, slots: tuple[Slot, ...]) -> tuple[tuple[Any, ...], list[Any], int]:
+def _walk(records: Records, slots: Slots) -> tuple[tuple[Any, ...], list[Any], int]:
     """The arrays and the blocks of Examples, and how many of their features have no slot."""
     plan, layout = _compile_plan(slots)
     arrays = _arrays(layout, len(records))
@@ -224,14 +235,14 @@ def _walk(records: Records, slots: tuple[Slot, ...]) -> tuple[tuple[Any, ...], l
     return arrays, found[0], found[1]
 
 
-def _array_layout(slot: Slot) -> tuple[int, int, np.dtype[Any]] | None:
+def _array_layout(slot: FeatureSlot) -> tuple[int, int, np.dtype[Any]] | None:
     """One slot's part of the layout."""
     if slot.pad is not None or (slot.dense and slot.dtype is bytes):
         return None
     return (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
 
 
-def _compile_slot(slot: Slot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
+def _compile_slot(slot: FeatureSlot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
     padded = slot.pad is not None
     fills = slot.pad if padded else slot.default
     fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
@@ -243,9 +254,7 @@ def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
     return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
 
-def _gather(
-    slots: tuple[Slot, ...], arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None
-) -> list[Found]:
+def _gather(slots: Slots, arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None) -> list[Found]:
     """What was found for each slot; dense numbers have no block, they are in their array."""
     return [
         array if block is None else _result(slot, array, block, spanned)
@@ -253,7 +262,7 @@ def _gather(
     ]
 
 
-def _result(slot: Slot, array: Any, block: Any, spanned: Records | None) -> Found:
+def _result(slot: FeatureSlot, array: Any, block: Any, spanned: Records | None) -> Found:
     if slot.pad is not None:
         return np.frombuffer(memoryview(block), slot.dtype)
     if slot.dense:
@@ -261,18 +270,18 @@ def _result(slot: Slot, array: Any, block: Any, spanned: Records | None) -> Foun
     return Raw(_values(slot, block, array, spanned), array)
 
 
-def _steps(slot: Slot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Raw:
+def _steps(slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Raw:
     values, inner = blocks[0], np.frombuffer(blocks[1], dtype=np.int64)
     return Raw(_values(slot, values, inner[splits], spanned), splits, inner)
 
 
-def _values(slot: Slot, block: Any, splits: Array, spanned: Records | None) -> Array:
+def _values(slot: FeatureSlot, block: Any, splits: Array, spanned: Records | None) -> Array:
     if slot.dtype is bytes:
         return _strings(slot, block, splits, spanned)
     return np.frombuffer(block, dtype=slot.dtype)
 
 
-def _strings(slot: Slot, block: Any, splits: Array | None, spanned: Records | None) -> Array:
+def _strings(slot: FeatureSlot, block: Any, splits: Array | None, spanned: Records | None) -> Array:
     """Byte strings as objects, or as spans in the records of `spanned`; `splits` is None for a dense slot."""
     count = memoryview(block).nbytes // 16
     if spanned is not None:
@@ -288,7 +297,7 @@ def _strings(slot: Slot, block: Any, splits: Array | None, spanned: Records | No
     return strings
 
 
-def _failure(found: tuple[int, int, int, int, int], slots: tuple[Slot, ...], lists: tuple[Slot, ...]) -> FeatureError:
+def _failure(found: tuple[int, int, int, int, int], slots: Slots, lists: Slots) -> FeatureError:
     code, record, slot, count, in_lists = found
     part = lists if in_lists else slots
     return failure(Code(code), record, part[slot] if slot >= 0 else None, count)

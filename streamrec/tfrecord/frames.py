@@ -54,9 +54,6 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 """The payload's masked CRC32C: what follows it."""
 
-PIECE_BYTES = 1 << 18
-"""Bytes of records that become objects at a time."""
-
 WASTE = 2
 """Records that are kept, of a buffer that is more than this many times larger, get a buffer of their own."""
 
@@ -141,7 +138,7 @@ class Frames(Sequence[bytes]):
 
     def pieces(self) -> Iterator[list[bytes]]:
         """All payloads, an object each, about a quarter of a megabyte of them at a time."""
-        size = max(1, len(self) * PIECE_BYTES // max(1, self.extent))
+        size = max(1, len(self) * (1 << 18) // max(1, self.extent))
         places, buffers = self._places()
         for first in range(0, len(self), size):
             yield kernels.objects(buffers, np.ascontiguousarray(places[first : first + size]))

@@ -25,8 +25,6 @@ __all__ = ["SETTLE_BYTES", "Start", "find_start", "is_record", "spanning"]
 SETTLE_BYTES = 1 << 20
 """How far records must follow one another before the first of them is believed to be the shard's own."""
 
-SPAN_BYTES = 16
-
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -70,7 +68,7 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
 def is_record(data: Buffer) -> bool:
     """Whether these bytes are one whole good record."""
     spans, end, _, _ = kernels.scan_frames(data, 0, True, sys.maxsize)
-    return memoryview(spans).nbytes == SPAN_BYTES and end == memoryview(data).nbytes
+    return memoryview(spans).nbytes == 16 and end == memoryview(data).nbytes
 
 
 def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:

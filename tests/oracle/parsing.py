@@ -16,7 +16,7 @@ Both kinds of messages:
   - a list is packed or not: one of both kinds is read as its first byte says.
 
 Example: a map entry has a key and a value in either order, and nothing else. Only a Feature whose key is
-asked for is looked at. The last of duplicate keys counts (Slot.empty_counts says which empty ones don't).
+asked for is looked at. The last of duplicate keys counts (FeatureSlot.empty_counts says which empty ones don't).
 
 SequenceExample: a map entry has the key first and the value second. The last of duplicate keys counts, also
 if empty; an empty Feature is one without values, not a missing one. A Feature in a list ends where its first
@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from streamrec.example.walk import Array, Code, Found, Raw, Records, Slot, failure
+from streamrec.example.walk import Array, Code, FeatureSlot, Found, Raw, Records, failure
 
 __all__ = ["walk_examples", "walk_sequences"]
 
@@ -178,7 +178,7 @@ class _Values:
         spans: Whether byte strings are kept as spans.
     """
 
-    def __init__(self, slot: Slot, sequence: bool, spans: bool) -> None:
+    def __init__(self, slot: FeatureSlot, sequence: bool, spans: bool) -> None:
         self.slot = slot
         self.sequence = sequence
         self.spans = spans and slot.dtype is bytes
@@ -281,7 +281,7 @@ def _take(values: _Values, wire: _Wire | None, record: int) -> None:
         raise failure(Code.COUNT, record, slot, count)
 
 
-def _latest(wire: _Wire, slots: dict[bytes, Slot], record: int) -> dict[str, _Wire]:
+def _latest(wire: _Wire, slots: dict[bytes, FeatureSlot], record: int) -> dict[str, _Wire]:
     """The Features of an Example that count, by name."""
     chosen: dict[str, _Wire] = {}
     for key, value in list(_example_features(wire)):
@@ -313,7 +313,7 @@ def _messages(records: Records) -> Iterator[_Wire]:
         yield _Wire(view, start, end)
 
 
-def walk_examples(records: Records, slots: tuple[Slot, ...], spans: bool) -> list[Found]:
+def walk_examples(records: Records, slots: tuple[FeatureSlot, ...], spans: bool) -> list[Found]:
     """What Example messages hold for each slot."""
     columns = [_Values(slot, False, spans) for slot in slots]
     by_key = {slot.name.encode(): slot for slot in slots}
@@ -330,7 +330,7 @@ def walk_examples(records: Records, slots: tuple[Slot, ...], spans: bool) -> lis
 
 
 def walk_sequences(
-    records: Records, context: tuple[Slot, ...], lists: tuple[Slot, ...], spans: bool
+    records: Records, context: tuple[FeatureSlot, ...], lists: tuple[FeatureSlot, ...], spans: bool
 ) -> tuple[list[Found], list[Raw]]:
     """What SequenceExamples hold for each slot of the context and of the feature lists."""
     features = [_Values(slot, True, spans) for slot in context]
@@ -363,7 +363,7 @@ def _sequence_features(wire: _Wire) -> dict[int, dict[bytes, _Wire]]:
 class _Steps:
     """One slot of the feature lists: its values, and where steps and records end."""
 
-    def __init__(self, slot: Slot, spans: bool) -> None:
+    def __init__(self, slot: FeatureSlot, spans: bool) -> None:
         self.values = _Values(slot, True, spans)
         self.inner = [0]
         self.outer = [0]
