@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import s3fs
 
 import streamrec
 from streamrec import TFRecordDataset, encode_records
@@ -29,7 +28,7 @@ def flipped(data: bytes, place: int) -> bytes:
 
 def put(store: Store, name: str, data: bytes) -> str:
     url = f"{store.url}/{name}"
-    s3fs.S3FileSystem(**store.options).pipe_file(url, data)
+    store.put({url: data})
     return url
 
 

@@ -11,6 +11,7 @@ directory, when this process ends: on leaving the `with`, on Ctrl-C, and when it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -30,6 +31,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+
+from streamrec.storage import Storages
 
 __all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx", "rclone", "seaweedfs", "sftp"]
 
@@ -61,6 +64,17 @@ class Store:
     options: Mapping[str, Any] = field(repr=False)
     directory: Path
     log: Path
+
+    def put(self, objects: Mapping[str, bytes]) -> None:
+        """Writes objects by their URLs."""
+
+        async def upload() -> None:
+            async with Storages(self.options) as storages:
+                for url, data in objects.items():
+                    async with await (await storages.at(url)).upload(url) as body:
+                        await body.write(data)
+
+        asyncio.run(upload())
 
 
 @contextlib.contextmanager

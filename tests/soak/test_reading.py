@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.servers.real import Store
-from tests.servers.requestlog import Entry
-from tests.soak.reading import Soak, unjustified
+from tests.soak.reading import Soak
 
 ROUNDS = 3
 
@@ -25,24 +24,3 @@ def test_all_records_and_nothing_twice(soak: Soak) -> None:
     assert soak.report.rounds == ROUNDS
     assert soak.report.faults.keys() >= {"reset", "unavailable", "stall", "slow"}
     assert soak.report.requests > 32 * ROUNDS
-
-
-def read(start: int, promised: int, sent: int, fault: str = "") -> Entry:
-    span = f"bytes={start}-"
-    return Entry(0, 0.0, 0, "read", "GET", "/b/k", "b/k", span, promised=promised, sent=sent, status=206, fault=fault)
-
-
-@pytest.mark.parametrize(
-    ("entries", "wrong"),
-    [
-        ([read(0, 10, 10)], []),
-        ([read(0, 10, 4, "reset"), read(4, 6, 6)], []),
-        ([read(0, 10, 4, "reset"), read(5, 5, 5)], [1]),
-        ([read(0, 10, 10), read(0, 10, 10)], [1]),
-        ([read(0, 10, 10), read(10, 10, 10)], []),
-        ([read(4, 6, 0, "unavailable"), read(4, 6, 6)], []),
-        ([read(0, 10, 5, "reset"), read(5, 5, 2, "reset"), read(7, 3, 3), read(3, 7, 7)], [3]),
-    ],
-)
-def test_the_judge(entries: list[Entry], wrong: list[int]) -> None:
-    assert unjustified(entries) == [entries[index] for index in wrong]
