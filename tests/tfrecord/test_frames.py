@@ -1,4 +1,4 @@
-"""Frames: a sequence of records over one buffer."""
+"""Frames, Scattered and Joining: sequences of records over one buffer or many, and how they become one."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, VarLenFeature, encode_records, parse_example
+from streamrec.tfrecord import SCATTERED_BYTES, Joining, Scattered
 
 RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
 
@@ -129,3 +130,185 @@ def test_spans_of_another_dtype_are_no_spans() -> None:
     """Two int32s are no int64: they would be read as other numbers, and half as many."""
     with pytest.raises(TypeError, match="int64"):
         Frames(b"catdog", np.array([[0, 3], [3, 6]], np.int32)).__arrow_c_array__()  # type: ignore[arg-type]
+
+
+LANES = [[b"a0", b"", b"a2"], [b"b0" * 9, b"b1\0"]]
+IN_TURN = [b"a0", b"b0" * 9, b"", b"b1\0", b"a2"]
+
+
+class UncopiedError(Exception):
+    """Records were copied together."""
+
+
+def in_lanes() -> Scattered:
+    return Scattered.in_turn([[Frames.of(lane)] for lane in LANES], 1)
+
+
+@pytest.fixture
+def uncopied(monkeypatch: pytest.MonkeyPatch) -> Scattered:
+    """Copying the records together is an error."""
+
+    def refuse(*_: object) -> None:
+        raise UncopiedError
+
+    monkeypatch.setattr("streamrec.kernels.pick", refuse)
+    return in_lanes()
+
+
+@st.composite
+def lanes_in_turn(draw: st.DrawFn) -> tuple[list[list[list[bytes]]], int, list[bytes]]:
+    """Lanes, each cut to windows; how many come in each turn; and all records in their order."""
+    block, turns, count = draw(st.integers(1, 4)), draw(st.integers(1, 5)), draw(st.integers(1, 4))
+    last = draw(st.integers(0, count * block - 1))
+    shares = [turns * block + min(max(last - lane * block, 0), block) for lane in range(count)]
+    lanes = [[b"%d/%d" % (lane, index) for index in range(share)] for lane, share in enumerate(shares)]
+    order = [one for turn in range(turns + 1) for lane in lanes for one in lane[turn * block : turn * block + block]]
+    cuts = [sorted(draw(st.sets(st.integers(1, share), max_size=3)) | {0, share}) for share in shares]
+    parts = [
+        [lane[first:last] for first, last in zip(cut, cut[1:], strict=False)]
+        for lane, cut in zip(lanes, cuts, strict=True)
+    ]
+    return parts, block, order
+
+
+@given(lanes_in_turn())
+def test_records_come_in_turn(drawn: tuple[list[list[list[bytes]]], int, list[bytes]]) -> None:
+    lanes, block, order = drawn
+    frames = Scattered.in_turn([[Frames.of(window) for window in lane] for lane in lanes], block)
+    assert list(frames) == order
+    assert frames == Frames.of(order)
+    assert list(frames.compact()) == order
+
+
+def test_looking_at_records_copies_nothing_together(uncopied: Scattered) -> None:
+    assert isinstance(uncopied, Sequence)
+    assert len(uncopied) == 5
+    assert list(uncopied) == IN_TURN
+    assert [uncopied[index] for index in range(-5, 0)] == IN_TURN
+    assert [bytes(view) for view in uncopied.views()] == IN_TURN
+    assert list(uncopied.window(1, 4)) == IN_TURN[1:4]
+    assert list(uncopied[2:]) == IN_TURN[2:]
+    assert list(uncopied[::-2]) == IN_TURN[::-2]
+    assert uncopied.nbytes == uncopied.extent == sum(map(len, IN_TURN))
+    assert repr(uncopied) == "<Frames of 5 records, 25 bytes>"
+    with pytest.raises(IndexError):
+        uncopied[5]
+    with pytest.raises(UncopiedError):
+        uncopied.compact()
+
+
+def test_a_window_in_one_buffer_is_plain(uncopied: Scattered) -> None:
+    frames = Scattered.in_turn([[Frames.of([b"a", b"b", b"c"])], [Frames.of([b"d", b"e"])]], 2)
+    part = frames.window(0, 2)
+    assert type(part) is Frames
+    assert part.buffer is frames.buffers[0]
+    assert list(part) == [b"a", b"b"]
+    assert type(frames.window(0, 5)) is Scattered  # begins and ends in one buffer
+
+
+def test_one_buffer_is_made_once() -> None:
+    scattered = in_lanes()
+    buffer, spans = memoryview(scattered.buffer), scattered.spans
+    assert [bytes(buffer[start:end]) for start, end in spans.tolist()] == IN_TURN
+    assert scattered.buffer is scattered.buffer
+    assert spans is scattered.spans
+    with pytest.raises(ValueError, match="read-only"):
+        spans[0, 0] = 1
+    assert scattered.start is None
+    with pytest.raises(ValueError, match="gathered"):
+        scattered.offset(0)
+    again = pickle.loads(pickle.dumps(scattered.window(1, 3)))
+    assert type(again) is Frames
+    assert list(again) == IN_TURN[1:3]
+
+
+def test_a_slice_that_would_pin_much_larger_buffers_copies() -> None:
+    frames = Scattered.in_turn([[Frames.of([b"small", b"x" * 1_000_000])], [Frames.of([b"y" * 1_000_000])]], 1)
+    part = frames[:1]
+    assert list(part) == [b"small"]
+    assert part.pinned == 5
+    assert isinstance(frames[1:], Scattered)
+
+
+def test_no_records_at_all() -> None:
+    empty = Scattered([], np.empty((0, 4), np.int64))
+    assert list(empty) == []
+    assert list(empty.compact()) == []
+    assert empty.nbytes == empty.extent == 0
+
+
+LONG = [bytes([number]) * (SCATTERED_BYTES + number) for number in range(6)]
+SHORT = [b"a", b"", b"ccc", b"dd"]
+
+parts_of_records = st.lists(st.lists(st.binary(max_size=8)), max_size=6)
+
+
+def joined(*parts: Frames) -> Frames:
+    joining = Joining(sum(map(len, parts)))
+    for part in parts:
+        joining.add(part)
+    assert len(joining) == sum(map(len, parts))
+    return joining.frames()
+
+
+def scattered(records: list[bytes]) -> Scattered:
+    """Each record in a buffer of its own."""
+    return Scattered.joining([Frames.of([record]) for record in records])
+
+
+def pinned_by_one(records: list[bytes]) -> Frames:
+    """The first of some records that lie in one buffer."""
+    return Frames.of(records).window(0, 1)
+
+
+@given(parts_of_records, st.booleans(), st.integers(1, 40))
+def test_joining_keeps_order(parts: list[list[bytes]], long: bool, gathers: int) -> None:
+    """Whether records are short or long, and come in one buffer or in many."""
+    grown = [[one + bytes(SCATTERED_BYTES * long) for one in part] for part in parts]
+    came = [scattered(part) if number % gathers == 0 and part else Frames.of(part) for number, part in enumerate(grown)]
+    assert list(joined(*came)) == [one for part in grown for one in part]
+
+
+@given(st.lists(st.binary(max_size=8), min_size=1, max_size=9), st.booleans(), st.data())
+def test_records_that_were_picked_in_any_order(records: list[bytes], long: bool, data: st.DataObject) -> None:
+    records = [one + bytes(SCATTERED_BYTES * long) for one in records]
+    order = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=12))
+    frames = joined(Frames.of([b"first"]), Frames.of(records).picked(np.array(order, np.int64)), Frames.of([b"last"]))
+    assert list(frames) == [b"first", *(records[index] for index in order), b"last"]
+
+
+def test_joining_without_records() -> None:
+    assert list(joined()) == list(joined(Frames.of(()))) == []
+
+
+def test_short_records_are_copied_to_one_buffer() -> None:
+    first, second = Frames.of(SHORT), Frames.of(SHORT)
+    frames = joined(first, second)
+    assert list(frames) == SHORT + SHORT
+    assert type(frames) is Frames
+    with pytest.raises(ValueError, match="gathered"):
+        frames.offset(0)
+    assert not np.shares_memory(np.frombuffer(frames.buffer, np.uint8), np.frombuffer(first.buffer, np.uint8))
+
+
+def test_long_records_stay_in_their_buffers() -> None:
+    first, second = Frames.of(LONG), Frames.of(LONG[:3])
+    frames = joined(first, scattered(LONG[3:]), second)
+    assert list(frames) == [*LONG, *LONG[3:], *LONG[:3]]
+    assert isinstance(frames, Scattered)
+    assert frames.buffers[0] is first.buffer
+    assert frames.buffers[-1] is second.buffer
+
+
+def test_one_part_stays_as_it_is() -> None:
+    only = Frames.of(LONG)
+    assert joined(only) is only
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_long_records_out_of_a_large_buffer_are_copied(count: int) -> None:
+    """One of two in a buffer may keep it alive; one of three gets a buffer of its own."""
+    record = bytes(SCATTERED_BYTES)
+    frames = joined(pinned_by_one([record] * count), Frames.of([record]))
+    assert list(frames) == [record, record]
+    assert frames.pinned == (3 if count == 2 else 2) * SCATTERED_BYTES
