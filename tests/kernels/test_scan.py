@@ -1,7 +1,8 @@
-"""scan_frames: whole, cut and damaged streams; what comes before a bad record; lengths beyond measure."""
+"""scan_frames and find_header: whole, cut and damaged streams, and lengths beyond measure, as the oracle has them."""
 
 import hashlib
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -9,19 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import kernels
-from streamrec.kernels import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG
+from streamrec.kernels import BAD_LENGTH_CRC, OK, TOO_LONG
 from tests.kernels.streams import GOLDEN, NO_LIMIT, cut, frame, header, spans_of, stream
 from tests.oracle import kernels as oracle
 
-PAYLOADS = [b"", b"a", b"hello", bytes(range(100)), b"\xff" * 7]
+PAYLOADS = [b"", b"a", b"hello", bytes(range(100)), b"\xff" * 7, bytes(70)]
 MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())["files"]
 PLAIN = sorted(name for name in MANIFEST if name.endswith(".tfrecord"))
-payload_lists = st.lists(st.binary(max_size=60) | st.sampled_from([b"", bytes(200), bytes(700)]), max_size=8)
+ZERO_CRC = 0x0DE7AA85
+"""The only length below 4 GiB with a masked CRC32C of zero."""
+
+
+def check(data: bytes, start: int = 0, verify: bool = True, limit: int = NO_LIMIT) -> None:
+    """Both kernels give what the oracle gives."""
+    for name in ("scan_frames", "find_header"):
+        found, wanted = (getattr(module, name)(data, start, verify, limit) for module in (kernels, oracle))
+        assert found == wanted, (name, start, verify, limit)
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_files_that_tensorflow_wrote(name: str) -> None:
-    """Count, lengths and content as TensorFlow has them."""
     data = (GOLDEN / name).read_bytes()
     spans, position, code, wants = kernels.scan_frames(data, 0, True, NO_LIMIT)
     payloads = cut(data, spans)
@@ -33,95 +41,44 @@ def test_files_that_tensorflow_wrote(name: str) -> None:
 
 
 def test_spans_are_a_read_only_array_without_a_copy() -> None:
-    """What the rooms above build on."""
     spans, *_ = kernels.scan_frames(stream(PAYLOADS), 0, True, NO_LIMIT)
-    array = spans_of(spans)
     assert type(spans) is bytes
-    assert array.shape == (len(PAYLOADS), 2)
-    assert not array.flags.writeable
+    assert spans_of(spans).shape == (len(PAYLOADS), 2)
+    assert not spans_of(spans).flags.writeable
 
 
-def test_nothing() -> None:
-    """An empty buffer, and a start at the end of a full one."""
-    data = stream(PAYLOADS)
-    assert kernels.scan_frames(b"", 0, True, NO_LIMIT) == (b"", 0, OK, 12)
-    assert kernels.scan_frames(data, len(data), True, NO_LIMIT) == (b"", len(data), OK, 12)
-
-
-def test_cut_at_every_position() -> None:
-    """The whole records come, and `wants` is 12 until the header is there, then the record's size."""
-    data = stream(PAYLOADS)
-    starts = np.cumsum([0] + [len(frame(payload)) for payload in PAYLOADS]).tolist()
-    for end in range(len(data) + 1):
-        whole = sum(start <= end for start in starts[1:])
-        position = starts[whole]
-        wants = 16 + len(PAYLOADS[whole]) if end - position >= 12 else 12
-        spans, *rest = kernels.scan_frames(data[:end], 0, True, NO_LIMIT)
-        assert cut(data, spans) == PAYLOADS[:whole]
-        assert rest == [position, OK, wants], end
-
-
-def test_start_at_each_record() -> None:
-    """Spans count from the start of the data, not from `start`."""
-    data = stream(PAYLOADS)
-    start = 0
-    for i, payload in enumerate(PAYLOADS):
-        spans, position, *_ = kernels.scan_frames(data, start, True, NO_LIMIT)
-        assert cut(data, spans) == PAYLOADS[i:]
-        assert position == len(data)
-        start += len(frame(payload))
-
-
-def test_flip_every_byte() -> None:
-    """The record that holds the byte is named, with what is wrong; those before it are returned."""
-    first, second, third = PAYLOADS[3], PAYLOADS[2], PAYLOADS[1]
-    data = stream([first, second, third])
-    position = len(frame(first))
-    for at in range(len(frame(second))):
+@pytest.mark.parametrize("limit", [30, 1 << 30, NO_LIMIT])
+@pytest.mark.parametrize("verify", [True, False])
+def test_every_start_cut_and_changed_byte(verify: bool, limit: int) -> None:
+    data = bytes(30) + stream(PAYLOADS)
+    for place in range(len(data) + 1):
+        check(data, place, verify, limit)
+        check(data[30:place], 0, verify, limit)
         damaged = bytearray(data)
-        damaged[position + at] ^= 0x10
-        code, wants = (BAD_LENGTH_CRC, 12) if at < 12 else (BAD_PAYLOAD_CRC, len(frame(second)))
-        spans, *rest = kernels.scan_frames(damaged, 0, True, NO_LIMIT)
-        assert cut(data, spans) == [first]
-        assert rest == [position, code, wants], at
+        if place < len(data):
+            damaged[place] ^= 0x20
+        check(bytes(damaged), 30, verify, limit)
+        check(bytes(damaged), 0, verify, limit)
 
 
-def test_verify_false_skips_only_the_payload_crc() -> None:
-    """A damaged payload passes; a damaged length never does."""
-    data = bytearray(stream([b"hello", b"world"]))
-    data[14] ^= 1
-    spans, position, code, _ = kernels.scan_frames(data, 0, False, NO_LIMIT)
-    assert (len(spans_of(spans)), position, code) == (2, len(data), OK)
-    data[8] ^= 1
-    assert kernels.scan_frames(data, 0, False, NO_LIMIT) == (b"", 0, BAD_LENGTH_CRC, 12)
-
-
-def test_a_damaged_record_can_be_stepped_over() -> None:
-    """With a bad payload, the next record begins at position + wants."""
-    data = bytearray(stream([b"one", b"two", b"three"]))
-    data[len(frame(b"one")) + 13] ^= 1
-    _, position, code, wants = kernels.scan_frames(data, 0, True, NO_LIMIT)
-    assert code == BAD_PAYLOAD_CRC
-    spans, *_ = kernels.scan_frames(data, position + wants, True, NO_LIMIT)
-    assert cut(bytes(data), spans) == [b"three"]
-
-
-@pytest.mark.parametrize("length", [2**63 - 1, 2**63 - 16, 2**62 + 1])
-def test_the_longest_lengths_that_are_allowed(length: int) -> None:
-    """Nothing overflows: the record is not whole, and wants 16 + length."""
+@pytest.mark.parametrize("length", [2**63 - 1, 2**63 - 16, 2**62 + 1, 2**40, 2**20])
+def test_lengths_beyond_the_data_want_their_bytes(length: int) -> None:
+    """And allocate nothing."""
     data = frame(b"good") + header(length) + b"some bytes"
     spans, *rest = kernels.scan_frames(data, 0, True, 2**63 - 1)
     assert cut(data, spans) == [b"good"]
     assert rest == [20, OK, 16 + length]
+    assert kernels.find_header(data, 1, True, 2**63 - 1) == (20, 16 + length)
 
 
 @pytest.mark.parametrize("length", [11, 2**31, 2**32 + 4, 2**63, 2**64 - 16, 2**64 - 12, 2**64 - 1])
 def test_lengths_above_the_limit(length: int) -> None:
     """A good CRC over a length beyond measure: a code, no allocation, no overflow."""
-    data = frame(b"0123456789") + header(length) + bytes(32)
+    data = frame(b"0123456789") + header(length) + bytes(40) + frame(b"next")
     spans, *rest = kernels.scan_frames(data, 0, True, 10)
     assert cut(data, spans) == [b"0123456789"]
     assert rest == [26, TOO_LONG, 12]
+    assert kernels.find_header(data, 1, True, 10) == kernels.find_header(data, 1, False, 10) == (78, 20)
 
 
 def test_the_crc_is_checked_before_the_length_is_believed() -> None:
@@ -136,38 +93,52 @@ def test_more_records_than_the_first_allocation_of_spans() -> None:
     np.testing.assert_array_equal(spans_of(spans), np.stack([starts, starts + 1], 1))
 
 
-@given(payloads=payload_lists)
-def test_round_trip(payloads: list[bytes]) -> None:
-    data = stream(payloads)
-    spans, position, code, wants = kernels.scan_frames(data, 0, True, NO_LIMIT)
-    assert cut(data, spans) == payloads
-    assert (position, code, wants) == (len(data), OK, 12)
+@pytest.mark.parametrize("limit", [1 << 30, NO_LIMIT])
+@pytest.mark.parametrize("before", [0, 3, 64, 130])
+def test_bytes_that_are_nearly_headers(before: int, limit: int) -> None:
+    """Zeros are passed over many at a time, and so are eight bytes with their CRC that are no length."""
+    assert header(ZERO_CRC)[8:] == bytes(4)
+    word = struct.pack("<Q", 2**50 + 7)
+    wrong = word + struct.pack("<I", oracle.masked_crc32c(word))
+    for data in (header(ZERO_CRC) + bytes(200), bytes(300) + frame(b""), wrong + frame(b"x" * 200)):
+        check(bytes(before) + data, 0, True, limit)
 
 
-@st.composite
-def damaged_streams(draw: st.DrawFn) -> bytes:
-    """Records with bytes flipped, taken out, put in or cut off."""
-    data = bytearray(stream(draw(payload_lists)))
-    for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, max(0, len(data) - 1)))
-        way = draw(st.sampled_from(["flip", "insert", "delete", "cut"]))
-        if way == "flip" and data:
-            data[at] ^= 1 << draw(st.integers(0, 7))
-        elif way == "insert":
-            data[at:at] = draw(st.binary(min_size=1, max_size=20))
-        elif way == "delete":
-            del data[at : at + draw(st.integers(1, 20))]
-        elif way == "cut":
-            del data[at:]
-    return bytes(data)
+@pytest.mark.parametrize("filler", [b"\0", b"\xff", b"\0\0\0\1", b"\1\0\0\0\0\0\0\0"])
+def test_records_at_every_distance(filler: bytes) -> None:
+    """Bytes that are passed over end before the record, in it and after it."""
+    for before in range(0, 200, 7):
+        check((filler * before)[:before] + frame(b"found") + (filler * 100)[:90])
+
+
+pieces = st.lists(
+    st.binary(max_size=80)
+    | st.binary(max_size=300).map(frame)
+    | st.integers(0, 2**64 - 1).map(header)
+    | st.integers(0, 400).map(header)
+    | st.integers(0, 150).map(bytes)
+    | st.just(frame(bytes(700))),
+    max_size=8,
+)
 
 
 @given(
-    data=damaged_streams() | st.binary(max_size=100),
-    start=st.integers(0, 100),
+    parts=pieces,
+    edits=st.lists(st.tuples(st.sampled_from(["flip", "insert", "delete", "cut"]), st.integers(0, 2000)), max_size=3),
+    start=st.integers(0, 400),
     verify=st.booleans(),
-    limit=st.sampled_from([0, 50, 200, 2**63 - 1]),
+    limit=st.sampled_from([0, 50, 300, 1 << 30, 2**63 - 1]),
 )
-def test_any_bytes(data: bytes, start: int, verify: bool, limit: int) -> None:
-    start = min(start, len(data))
-    assert kernels.scan_frames(data, start, verify, limit) == oracle.scan_frames(data, start, verify, limit)
+def test_any_bytes(parts: list[bytes], edits: list[tuple[str, int]], start: int, verify: bool, limit: int) -> None:
+    data = bytearray(b"".join(parts))
+    for way, place in edits:
+        at = place % (len(data) + 1)
+        if way == "flip" and at < len(data):
+            data[at] ^= 1 << place % 8
+        elif way == "insert":
+            data[at:at] = bytes([place % 256]) * (1 + place % 20)
+        elif way == "delete":
+            del data[at : at + 1 + place % 20]
+        elif way == "cut":
+            del data[at:]
+    check(bytes(data), min(start, len(data)), verify, limit)
