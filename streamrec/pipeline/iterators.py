@@ -17,7 +17,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
@@ -35,12 +35,11 @@ from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.queue import ByteQueue, fill
-from streamrec.pipeline.engine.run import produce, started
+from streamrec.pipeline.engine.run import produce, start
 from streamrec.pipeline.engine.states import position_of, state_at, state_of
 from streamrec.pipeline.telemetry.meters import Telemetry
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
-from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "Run", "ThreadedAsyncIterator", "in_this_loop"]
@@ -76,6 +75,11 @@ class Run:
         self.elements: Iterator[Any] = iter(())
         self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
         self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
+
+    def start(self) -> AsyncGenerator[Chunk]:
+        """The chunks, which are read as they are taken."""
+        telemetry = self.telemetry
+        return start(self.chain, self.position, self.options, telemetry.root, telemetry.storage)
 
     def enter(self, chunk: Chunk) -> None:
         """The next chunk's elements are handed out from now on."""
@@ -145,8 +149,7 @@ class DatasetIterator(Iteration, Generic[T]):
         super().__init__(run)
         self._telemetry = telemetry = run.telemetry
         self._failures: list[Exception] = []
-        work = partial(produce, run.chain, run.position, run.options, telemetry.root, self._failures)
-        fetch = partial(counted, telemetry, work)
+        fetch = partial(produce, run.start(), self._failures)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes, self._failures)
         telemetry.queued = fill_of(self._chunks)
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
@@ -276,9 +279,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         loop = asyncio.get_running_loop()
         self._telemetry = telemetry = run.telemetry
         telemetry.queued = partial(getattr, self._queue, "held")
-        chunks = started(run.chain, run.position, run.options, telemetry.root)
-        filling = counted(telemetry, fill, self._queue, chunks)
-        self._task = loop.create_task(filling, name="streamrec")
+        self._task = loop.create_task(fill(self._queue, run.start()), name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
         weakref.finalize(self, telemetry.ends)
 
@@ -401,12 +402,6 @@ def over(error: BaseException) -> str | None:
         f"this run cannot go on after the error that it failed with ({type(error).__name__}: {error}): mend what "
         "failed, and make a new iterator, from `state_dict()` if it is to go on here"
     )
-
-
-async def counted(telemetry: Telemetry, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Does the work of a run; all its requests are counted."""
-    with collecting(telemetry.storage):
-        await work(*args)
 
 
 def fill_of(chunks: bridge.SyncIterator[Chunk]) -> Callable[[], int]:

@@ -25,8 +25,7 @@ from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.engine.queue import ByteQueue, background, fill
-from streamrec.pipeline.engine.run import started
-from streamrec.pipeline.iterators import Run, counted
+from streamrec.pipeline.iterators import Run
 from streamrec.shards import ShardInfo, ShardSet, ShardTarget
 from streamrec.shards.patterns import is_numbered
 from streamrec.storage import Storages, located
@@ -84,9 +83,8 @@ async def take_all(run: Run, shards: ShardSet, encoder: Encoder, report: Callabl
     """Takes all chunks of a run and writes them."""
     telemetry, queue = run.telemetry, ByteQueue(run.queue_bytes)
     telemetry.queued = partial(getattr, queue, "held")
-    chunks = started(run.chain, run.position, run.options, telemetry.root)
     async with background() as tasks:
-        tasks.start_soon(counted, telemetry, fill, queue, chunks)
+        tasks.start_soon(fill, queue, run.start())
         telemetry.waits()
         while (chunk := await queue.get()) is not None:
             if chunk.error is not None:

@@ -4,10 +4,10 @@ What a consumer sees:
 - Success: every chunk in order, then the end.
 - A failing stage: every element that came before the failure, then the error, of its own type, with its own traceback,
   and a note that says where it came up: which stage, which element, and which record of which shard where that is
-  known. An unfinished batch is delivered before it. The run goes on: the next element is the one behind that which
+  known. An unfinished batch is delivered before it. The run goes on: the next element is the one after that which
   failed, and so is the position. The error travels among the chunks (`Chunk.error`), through all steps.
-- A failing source, or a step that raises: the same, but the run is over: who asks again gets a ClosedError. So it is
-  where a source that runs chains does not go on behind an element that failed (`goes_on`).
+- A failing source, or a step that raises: the same, but the run is over: the next request gets a ClosedError. So it is
+  where a source that runs chains does not go on after an element that failed (`goes_on`).
 - An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
 - Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
   the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
@@ -21,10 +21,9 @@ Every buffer is bounded in bytes, and all of them together by the run's budget (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
 
 import anyio.lowlevel
 
@@ -32,42 +31,33 @@ from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position, shifted
-from streamrec.pipeline.engine.description import Chain, ChainCounter, ChunkCounter, RunContext, SourceCounter
+from streamrec.pipeline.engine.description import Chain, RunContext, SourceCounter
 from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.engine.stage import drain, push, strict
+from streamrec.storage import Statistics, collecting
 
-__all__ = ["Put", "produce", "started"]
+__all__ = ["Put", "produce", "start"]
 
 Put = Callable[[Chunk, int], Awaitable[None]]
 
 
-async def produce(
-    chain: Chain,
-    position: Position | None,
-    options: Options,
-    counter: SourceCounter,
-    failures: list[Exception],
-    put: Put,
-) -> None:
-    """Runs a chain from a position to its end, and hands every chunk to `put`, with its weight in bytes.
+async def produce(chunks: AsyncGenerator[Chunk], failures: list[Exception], put: Put) -> None:
+    """Hands every chunk of a run to `put`, with its weight in bytes.
 
     Args:
-        chain: What to run.
-        position: Where to begin; None for the start.
-        options: What it is told; the budget is what its source may hold.
-        counter: Counts it.
-        failures: Gets the error of the chain itself: one of closing it is none.
+        chunks: What `start` gave.
+        failures: Gets the error of the chain itself, and not one of closing it.
         put: Takes the chunks.
     """
-    async with aclosing(started(chain, position, options, counter)) as chunks:
+    async with aclosing(chunks):
         while True:
             try:
                 chunk = await anext(chunks, None)
             except Exception as error:
                 task = asyncio.current_task()
-                closing = task is not None and task.cancelling() > 0  # then it may be of somebody's cleanup
+                closing = task is not None and task.cancelling() > 0  # then the error may come from cleaning up
                 if not closing or isinstance(error, DataError):
                     failures.append(error)
                 raise
@@ -76,94 +66,84 @@ async def produce(
             await put(chunk, chunk.nbytes)
 
 
-async def started(
-    chain: Chain, position: Position | None, options: Options, counter: SourceCounter
+async def start(
+    chain: Chain, position: Position | None, options: Options, counter: SourceCounter, requests: Statistics
 ) -> AsyncGenerator[Chunk]:
-    """A run of its own: a chain's chunks, in a session that is closed behind them."""
-    async with session() as kept:
-        ordered = options.deterministic is not False
-        within = RunContext(chunks_of, kept, counter, options.budget, ordered, options.epoch, rank=options.rank)
-        async with aclosing(within.chunks(chain, position, goes_on=True)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+    """A run of its own: a chain's chunks from a position on, in a session that is closed after them.
+
+    Args:
+        chain: What runs.
+        position: Where to begin; None for the start.
+        options: What it is told; the budget is what its source may hold.
+        counter: Counts the chain.
+        requests: Counts what its stores do.
+    """
+    with collecting(requests):
+        async with session() as opened:
+            ordered = options.deterministic is not False
+            within = RunContext(run_chain, opened, counter, options.budget, ordered, options.epoch, rank=options.rank)
+            async with aclosing(within.chunks(chain, position, goes_on=True)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
 
-def chunks_of(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
-    """A chain's chunks, from a position on, counted."""
+async def run_chain(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    """A chain's chunks from a position on: the source's, through all steps, counted."""
     position = position or {}
+    states, skip = position.get("stages", {}), position.get("skip", 0)
     counter = within.counter.chain(chain)
-    inside = replace(within, counter=counter.source, seed=position.get("seed", within.seed))
-    return watched(running(chain, position, inside, counter), counter)
-
-
-async def running(chain: Chain, position: Position, within: RunContext, counter: ChainCounter) -> AsyncGenerator[Chunk]:
-    """A chain's chunks: the source's, through all steps."""
-    states: Mapping[str, Any] = position.get("stages", {})
     steps = counter.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
     offloader = Offloader((stage.offload for stage in chain.stages), within.session.threads)
+    ahead = replace(within, counter=counter.source, seed=position.get("seed", within.seed), skip=skip)
+    if chain.stages:
+        ahead = replace(ahead, batch=chain.stages[0].windows_of, begun=0, beside=offloader.wanted)
+    source = chain.source.chunks(position.get("source"), ahead)
+    is_reading = not position.get("ended") and not any(step.done for step in steps)
     failure: Exception | None = None
-    if not position.get("ended") and not any(step.done for step in steps):
-        skip = position.get("skip", 0)
-        batch, begun = batching(chain, within)
-        beside = offloader.wanted if chain.stages else within.beside
-        ahead = replace(within, skip=skip, batch=batch, begun=begun, beside=beside)
-        async with aclosing(watched(chain.source.chunks(position.get("source"), ahead), counter.source)) as source:
-            try:
-                async for chunk in skipping(source, skip):
-                    if chunk.error is not None:
-                        counter.source.blamed(chunk.error)
-                        await anyio.lowlevel.checkpoint()  # thousands may follow each other, and none fills a queue
-                    outputs = push(steps, chunk)
-                    work = outputs if within.goes_on else strict(outputs)
-                    chunks, failure = await offloader.through(work, chunk.nbytes)
-                    for out in chunks:
-                        yield out
-                    if failure or any(step.done for step in steps):
-                        break
-            except Exception as error:
-                failure = counter.source.blamed(error)
-    chunks, last_failure = await offloader.through(drain(steps) if within.goes_on else strict(drain(steps)))
-    for out in chunks:
-        yield out
-    if failure := failure or last_failure:
-        raise failure
-
-
-def batching(chain: Chain, within: RunContext) -> tuple[int, int]:
-    """`batch` and `begun` for a chain's source: of its own batches, or of those behind a chain of no stages."""
-    if not chain.stages:
-        return within.batch, within.begun
-    return chain.stages[0].windows_of, 0
-
-
-async def skipping(source: AsyncGenerator[Chunk], skip: int) -> AsyncGenerator[Chunk]:
-    """The source without its first `skip` elements: where a position lies within a chunk."""
-    async for chunk in source:
-        count = len(chunk.elements)
-        if not skip:
-            yield chunk
-        elif skip >= count:
-            skip -= count
-        else:
-            yield Chunk(window(chunk.elements, skip, count), shifted(chunk.positions, skip), chunk.nbytes)
-            skip = 0
-
-
-async def watched(chunks: AsyncGenerator[Chunk], meter: ChunkCounter) -> AsyncGenerator[Chunk]:
-    """The same chunks; a meter is told when one is asked for, and when it comes."""
-    meter.begins()
-    asked = False
+    counter.begins()
+    counter.source.begins()
+    counter.asked()
+    is_asked, is_over = True, False
     try:
-        async with aclosing(chunks):
-            meter.asked()
-            asked = True
-            async for chunk in chunks:
-                meter.gave(chunk)
-                asked = False
-                yield chunk
-                meter.asked()
-                asked = True
+        while not is_over:
+            chunk: Chunk | None = None
+            if is_reading:
+                counter.source.asked()
+                try:
+                    chunk = await anext(source, None)
+                except Exception as error:
+                    failure = counter.source.blamed(error)
+                finally:
+                    counter.source.gave(chunk)
+            if chunk is None:
+                is_over, is_reading = True, False
+                await source.aclose()
+                outputs, nbytes = drain(steps), 0
+            else:
+                if skip:  # the position lies within a chunk
+                    count = len(chunk.elements)
+                    first, skip = skip, max(0, skip - count)
+                    if first >= count:
+                        continue
+                    chunk = Chunk(window(chunk.elements, first, count), shifted(chunk.positions, first), chunk.nbytes)
+                if chunk.error is not None:
+                    counter.source.blamed(chunk.error)
+                    await anyio.lowlevel.checkpoint()  # thousands may follow each other, and none fills a queue
+                outputs, nbytes = push(steps, chunk), chunk.nbytes
+            chunks, error_of_step = await offloader.through(outputs if within.goes_on else strict(outputs), nbytes)
+            failure = failure or error_of_step
+            for out in chunks:
+                counter.gave(out)
+                is_asked = False
+                yield out
+                counter.asked()
+                is_asked = True
+            is_reading = is_reading and failure is None and not any(step.done for step in steps)
     finally:
-        if asked:
-            meter.gave(None)
-        meter.ends()
+        if is_asked:
+            counter.gave(None)
+        counter.source.ends()
+        counter.ends()
+        await source.aclose()
+    if failure is not None:
+        raise failure

@@ -18,7 +18,7 @@ import pytest
 from streamrec import Dataset, Frames, bridge
 from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.engine.options import Options
-from streamrec.pipeline.engine.run import started
+from streamrec.pipeline.engine.run import start
 from streamrec.pipeline.telemetry.meters import Telemetry
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
@@ -265,7 +265,8 @@ async def test_closing_while_the_callable_is_called() -> None:
         return counting_async(5)
 
     chain = Dataset.from_generator(generator).chain
-    chunks = started(chain, None, Options(memory_budget=1000), Telemetry(chain, 1000, None, False).root)
+    telemetry = Telemetry(chain, 1000, None, False)
+    chunks = start(chain, None, Options(memory_budget=1000), telemetry.root, telemetry.storage)
     first = asyncio.ensure_future(anext(chunks))
     await called.wait()
     first.cancel()
