@@ -33,15 +33,12 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
-from streamrec.shards.manifest import Manifest, Marks, ShardInfo
-from streamrec.shards.places import check_places, location_of, relative
+from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
+from streamrec.shards.places import location_of, relative
 from streamrec.tfrecord import (
     BLOCK,
     BLOCK_RECORDS,
-    FOOTER_BYTES,
-    HEADER_BYTES,
     MOST_BITS,
-    CompressionType,
     PackedLengths,
     packed_sizes,
 )
@@ -76,7 +73,7 @@ Numbers = npt.NDArray[np.int64]
 
 @display_repr
 @dataclass(frozen=True, eq=False)
-class Index:
+class Index(Manifest):
     """What is known of a data set without reading the records' lengths.
 
     Attributes:
@@ -89,10 +86,6 @@ class Index:
         digest: 32 hexadecimal digits that tell this data set from others; the same for its copies.
     """
 
-    path: str
-    pattern: str
-    compression_type: CompressionType
-    shards: tuple[ShardInfo, ...]
     blocks: npt.NDArray[Any]
     version: str | None = None
 
@@ -113,10 +106,10 @@ class Index:
 
     def _marks(self, number: int) -> tuple[tuple[int, int], ...]:
         first, last = self.first_blocks[number : number + 2].tolist()
-        marks = Marks()
+        marks: list[tuple[int, int]] = []
         for block, byte in enumerate(self.block_offsets[first:last].tolist()):
-            marks.pass_by(block * BLOCK_RECORDS, byte)
-        return marks.all()
+            add_mark(marks, block * BLOCK_RECORDS, byte)
+        return tuple(marks)
 
     @cached_property
     def first_records(self) -> Numbers:
@@ -174,19 +167,10 @@ class Index:
         sizes = self.block_bytes
         filled = np.diff(self.first_blocks) > 0
         ends = self.blocks["end"][self.first_blocks[1:][filled] - 1]
-        frames = self.block_counts * (HEADER_BYTES + FOOTER_BYTES)
+        frames = self.block_counts * FRAME_BYTES
         fits = (self.blocks["base"] >= 0) & (self.blocks["base"] <= (sizes - frames) // self.block_counts)
         placed = self.block_places[-1] == len(MAGIC) + lengths
         return placed and bool(fits.all()) and ends.tolist() == [shard.bytes for shard in self.shards if shard.records]
-
-    def follow(self, shard_root: str | None = None) -> Index:
-        """The same, whose names may be followed; see `places.py`.
-
-        Raises:
-            ManifestError: A name leads elsewhere.
-        """
-        check_places(self.path, [self.pattern, *(shard.path for shard in self.shards)], shard_root)
-        return self
 
     def shard_of(self, records: Numbers) -> Numbers:
         """The number of the shard that holds each of these records."""
@@ -199,31 +183,25 @@ class Index:
         return shards, self.first_blocks[shards] + within // BLOCK_RECORDS, within % BLOCK_RECORDS
 
 
-@dataclass(frozen=True, slots=True)
-class Foot:
-    """The sizes of the parts of an index.
+class Foot(NamedTuple):
+    """The sizes of the parts of an index, in bytes.
 
     Attributes:
-        lengths: Bytes of the packed lengths.
-        shards: Bytes of the manifest.
-        blocks: Bytes of the table of blocks.
-        crc: The CRC32C of both tables.
+        lengths: The packed lengths.
+        manifest: The manifest.
+        blocks: The table of blocks.
+        crc: The CRC32C of manifest and table.
     """
 
     lengths: int
-    shards: int
+    manifest: int
     blocks: int
     crc: int
 
     @property
-    def size(self) -> int:
-        """Bytes of the whole index."""
-        return len(MAGIC) + self.lengths + self.end_bytes
-
-    @property
     def end_bytes(self) -> int:
         """Bytes of all that is read to open it."""
-        return self.shards + self.blocks + FOOT_BYTES
+        return self.manifest + self.blocks + FOOT_BYTES
 
 
 def encode_end(index: Index) -> bytes:
@@ -236,11 +214,10 @@ def encode_end(index: Index) -> bytes:
         >>> read_end(index.path, read_foot(index.path, end, 8 + len(end)), end).shards == (shard,)
         True
     """
-    manifest = Manifest(index.path, index.pattern, index.compression_type, index.shards)
-    shards, blocks = manifest.to_json(in_index=True), index.blocks.tobytes()
+    manifest, blocks = index.to_json(in_index=True), index.blocks.tobytes()
     lengths = int(index.block_places[-1]) - len(MAGIC)
-    foot = FOOT.pack(VERSION, lengths, len(shards), len(blocks), kernels.crc32c(blocks, kernels.crc32c(shards)))
-    return shards + blocks + foot + FOOT_CRC.pack(kernels.crc32c(foot)) + MAGIC
+    foot = FOOT.pack(VERSION, lengths, len(manifest), len(blocks), kernels.crc32c(blocks, kernels.crc32c(manifest)))
+    return manifest + blocks + foot + FOOT_CRC.pack(kernels.crc32c(foot)) + MAGIC
 
 
 def read_foot(path: str, data: bytes, size: int) -> Foot:
@@ -263,15 +240,16 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)
     if kernels.crc32c(foot[: FOOT.size]) != crc:
         raise damaged(path, "the CRC32C of its foot is wrong")
-    version, lengths, shards, blocks, tables = FOOT.unpack_from(foot)
+    version, *sizes = FOOT.unpack_from(foot)
     if version != VERSION:
         raise ManifestError(
             f"{path}: an index of version {version}, where {VERSION} is wanted: write it again: streamrec index SHARDS "
             f"{path}, or, if it is of a newer streamrec, update this one"
         )
-    found = Foot(lengths, shards, blocks, tables)
-    if found.size != size:
-        raise damaged(path, f"it has {size:,} bytes where its foot says {found.size:,}")
+    found = Foot(*sizes)
+    whole = len(MAGIC) + found.lengths + found.end_bytes
+    if whole != size:
+        raise damaged(path, f"it has {size:,} bytes where its foot says {whole:,}")
     return found
 
 
@@ -288,12 +266,12 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
         ManifestError: It is damaged.
     """
     end = len(data) - FOOT_BYTES
-    tables = data[end - foot.blocks - foot.shards : end]
+    tables = data[end - foot.blocks - foot.manifest : end]
     if kernels.crc32c(tables) != foot.crc:
         raise damaged(path, "the CRC32C of its tables is wrong")
     try:
-        found = Manifest.from_json(path, tables[: foot.shards])
-        blocks = np.frombuffer(tables[foot.shards :], BLOCK)
+        found = Manifest.from_json(path, tables[: foot.manifest])
+        blocks = np.frombuffer(tables[foot.manifest :], BLOCK)
     except (ManifestError, ValueError) as error:
         raise damaged(path, repr(error)) from error
     index = Index(path, found.pattern, found.compression_type, found.shards, blocks, version)

@@ -19,10 +19,10 @@ from streamrec.display import display_name
 from streamrec.errors import ManifestError
 from streamrec.shards.index import Index, Numbers, damaged, read_end, read_foot
 from streamrec.storage import Storage
-from streamrec.storage.tasks import side_by_side
+from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, unpack
 
-__all__ = ["IndexReader", "Places", "open_index"]
+__all__ = ["IndexReader", "Places", "open_index", "read_blocks"]
 
 END_BYTES: Final = 256 << 10
 """What is read of the end of an index before its tables' size is known."""
@@ -53,6 +53,23 @@ async def open_index(storage: Storage, path: str) -> Index:
     if foot.end_bytes > len(end):
         end = await storage.read_range(path, info.size - foot.end_bytes, info.size, info.version)
     return read_end(path, foot, end, info.version)
+
+
+async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> list[bytes]:
+    """The packed lengths of the blocks `first` to `last` (exclusive).
+
+    Raises:
+        ManifestError: The index is damaged.
+        StorageError: The store failed, and retrying did not help.
+    """
+    places = index.block_places[first : last + 1].tolist()
+    data = await storage.read_range(index.path, places[0], places[-1], index.version)
+    blocks = []
+    for start, end, crc in zip(places, places[1:], index.blocks["crc"][first:last].tolist(), strict=False):
+        blocks.append(data[start - places[0] : end - places[0]])
+        if kernels.crc32c(blocks[-1]) != crc:
+            raise damaged(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
+    return blocks
 
 
 class Places(NamedTuple):
@@ -145,15 +162,14 @@ class IndexReader:
         for block in found:
             self._cached.move_to_end(block)
         missing = np.array([block for block in blocks if block not in found], np.int64)
-        ranges = self._ranges(missing)
-        left = iter(ranges)
 
-        async def work() -> None:
-            for first, last in left:
-                found.update(await self._read(first, last))
+        async def read(bounds: tuple[int, int]) -> None:
+            first, last = bounds
+            for block, data in enumerate(await read_blocks(self._storage, self.index, first, last), first):
+                found[block] = data
+                self._keep(block, data)
 
-        if ranges:
-            await side_by_side(*[work] * min(PARALLEL, len(ranges)))
+        await for_each(read, self._ranges(missing), PARALLEL)
         return [found[block] for block in blocks]
 
     def _ranges(self, blocks: Numbers) -> list[tuple[int, int]]:
@@ -167,19 +183,6 @@ class IndexReader:
                     found[-1] = first, block + 1
                     continue
             found.append((block, block + 1))
-        return found
-
-    async def _read(self, first: int, last: int) -> dict[int, bytes]:
-        """Reads blocks that follow each other, checks and keeps them."""
-        index = self.index
-        places = index.block_places[first : last + 1].tolist()
-        data = await self._storage.read_range(index.path, places[0], places[-1], index.version)
-        bounds = zip(places, places[1:], strict=False)
-        found = {first + i: data[start - places[0] : end - places[0]] for i, (start, end) in enumerate(bounds)}
-        for block, crc in zip(found, index.blocks["crc"][first:last].tolist(), strict=True):
-            if kernels.crc32c(found[block]) != crc:
-                raise damaged(index.path, f"the CRC32C of the lengths at byte {places[block - first]:,} is wrong")
-            self._keep(block, found[block])
         return found
 
     def _keep(self, block: int, data: bytes) -> None:

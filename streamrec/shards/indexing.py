@@ -22,32 +22,21 @@ from typing import Final, Unpack
 import anyio
 from fsspec import AbstractFileSystem
 
-from streamrec import bridge, kernels
+from streamrec import bridge
 from streamrec.arguments import flag, integer
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards.index import Index, IndexedShard, IndexEncoder, damaged
-from streamrec.shards.index_reader import open_index
+from streamrec.shards.index import Index, IndexedShard, IndexEncoder
+from streamrec.shards.index_reader import open_index, read_blocks
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.patterns import Filenames, listed
 from streamrec.shards.places import portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
 from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, local_path, located, protocol_of
-from streamrec.storage.tasks import side_by_side
+from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import PackedLengths
 
-__all__ = [
-    "Job",
-    "Survey",
-    "assemble",
-    "join_index",
-    "join_index_sync",
-    "join_parts",
-    "part_of",
-    "read_indexed_shard",
-    "write_index",
-    "write_index_sync",
-]
+__all__ = ["join_index", "join_index_sync", "part_of", "write_index", "write_index_sync"]
 
 Job = Callable[[], Awaitable[IndexedShard]]
 """Finds out what the index holds of one shard."""
@@ -69,19 +58,19 @@ async def assemble(
     Raises:
         StreamrecError: What a job raises, or the store.
     """
-    encoder, left = IndexEncoder(url, pattern), iter(enumerate(jobs))
+    encoder = IndexEncoder(url, pattern)
     found: dict[int, IndexedShard] = {}
     lock = anyio.Lock()
     async with await storage.upload(url, overwrite=overwrite) as upload:
 
-        async def work() -> None:
-            for number, job in left:
-                found[number] = await job()
-                async with lock:
-                    while encoder.count in found:
-                        await upload.write(encoder.add(found.pop(encoder.count)))
+        async def work(numbered: tuple[int, Job]) -> None:
+            number, job = numbered
+            found[number] = await job()
+            async with lock:
+                while encoder.count in found:
+                    await upload.write(encoder.add(found.pop(encoder.count)))
 
-        await side_by_side(*[work] * min(parallel, len(jobs)))
+        await for_each(work, list(enumerate(jobs)), parallel)
         index, end = encoder.finish()
         await upload.write(end)
     return index
@@ -95,63 +84,35 @@ async def read_indexed_shard(storage: Storage, index: Index, number: int) -> Ind
         StorageError: The store failed, and retrying did not help.
     """
     first, last = index.first_blocks[number : number + 2].tolist()
-    places = index.block_places[first : last + 1].tolist()
-    data = await storage.read_range(index.path, places[0], places[-1], index.version)
-    blocks, info = index.blocks[first:last], index.shards[number]
-    for start, end, crc in zip(places, places[1:], blocks["crc"].tolist(), strict=False):
-        if kernels.crc32c(data[start - places[0] : end - places[0]]) != crc:
-            raise damaged(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
-    return IndexedShard(info, PackedLengths(data, blocks, info.records))
+    data = b"".join(await read_blocks(storage, index, first, last))
+    info = index.shards[number]
+    return IndexedShard(info, PackedLengths(data, index.blocks[first:last], info.records))
 
 
-class Survey:
-    """Finds out about shards, each in the way that costs least.
+async def read_unchanged(storages: Storages, index: Index, number: int) -> IndexedShard | None:
+    """As `read_indexed_shard`; None unless the store says that the shard has the same size and version still."""
+    shard = index.shards[number]
+    found = await (await storages.at(shard.path)).stat(shard.path)
+    if shard.version is None or (shard.bytes, shard.version) != (found.size, found.version):
+        return None
+    return await read_indexed_shard(await storages.at(index.path), index, number)
+
+
+async def scan_shard(storages: Storages, path: str, idx: str | None, local: bool) -> IndexedShard:
+    """What the index holds of a shard, in the way that costs least: from its `.idx` file, its headers, or all bytes.
 
     Args:
-        storages: Where they are.
-        old: What an index that is brought up to date says; None for none.
-        plain: Whether local files may be read without a filesystem.
-        on_shard: Called with each shard that is done.
+        storages: Where it is.
+        path: Its URL.
+        idx: The URL of its `.idx` file; None for none.
+        local: Whether files of this machine may be read without a filesystem.
     """
-
-    def __init__(
-        self, storages: Storages, old: Index | None, plain: bool, on_shard: Callable[[ShardInfo], None] | None
-    ) -> None:
-        self._storages = storages
-        self._old = old
-        self._numbers = {} if old is None else {shard.path: number for number, shard in enumerate(old.shards)}
-        self._plain = plain
-        self._on_shard = on_shard
-
-    async def find_out(self, path: str, idx: str | None) -> IndexedShard:
-        """What the index holds of a shard."""
-        shard = await self._known(path) or await self._scan(path, idx)
-        if self._on_shard is not None:
-            self._on_shard(shard.info)
-        return shard
-
-    async def _known(self, path: str) -> IndexedShard | None:
-        """What the old index says, if the shard has the same size and version still."""
-        number = self._numbers.get(path)
-        if self._old is None or number is None:
-            return None
-        about = await (await self._storages.at(path)).stat(path)
-        if not is_same(self._old.shards[number], about.size, about.version):
-            return None
-        return await read_indexed_shard(await self._storages.at(self._old.path), self._old, number)
-
-    async def _scan(self, path: str, idx: str | None) -> IndexedShard:
-        storage = await self._storages.at(path)
-        if idx is not None:
-            return await scan_idx(storage, path, await self._storages.at(idx), idx)
-        if self._plain and protocol_of(path) in ("file", "local"):
-            return await scan_file(storage, path, local_path(path))
-        return await scan_stream(storage, path)
-
-
-def is_same(shard: ShardInfo, size: int | None, version: str | None) -> bool:
-    """Whether a shard is what it was; without a version that is unknown, so False."""
-    return version is not None and (shard.bytes, shard.version) == (size, version)
+    storage = await storages.at(path)
+    if idx is not None:
+        return await scan_idx(storage, path, await storages.at(idx), idx)
+    if local and protocol_of(path) in ("file", "local"):
+        return await scan_file(storage, path, local_path(path))
+    return await scan_stream(storage, path)
 
 
 PARALLEL: Final = 16
@@ -213,18 +174,27 @@ async def write_index(
         paths = await find_shards(storages, names)
         await storages.check_spared(target, paths)
         idx = [None] * len(paths) if idx_files is None else await idx_of(storages, paths, idx_files, filesystem)
-        own = (
-            slice(None)
-            if part is None
-            else slice(part[0] * len(paths) // part[1], (part[0] + 1) * len(paths) // part[1])
-        )
+        first, last = 0, len(paths)
+        if part is not None:
+            first, last = part[0] * len(paths) // part[1], (part[0] + 1) * len(paths) // part[1]
         storage, old = await storages.at(target), None
         if update:
             with suppress(NotFoundError):
                 old = await open_index(storage, target)
-        survey = Survey(storages, old, filesystem is None, on_shard)
-        jobs = [partial(survey.find_out, portable(url, path), name) for path, name in zip(paths, idx, strict=True)]
-        return await assemble(storage, target, jobs[own], pattern=None, overwrite=overwrite, parallel=parallel)
+        known = {} if old is None else {shard.path: number for number, shard in enumerate(old.shards)}
+
+        async def find_out(path: str, idx: str | None) -> IndexedShard:
+            shard = None
+            if old is not None and path in known:
+                shard = await read_unchanged(storages, old, known[path])
+            if shard is None:
+                shard = await scan_shard(storages, path, idx, filesystem is None)
+            if on_shard is not None:
+                on_shard(shard.info)
+            return shard
+
+        jobs = [partial(find_out, portable(url, path), name) for path, name in zip(paths, idx, strict=True)]
+        return await assemble(storage, target, jobs[first:last], pattern=None, overwrite=overwrite, parallel=parallel)
 
 
 write_index_sync = bridge.synchronous(write_index)
@@ -261,21 +231,16 @@ async def join_index(
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
         check_parts(paths)
-        return await join_parts(storages, url, paths, overwrite)
-
-
-async def join_parts(storages: Storages, url: str, paths: Sequence[str], overwrite: bool = True) -> Index:
-    """As `join_index`, of parts whose names are known."""
-    jobs: list[Job] = []
-    patterns = set()
-    for path in paths:
-        storage = await storages.at(path)
-        found = await open_index(storage, path)
-        patterns.add(found.pattern)
-        jobs += [partial(read_indexed_shard, storage, found, number) for number in range(len(found.shards))]
-    pattern = patterns.pop() if len(patterns) == 1 else None
-    at = await storages.at(url)
-    return await assemble(at, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
+        jobs: list[Job] = []
+        patterns = set()
+        for path in paths:
+            storage = await storages.at(path)
+            found = await open_index(storage, path)
+            patterns.add(found.pattern)
+            jobs += [partial(read_indexed_shard, storage, found, number) for number in range(len(found.shards))]
+        pattern = patterns.pop() if len(patterns) == 1 else None
+        at = await storages.at(url)
+        return await assemble(at, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
 
 
 join_index_sync = bridge.synchronous(join_index)

@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
@@ -35,7 +35,7 @@ from streamrec.shards.patterns import NUMBER
 from streamrec.shards.places import absolute, check_places, location_of, portable, relative, text_of_name
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
-__all__ = ["FRAME_BYTES", "MARK_BYTES", "Manifest", "Marks", "ShardInfo"]
+__all__ = ["FRAME_BYTES", "MARK_BYTES", "Manifest", "ShardInfo", "add_mark"]
 
 FORMAT = "streamrec manifest"
 VERSION = 1
@@ -77,20 +77,10 @@ class ShardInfo:
     version: str | None = field(default=None, compare=False)
 
 
-class Marks:
-    """The marks of a shard as it is gone through."""
-
-    def __init__(self) -> None:
-        self._marks: list[tuple[int, int]] = []
-
-    def pass_by(self, record: int, byte: int) -> None:
-        """A record's number, and where its header begins: a mark if the one before is far enough."""
-        if byte - (self._marks[-1][1] if self._marks else 0) >= MARK_BYTES:
-            self._marks.append((record, byte))
-
-    def all(self) -> tuple[tuple[int, int], ...]:
-        """All of them."""
-        return tuple(self._marks)
+def add_mark(marks: list[tuple[int, int]], record: int, byte: int) -> None:
+    """Adds a mark where a record's header begins, if the one before is far enough."""
+    if byte - (marks[-1][1] if marks else 0) >= MARK_BYTES:
+        marks.append((record, byte))
 
 
 @display_repr
@@ -146,8 +136,8 @@ class Manifest:
         shards = ",\n  ".join(json.dumps(entry(shard)) for shard in self.shards)
         return ("{" + ",\n ".join([*lines, f'"shards": [\n  {shards}]']) + "}\n").encode()
 
-    @classmethod
-    def from_json(cls, path: str, data: bytes) -> Manifest:
+    @staticmethod
+    def from_json(path: str, data: bytes) -> Manifest:
         """Reads a manifest.
 
         Args:
@@ -171,14 +161,14 @@ class Manifest:
             shards = tuple(_shard(path, entry) for entry in found["shards"])
             compression = check_compression_type(found["compression_type"]) or ""
             check_shards(shards, compression)
-            return cls(path, pattern_of(path, found["pattern"]), compression, shards)
+            return Manifest(path, pattern_of(path, found["pattern"]), compression, shards)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ManifestError(
                 f"{path}: this manifest is damaged ({error!r}): write it again: "
                 f"streamrec.write_manifest_sync(SHARDS, {path!r})"
             ) from error
 
-    def follow(self, shard_root: str | None = None) -> Manifest:
+    def follow(self, shard_root: str | None = None) -> Self:
         """The same, whose names may be followed; see `places.py`.
 
         Raises:

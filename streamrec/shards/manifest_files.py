@@ -11,8 +11,9 @@ Rules of `verify`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Literal, Unpack
 
@@ -20,7 +21,7 @@ import anyio
 
 from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
-from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, StreamrecError, TruncatedShardError
+from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, TruncatedShardError
 from streamrec.shards.index import MAGIC
 from streamrec.shards.index_reader import END_BYTES, open_index
 from streamrec.shards.listing import find_shards
@@ -29,10 +30,8 @@ from streamrec.shards.patterns import Filenames, list_numbered, listed
 from streamrec.shards.places import location_of
 from streamrec.shards.scan import ShardScan
 from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, located
-from streamrec.storage.tasks import side_by_side
-from streamrec.tfrecord import (
-    CompressionType,
-)
+from streamrec.storage.tasks import for_each, side_by_side
+from streamrec.tfrecord import CompressionType
 
 __all__ = [
     "VerifyProblem",
@@ -43,10 +42,6 @@ __all__ = [
     "write_manifest",
     "write_manifest_sync",
 ]
-
-BLOCK_BYTES = 2 << 20
-
-GROWTH_BYTES = 16 << 20
 
 Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]
 
@@ -165,71 +160,56 @@ async def verify(
         found = (await read_manifest(await storages.at(manifest), manifest)).follow(
             None if shard_root is None else located(shard_root, filesystem)
         )
-        survey = _Survey(storages, found)
-        await side_by_side(survey.look_for_extras, *[survey.look_at_the_next] * min(parallel, len(found.shards)))
-        problems = sorted(survey.problems, key=attrgetter("path", "kind"))
-    return VerifyReport(manifest, len(found.shards), survey.bytes, tuple(problems))
+        problems: list[VerifyProblem] = []
+        sizes: list[int] = []
+
+        async def compare(shard: ShardInfo) -> None:
+            nbytes, differences = await compare_shard(storages, found, shard)
+            sizes.append(nbytes)
+            problems.extend(differences)
+
+        async def look_for_extras() -> None:
+            named = {shard.path for shard in found.shards}
+            async for info in list_numbered(storages, found.pattern):
+                if info.path not in named:
+                    size = f"an object of {info.size:,} bytes"
+                    problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
+
+        await side_by_side(look_for_extras, partial(for_each, compare, found.shards, parallel))
+    problems.sort(key=attrgetter("path", "kind"))
+    return VerifyReport(manifest, len(found.shards), sum(sizes), tuple(problems))
 
 
 verify_sync = bridge.synchronous(verify)
 
 
-class _Survey:
-    """What was found so far."""
-
-    def __init__(self, storages: Storages, manifest: Manifest) -> None:
-        self.problems: list[VerifyProblem] = []
-        self.bytes = 0
-        self._storages = storages
-        self._manifest = manifest
-        self._left = iter(manifest.shards)
-
-    async def look_at_the_next(self) -> None:
-        """Takes shards from what is left, one after the other; several of these run side by side."""
-        for shard in self._left:
-            self.problems += await self._look_at(shard)
-
-    async def look_for_extras(self) -> None:
-        """Finds objects that have a shard's name, and that the manifest does not name."""
-        named = {shard.path for shard in self._manifest.shards}
-        async for info in list_numbered(self._storages, self._manifest.pattern):
-            if info.path not in named:
-                self.problems.append(
-                    VerifyProblem(info.path, "extra", "nothing of it", f"an object of {info.size:,} bytes")
-                )
-
-    async def _look_at(self, shard: ShardInfo) -> list[VerifyProblem]:
-        storage = await self._storages.at(shard.path)
-        try:
-            stream = await storage.stream(shard.path)
-        except NotFoundError:
-            return [VerifyProblem(shard.path, "missing", f"{shard.bytes:,} bytes", "nothing")]
-        size = stream.info.size
-        if size is not None and size != shard.bytes:
-            with anyio.CancelScope(shield=True):
-                await stream.aclose()
-            return [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
-        unsummed = shard.crc32c is None  # then each record's own CRC32C is checked
-        scan = ShardScan(storage, stream, self._manifest.compression_type, verify=unsummed)
-        damage: StreamrecError | None = None
-        try:
-            await scan.run(to_end=True)
-        except (CorruptRecordError, TruncatedShardError) as error:
-            damage = error
-        self.bytes += scan.bytes
-        return list(differences(shard, scan, damage))
-
-
-def differences(shard: ShardInfo, scan: ShardScan, damage: StreamrecError | None) -> Iterator[VerifyProblem]:
-    """How a shard differs from what the manifest says of it."""
+async def compare_shard(storages: Storages, manifest: Manifest, shard: ShardInfo) -> tuple[int, list[VerifyProblem]]:
+    """Reads a shard; returns how many bytes were read, and how it differs from what the manifest says of it."""
+    storage = await storages.at(shard.path)
+    try:
+        stream = await storage.stream(shard.path)
+    except NotFoundError:
+        return 0, [VerifyProblem(shard.path, "missing", f"{shard.bytes:,} bytes", "nothing")]
+    size = stream.info.size
+    if size is not None and size != shard.bytes:
+        with anyio.CancelScope(shield=True):
+            await stream.aclose()
+        return 0, [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
+    unsummed = shard.crc32c is None  # then each record's own CRC32C is checked
+    scan = ShardScan(storage, stream, manifest.compression_type, verify=unsummed)
+    found = ""
+    try:
+        await scan.run(to_end=True)
+    except (CorruptRecordError, TruncatedShardError) as error:
+        found = f"{scan.records:,} before this: {error}"
+    problems = []
     if scan.bytes != shard.bytes:
-        yield VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{scan.bytes:,}")
+        problems.append(VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{scan.bytes:,}"))
     if shard.crc32c is not None and scan.crc32c != shard.crc32c:
-        yield VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{scan.crc32c:08x}")
-    if damage is not None:
-        yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{scan.records:,} before this: {damage}")
-    elif scan.records != shard.records:
-        yield VerifyProblem(shard.path, "records", f"{shard.records:,}", f"{scan.records:,}")
+        problems.append(VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{scan.crc32c:08x}"))
+    if found or scan.records != shard.records:
+        problems.append(VerifyProblem(shard.path, "records", f"{shard.records:,}", found or f"{scan.records:,}"))
+    return scan.bytes, problems
 
 
 async def write_manifest(
@@ -269,13 +249,14 @@ async def write_manifest(
         await storages.check_spared(manifest, paths)
         check_named_once(paths)
         counted: dict[str, tuple[ShardInfo, CompressionType]] = {}
-        left = iter(dict.fromkeys(paths))
 
-        async def work() -> None:
-            for path in left:
-                counted[path] = await count(await storages.at(path), path)
+        async def count(path: str) -> None:
+            storage = await storages.at(path)
+            scan = ShardScan(storage, await storage.stream(path))
+            await scan.run()
+            counted[path] = scan.info(), scan.compression_type
 
-        await side_by_side(*[work] * min(parallel, len(paths)))
+        await for_each(count, paths, parallel)
         found = Manifest(manifest, paths[0], compression_of(counted), tuple(counted[path][0] for path in paths))
         async with await (await storages.at(manifest)).upload(manifest, overwrite=overwrite) as upload:
             await upload.write(found.to_json())
@@ -292,13 +273,6 @@ def check_named_once(paths: Sequence[str]) -> None:
         if (location := location_of(path)) in seen:
             raise ManifestError(f"{path}: this shard is named twice: a manifest has each shard once")
         seen.add(location)
-
-
-async def count(storage: Storage, path: str) -> tuple[ShardInfo, CompressionType]:
-    """Reads one shard to its end."""
-    scan = ShardScan(storage, await storage.stream(path))
-    await scan.run()
-    return scan.info(), scan.compression_type
 
 
 def compression_of(counted: Mapping[str, tuple[ShardInfo, CompressionType]]) -> CompressionType:

@@ -20,7 +20,7 @@ from streamrec.shards.index_reader import IndexReader, Places
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.storage import Storages
-from streamrec.storage.tasks import side_by_side
+from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, as_spans
 
 __all__ = ["RecordFetcher"]
@@ -87,16 +87,14 @@ class RecordFetcher:
 
     async def _read_all(self, runs: list[ByteRun], places: Places, wanted: Numbers) -> list[memoryview]:
         buffers = [memoryview(b"")] * len(runs)
-        left = iter(range(len(runs)))
 
-        async def work() -> None:
-            for number in left:
-                run = runs[number]
-                buffers[number] = await self._read(run)
-                if self._verify:
-                    self._check(run, Frames(buffers[number], spans_in(run, places)), wanted)
+        async def read(number: int) -> None:
+            run = runs[number]
+            buffers[number] = await self._read(run)
+            if self._verify:
+                self._check(run, Frames(buffers[number], spans_in(run, places)), wanted)
 
-        await side_by_side(*[work] * min(self._parallel, len(runs)))
+        await for_each(read, range(len(runs)), self._parallel)
         return buffers
 
     async def _read(self, run: ByteRun) -> memoryview:

@@ -27,7 +27,7 @@ from streamrec.errors import (
     TruncatedShardError,
 )
 from streamrec.shards.index import IndexedShard, Numbers
-from streamrec.shards.manifest import Marks, ShardInfo
+from streamrec.shards.manifest import ShardInfo, add_mark
 from streamrec.shards.options import ReadOptions
 from streamrec.shards.reader import NO_FRAMES, ShardReader
 from streamrec.storage import ByteStream, ObjectInfo, Storage
@@ -199,7 +199,7 @@ class ShardScan:
         self._stream = SummedStream(stream)
         self._options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
         self._lengths = lengths
-        self._marks = Marks()
+        self._marks: list[tuple[int, int]] = []
 
     @property
     def bytes(self) -> int:
@@ -238,7 +238,7 @@ class ShardScan:
     def info(self) -> ShardInfo:
         """What the shard turned out to be."""
         found = self._stream.info
-        marks = () if self.compression_type else self._marks.all()
+        marks = () if self.compression_type else tuple(self._marks)
         return ShardInfo(found.path, self.records, self.bytes, self.crc32c, marks, found.version)
 
     async def _take_all(self, reader: ShardReader) -> None:
@@ -252,7 +252,7 @@ class ShardScan:
 
     def _take(self, offset: int, lengths: Numbers) -> None:
         """Records that follow each other; the first one begins at `offset`."""
-        self._marks.pass_by(self.records, offset)
+        add_mark(self._marks, self.records, offset)
         self.records += len(lengths)
         if self._lengths is not None:
             self._lengths.add(lengths)

@@ -27,7 +27,7 @@ from streamrec.errors import ClosedError
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
 from streamrec.shards.shard_upload import BLOCK_BYTES, ShardOutput, ShardTarget
 from streamrec.storage import Storages
-from streamrec.storage.tasks import side_by_side
+from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import Frames
 
 __all__ = ["Contiguous", "Dealt", "Part", "ShardSet", "UploadPlan"]
@@ -265,14 +265,8 @@ class ShardSet:
                 await self._stack.aclose()
 
     async def _side_by_side(self, calls: Iterable[Callable[[], Awaitable[object]]]) -> None:
-        """All these calls, as many at the same time as there may be; the first error ends them all."""
-        limiter = anyio.CapacityLimiter(self._plan.at_once)
-
-        async def limited(call: Callable[[], Awaitable[object]]) -> None:
-            async with limiter:
-                await call()
-
-        await side_by_side(*(partial(limited, call) for call in calls))
+        """All these calls, as many at the same time as the plan allows; the first error ends them all."""
+        await for_each(lambda call: call(), list(calls), self._plan.at_once)
 
 
 def blocks(frames: Frames) -> Iterable[Frames]:

@@ -13,7 +13,7 @@ from streamrec import kernels
 from streamrec.display import display_name, display_text
 from streamrec.errors import StreamrecError
 from streamrec.shards.index import IndexedShard, encode_index
-from streamrec.shards.manifest import FRAME_BYTES, Manifest, Marks, ShardInfo
+from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.patterns import is_numbered, shard_path
 from streamrec.shards.places import portable
 from streamrec.storage import Replacement, Storages, Upload
@@ -50,7 +50,7 @@ class ShardUpload:
         self._block_bytes = 0
         self._sent = 0
         self._framed = 0
-        self._marks = Marks()
+        self._marks: list[tuple[int, int]] = []
 
     @property
     def size(self) -> int:
@@ -104,7 +104,7 @@ class ShardUpload:
         await self._pass_on(self._deflater.close())
         info = await self._upload.complete()
         version = info.version if info.path == self.path else None  # a copy of what is staged has another
-        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, self._marks.all(), version)
+        return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, tuple(self._marks), version)
 
     async def abort(self) -> None:
         """Drops the shard: nothing of it stays in the store."""
@@ -113,7 +113,7 @@ class ShardUpload:
     def _note(self, lengths: Any) -> None:
         """The records that are sent next have these lengths."""
         if not self._deflater.compresses:
-            self._marks.pass_by(self._framed, self._sent)
+            add_mark(self._marks, self._framed, self._sent)
             self._framed += len(lengths)
             if self.lengths is not None:
                 self.lengths.add(np.asarray(lengths, np.int64))

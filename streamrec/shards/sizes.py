@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +13,7 @@ from streamrec.shards.manifest_files import read_manifest
 from streamrec.shards.options import Expected, rewrite_advice
 from streamrec.shards.places import location_of
 from streamrec.storage import ObjectInfo, Storages
-from streamrec.storage.tasks import side_by_side
+from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
 __all__ = ["assign_shards", "find_in_manifest", "sizes_of"]
@@ -66,7 +66,8 @@ async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str,
     async def stat(path: str) -> None:
         found[path] = await (await storages.at(path)).stat(path)
 
-    await each(stat, dict.fromkeys(path for path in paths if path not in found or found[path].size is None))
+    unknown = {path for path in paths if path not in found or found[path].size is None}
+    await for_each(stat, sorted(unknown), PARALLEL)
     return [
         ShardSize(path, info.size or 0, info.size is not None, Expected(info.size, info.version))
         for path, info in ((path, found[path]) for path in paths)
@@ -105,16 +106,5 @@ async def compressed_among(storages: Storages, paths: Iterable[str]) -> set[str]
         if detect_compression(await storage.read_range(path, 0, DETECT_BYTES)):
             found.add(path)
 
-    await each(look, paths)
+    await for_each(look, sorted(paths), PARALLEL)
     return found
-
-
-async def each(function: Callable[[str], Awaitable[None]], paths: Iterable[str]) -> None:
-    """Calls a function for each path, some at a time; the first error ends all."""
-    left = iter(sorted(paths))
-
-    async def work() -> None:
-        for path in left:
-            await function(path)
-
-    await side_by_side(*[work] * PARALLEL)

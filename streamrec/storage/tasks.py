@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 import anyio
 
-__all__ = ["Renewal", "finish", "in_thread", "run_to_completion", "side_by_side"]
+__all__ = ["Renewal", "finish", "for_each", "in_thread", "run_to_completion", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -78,6 +78,17 @@ async def in_thread(
 async def run_to_completion(function: Callable[[], T]) -> T:
     """Calls a function in a thread of the loop's pool, also where the caller is cancelled before it begins."""
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
+
+
+async def for_each(function: Callable[[T], Awaitable[object]], items: Collection[T], parallel: int) -> None:
+    """Awaits a function for each item, up to `parallel` at a time; the first error ends all, and is raised as it is."""
+    left = iter(items)
+
+    async def work() -> None:
+        for item in left:
+            await function(item)
+
+    await side_by_side(*[work] * min(parallel, len(items)))
 
 
 async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:

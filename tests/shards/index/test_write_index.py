@@ -20,7 +20,9 @@ from streamrec import (
 )
 from streamrec.errors import ManifestError, TruncatedShardError
 from streamrec.shards import join_index, join_index_sync, part_of
-from streamrec.shards.indexing import Survey
+from streamrec.shards.index import IndexedShard
+from streamrec.shards.indexing import scan_shard
+from streamrec.storage import Storages
 
 COUNTS = [1500, 0, 3, 2048]
 
@@ -129,13 +131,12 @@ def test_an_update_reads_what_changed(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "s-2").write_bytes(encode_records([b"new", b"newer"]))
     write(tmp_path / "more", [[b"more"]])
     read: list[str] = []
-    original = Survey._scan
 
-    async def scan(self: object, path: str, idx: str | None) -> object:
+    async def scan(storages: Storages, path: str, idx: str | None, local: bool) -> IndexedShard:
         read.append(Path(path).name)
-        return await original(self, path, idx)
+        return await scan_shard(storages, path, idx, local)
 
-    monkeypatch.setattr("streamrec.shards.indexing.Survey._scan", scan)
+    monkeypatch.setattr("streamrec.shards.indexing.scan_shard", scan)
     index = write_index_sync([names, f"{tmp_path}/more/s-0"], url, update=True)
     assert sorted(read) == ["s-0", "s-2"]
     assert [shard.records for shard in index.shards] == [1500, 0, 2, 2048, 1]
