@@ -92,44 +92,37 @@ class Cache(ChainSource):
         return f"Cache({'memory' if self.file is None else 'file'})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        kept = self.memo.of(readers_lines(self.inner, within), CacheState)
-        async with aclosing(await self._source(state, kept, replace(within, epoch=0))) as chunks:
+        async with aclosing(await self._source(state, replace(within, epoch=0))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _source(
-        self, state: Mapping[str, Any] | None, kept: CacheState, within: RunContext
-    ) -> AsyncGenerator[Chunk]:
+    async def _source(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The chain, or what was kept of it, from a position on."""
+        lines = readers_lines(self.inner, within)
+        kept = self.memo.of(lines, CacheState)
+        # The same whether the chain fills the cache or not, since orders may depend on the budget.
+        _, feeding = within.take(MEMORY if self.file is None else UPLOAD)
         if state is not None and "next" not in state:
-            return first_pass(self._feeding(within).chunks(self.inner, state["inner"], goes_on=True))
+            return nested(feeding.chunks(self.inner, state["inner"], goes_on=True))
         wanted: int = state["next"] if state else 0
         if kept.parts is not None:
             return numbered(remembered(kept.parts), wanted)
         if self.file is not None:
-            version = await self.file.find(readers_lines(self.inner, within), within)
+            version = await self.file.find(lines, within)
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
                 return numbered(chunks, wanted, wanted if same else 0, InFile(self.file.path, version))
-        chunks = self._keeping(kept, within)
-        return first_pass(chunks) if state is None else numbered(chunks, wanted)
-
-    def _keeping(self, kept: CacheState, within: RunContext) -> AsyncGenerator[Chunk]:
-        """A whole pass of the chain, which fills the cache."""
-        chunks = self._feeding(within).chunks(self.inner, None, goes_on=True)
+        chunks = feeding.chunks(self.inner, None, goes_on=True)
         if self.file is not None:
-            return self.file.filled(chunks, readers_lines(self.inner, within))
-        limit = MEMORY.of(within.budget)
-        return chunks if limit <= kept.over else remembering(chunks, kept, limit)
-
-    def _feeding(self, within: RunContext) -> RunContext:
-        """What the chain runs within: the same whether it fills the cache or not, since orders may depend on it."""
-        return within.take(MEMORY if self.file is None else UPLOAD)[1]
+            chunks = self.file.filled(chunks, lines)
+        elif (limit := MEMORY.of(within.budget)) > kept.over:
+            chunks = remembering(chunks, kept, limit)
+        return nested(chunks) if state is None else numbered(chunks, wanted)
 
 
-async def first_pass(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-    """The chain's chunks at the chain's own positions."""
+async def nested(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+    """A chain's chunks at the chain's own positions, within a source."""
     async with aclosing(chunks):
         async for chunk in chunks:
             yield replace(chunk, positions=Nested(chunk.positions, {}))
@@ -263,9 +256,9 @@ class Saved(Source):
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         if await self.file.find(None, within) is None:
             raise NotFoundError("there is no file that save() wrote", self.file.path)
-        async with aclosing(within.chunks(self.file.chain, state and state["inner"])) as chunks:
+        async with aclosing(nested(within.chunks(self.file.chain, state and state["inner"]))) as chunks:
             async for chunk in chunks:
-                yield Chunk(chunk.elements, Nested(chunk.positions, {}), chunk.nbytes)
+                yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +270,6 @@ class Saving(ChainSource):
     def line(self) -> str:
         return "Saving"
 
-    async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         chunks = within.take(UPLOAD)[1].chunks(self.inner, None)
-        async with aclosing(self.file.filled(chunks, tuple(self.inner.lines()), alone=True)) as filled:
-            async for chunk in filled:
-                yield Chunk(chunk.elements, Nested(chunk.positions, {}), chunk.nbytes)
+        return nested(self.file.filled(chunks, tuple(self.inner.lines()), alone=True))

@@ -141,7 +141,7 @@ class CacheFile:
             await stack.enter_async_context(aclosing(chunks))
             async for chunk in chunks:
                 if chunk.error is not None:
-                    await writing.drop()
+                    await writing.leave()  # there is no cache of this pass
                     yield chunk
                     continue
                 count += len(chunk.elements)
@@ -152,16 +152,6 @@ class CacheFile:
                 await writing.write(blocks)
             await writing.write([END + json.dumps({"elements": count}).encode()])
             await writing.close()
-
-    def writer(self, *, overwrite: bool) -> ShardWriter:
-        shards = self.shards
-        return ShardWriter(
-            self.path,
-            overwrite=overwrite,
-            storage_options=shards.storage_options,
-            filesystem=shards.filesystem,
-            retry=shards.retry,
-        )
 
 
 class CacheWriter:
@@ -175,54 +165,52 @@ class CacheWriter:
         self.going = True
         self._file = file
         self._alone = alone
-        self._writer = file.writer(overwrite=False)
-        self._writer.warns = False  # a run that is left keeps no cache, and needs no warning
+        self._writer: ShardWriter | None = None
 
     async def begin(self, head: bytes) -> None:
         """Writes the first record: without replacing an object, where the store can promise that."""
         try:
-            await self._begin(head, overwrite=False)
+            await self._try(self._begin(head, overwrite=False))
         except UnsupportedOperationError:
-            await self.leave()
-            await self._begin(head, overwrite=True)
-        except AlreadyExistsError as error:
-            await self._end(error)
+            await self._try(self._begin(head, overwrite=True))
 
     async def write(self, records: Sequence[bytes]) -> None:
-        if self.going and records:
-            await self._go_on(self._writer.write_batch(Frames.of(records)))
+        if self.going and records and self._writer is not None:
+            await self._try(self._writer.write_batch(Frames.of(records)))
 
     async def close(self) -> None:
-        if self.going:
-            await self._go_on(self._writer.close())
-
-    async def drop(self) -> None:
-        """An element failed: there is no cache of this pass."""
-        if self.going:
-            self.going = False
-            await self.leave()
+        if self.going and self._writer is not None:
+            await self._try(self._writer.close())
 
     async def leave(self, *_: object) -> None:
-        """Drops what is not complete."""
-        await self._writer.abort()
+        """Drops what is not complete: from now on nothing is written."""
+        self.going = False
+        if self._writer is not None:
+            await self._writer.abort()
 
     async def _begin(self, head: bytes, *, overwrite: bool) -> None:
-        self._writer = self._file.writer(overwrite=overwrite)
+        if self._writer is not None:
+            await self._writer.abort()
+        shards = self._file.shards
+        self._writer = ShardWriter(
+            self._file.path,
+            overwrite=overwrite,
+            storage_options=shards.storage_options,
+            filesystem=shards.filesystem,
+            retry=shards.retry,
+        )
+        self._writer.warns = False  # a run that is left keeps no cache, and needs no warning
         await self._writer.__aenter__()
         await self._writer.write(head)
 
-    async def _go_on(self, doing: Awaitable[None]) -> None:
+    async def _try(self, doing: Awaitable[None]) -> None:
         try:
             await doing
         except (AlreadyExistsError, UploadEndedError) as error:
-            await self._end(error)
-
-    async def _end(self, error: Exception) -> None:
-        self.going = False
-        if self._alone:
-            raise error
-        LOG.info("%s: another process writes this cache: %s", display_name(self._file.path), error)
-        await self.leave()
+            await self.leave()
+            if self._alone:
+                raise
+            LOG.info("%s: another process writes this cache: %s", display_name(self._file.path), error)
 
 
 def packed(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
