@@ -11,7 +11,7 @@ from streamrec.example import BytesColumn
 from streamrec.pipeline import Dataset
 from streamrec.tfrecord import Frames
 
-__all__ = ["assert_resumes_everywhere", "plain"]
+__all__ = ["assert_resumes_everywhere", "plain", "stop_after"]
 
 
 def plain(element: Any) -> Any:
@@ -27,6 +27,12 @@ def plain(element: Any) -> Any:
     if isinstance(element, tuple):
         return (type(element).__name__, *map(plain, element))
     return element
+
+
+def stop_after(dataset: Dataset[Any], count: int) -> tuple[list[Any], dict[str, Any]]:
+    """The first elements of a run that ends there, and its state after them, through JSON."""
+    with dataset.iterate() as iterator:
+        return [next(iterator) for _ in range(count)], json.loads(json.dumps(iterator.state_dict()))
 
 
 def assert_resumes_everywhere(dataset: Dataset[Any]) -> None:

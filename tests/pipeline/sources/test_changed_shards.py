@@ -1,7 +1,6 @@
 """A shard that is not what the listing, the manifest or the index said is an error, and not other records."""
 
 import gzip
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from streamrec import StreamrecError, TFRecordDataset, encode_records
 from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.shards import Manifest
 from tests.servers.real import Store
+from tests.servers.resuming import stop_after
 from tests.shards.test_places import put
 
 SIZES = {"short": 20, "long": 50_000}
@@ -80,9 +80,7 @@ def test_a_run_does_not_go_on_with_other_shards(folder: Folder, changed: tuple[i
     """A shard was added, removed, cut or replaced since the state was saved: its places are others now."""
     for number in range(1, 5):
         folder.put(f"x-{number}", shard(number, 20))
-    run = folder.dataset(num_parallel_reads=reads).iterate()
-    taken = [next(run) for _ in range(12)]
-    state = json.loads(json.dumps(run.state_dict()))
+    taken, state = stop_after(folder.dataset(num_parallel_reads=reads), 12)
     assert sorted([*taken, *folder.dataset(num_parallel_reads=reads).iterate(state)]) == sorted(folder.dataset())
     number, data = changed
     if data is None:
@@ -108,9 +106,7 @@ def test_shards_given_by_name_that_changed_before_a_run_goes_on(
     def dataset() -> streamrec.Dataset[bytes]:
         return TFRecordDataset(names, num_parallel_reads=reads, storage_options=folder.options)
 
-    run = dataset().iterate()
-    taken = [next(run) for _ in range(13)]
-    state = json.loads(json.dumps(run.state_dict()))
+    taken, state = stop_after(dataset(), 13)
     assert [*taken, *dataset().iterate(state)] == list(dataset())
     folder.put(f"x-{changed}", shard(changed, SIZES[size] + 1))
     if (changed, size, reads) == (1, "long", 1):  # all of its records came, and none of them is skipped
@@ -125,9 +121,7 @@ def test_a_share_does_not_go_on_with_other_shards(folder: Folder, count: int) ->
     """Where the one reader has all of them, no cut between shards moves."""
     for number in range(3):
         folder.put(f"x-{number}", shard(number, 20))
-    run = folder.dataset().distribute(0, 1).iterate()
-    taken = [next(run) for _ in range(12)]
-    state = json.loads(json.dumps(run.state_dict()))
+    taken, state = stop_after(folder.dataset().distribute(0, 1), 12)
     assert [*taken, *folder.dataset().distribute(0, 1).iterate(state)] == list(folder.dataset())
     folder.put("x-1", shard(1, 20, count))
     with pytest.raises(PositionMismatchError, match="other names, sizes or numbers of records"):

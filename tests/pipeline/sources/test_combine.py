@@ -1,6 +1,5 @@
 """Datasets of datasets: what they give, what stays columnar, what is refused, and that all of it resumes."""
 
-import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.session import SourceStores, session
 from streamrec.tfrecord import Scattered
 from tests.effort import draws, thorough
-from tests.servers.resuming import assert_resumes_everywhere
+from tests.servers.resuming import assert_resumes_everywhere, stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
@@ -209,9 +208,7 @@ def test_an_error_of_the_outer_chain_comes_again_after_resuming(folder: str) -> 
 
 def test_other_names_are_refused(folder: str) -> None:
     names = Dataset.list_files(f"{folder}/*")
-    elements = names.iterate()
-    next(elements)
-    state = elements.state_dict()
+    _, state = stop_after(names, 1)
     (Path(folder) / "s-1").rename(Path(folder) / "t-1")
     with pytest.raises(PositionMismatchError, match=r"there were 5, now there are 5; the next one was .*s-1, "):
         list(Dataset.list_files(f"{folder}/*").iterate(state))
@@ -227,10 +224,7 @@ def test_another_function_or_fewer_elements_are_refused(folder: str) -> None:
         return kinds[0](name)
 
     dataset = Dataset.list_files([f"{folder}/s-{{0..4}}"]).interleave(flexible, 2)
-    elements = dataset.iterate()
-    next(elements)
-    state = json.loads(json.dumps(elements.state_dict()))
-    elements.close()
+    _, state = stop_after(dataset, 1)
     kinds[0] = lambda name: small_blocks(name).skip(1)
     with pytest.raises(PositionMismatchError, match=r"flexible makes another dataset of element 0 .*Skip"):
         list(dataset.iterate(state))
@@ -274,10 +268,7 @@ def test_they_resume_everywhere(folder: str, chain: Callable[[str], Dataset[Any]
 def test_any_order_resumes_without_loss(folder: str) -> None:
     dataset = Dataset.list_files(f"{folder}/*").interleave(small_blocks, 3, 2, deterministic=False)
     for count in range(len(ALL)):
-        elements = dataset.iterate()
-        found = [next(elements) for _ in range(count)]
-        state = elements.state_dict()
-        elements.close()
+        found, state = stop_after(dataset, count)
         assert Counter(found + list(dataset.iterate(state))) == Counter(ALL)
 
 

@@ -12,7 +12,7 @@ import pytest
 from streamrec import Dataset, TFRecordDataset, encode_records
 from streamrec.errors import CacheError, PositionMismatchError
 from tests.pipeline.distributed_shards import folder_of, of
-from tests.servers.resuming import assert_resumes_everywhere
+from tests.servers.resuming import assert_resumes_everywhere, stop_after
 
 
 def test_repeat_deals_once_and_has_the_same_share_again() -> None:
@@ -91,9 +91,7 @@ def test_resumes_in_any_order() -> None:
 def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
     folder = folder_of([20, 5])
     dataset = TFRecordDataset(f"{folder}/train-*").distribute()
-    elements = dataset.with_options(rank=0, world_size=2).iterate()
-    next(elements)
-    state = json.loads(json.dumps(elements.state_dict()))
+    _, state = stop_after(dataset.with_options(rank=0, world_size=2), 1)
     with pytest.raises(PositionMismatchError, match="saved by reader 0 of 2, and this is reader 1 of 2"):
         list(dataset.with_options(rank=1, world_size=2).iterate(state))
     with pytest.raises(PositionMismatchError, match="reader 0 of 2, and this is reader 0 of 3"):

@@ -20,7 +20,7 @@ from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.run import start
 from streamrec.pipeline.telemetry.meters import Telemetry
-from tests.servers.resuming import assert_resumes_everywhere, plain
+from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 
 def counting(stop: int) -> Iterator[Any]:
@@ -128,10 +128,8 @@ def test_it_is_called_anew_for_each_epoch_and_for_each_iteration() -> None:
 def test_an_iterable_that_tells_its_state_makes_nothing_again() -> None:
     made: list[int] = []
     dataset = Dataset.from_generator(lambda: Stateful(9, made))
-    iterator = dataset.iterate()
-    assert [next(iterator) for _ in range(4)] == [0, 1, 2, 3]
-    state = iterator.state_dict()
-    iterator.close()
+    found, state = stop_after(dataset, 4)
+    assert found == [0, 1, 2, 3]
     made.clear()
     assert list(dataset.iterate(state)) == [4, 5, 6, 7, 8] == made
 
@@ -139,9 +137,8 @@ def test_an_iterable_that_tells_its_state_makes_nothing_again() -> None:
 def test_a_generator_that_does_not_fit_its_state_is_refused() -> None:
     sizes = [9, 3]
     dataset = Dataset.from_generator(lambda: iter(range(sizes[0])))
-    iterator = dataset.iterate()
-    assert [next(iterator) for _ in range(5)] == [0, 1, 2, 3, 4]
-    state = iterator.state_dict()
+    found, state = stop_after(dataset, 5)
+    assert found == [0, 1, 2, 3, 4]
     sizes.pop(0)
     with pytest.raises(PositionMismatchError, match="before element 5, and the generator ended after 3"):
         list(dataset.iterate(state))
@@ -149,9 +146,7 @@ def test_a_generator_that_does_not_fit_its_state_is_refused() -> None:
         Dataset.from_generator(counting, (3,)).iterate(Dataset.from_generator(counting, (4,)).iterate().state_dict())
     makers: list[Callable[[], Any]] = [lambda: Stateful(9), lambda: range(9)]
     dataset = Dataset.from_generator(lambda: makers[0]())
-    iterator = dataset.iterate()
-    next(iterator)
-    state = iterator.state_dict()
+    _, state = stop_after(dataset, 1)
     makers.pop(0)
     with pytest.raises(PositionMismatchError, match="a range has no load_state_dict"):
         list(dataset.iterate(state))

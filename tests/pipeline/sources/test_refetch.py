@@ -1,6 +1,5 @@
 """What a shuffle buffer held is fetched again: how much is read, and what is refused."""
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from streamrec.pipeline.engine.states import digest_of
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.shards import byte_runs
 from tests.servers.real import Store
+from tests.servers.resuming import stop_after
 
 IMAGES = [[b"%d.%d." % (shard, index) + b"x" * 100_000 for index in range(60)] for shard in range(4)]
 SMALL = [[b"%d.%d." % (shard, index) + b"x" * (index % 90) for index in range(9000)] for shard in range(4)]
@@ -36,15 +36,6 @@ def put(store: Store, url: str, records: list[bytes]) -> None:
             writer.write(record)
 
 
-def stopped(dataset: Dataset[Any], count: int) -> dict[str, Any]:
-    """The state after so many elements."""
-    with dataset.iterate() as iterator:
-        for _ in range(count):
-            next(iterator)
-        state: dict[str, Any] = json.loads(json.dumps(iterator.state_dict()))
-    return state
-
-
 def read_again(dataset: Dataset[Any], state: dict[str, Any]) -> tuple[list[Any], int, int]:
     """All that comes, and how many bytes in how many requests were read for it."""
     iterator = dataset.iterate(state)
@@ -60,7 +51,7 @@ def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) 
     total, held = sum(map(len, shards)), 30
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(held, seed=1)
     expected = list(dataset)
-    state = stopped(dataset.with_options(epoch=0), total - held)
+    state = stop_after(dataset.with_options(epoch=0), total - held)[1]
     references = HeldElements.from_json(state["position"]["source"]["held"])
     order = np.argsort(references.numbers)
     assert references.sizes is not None
@@ -78,7 +69,7 @@ def test_the_rest_of_the_input_follows(s3_store: Store) -> None:
     dataset = (
         TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(500).batch(100)
     )
-    state = stopped(dataset, 50)
+    state = stop_after(dataset, 50)[1]
     with dataset.iterate(state) as one, dataset.iterate(state) as other:
         rest = [record for batch in one for record in batch]
         assert rest == [record for batch in other for record in batch]
@@ -89,7 +80,7 @@ def test_a_shard_that_was_replaced_is_refused(s3_store: Store) -> None:
     """Though what is there now has the same size."""
     urls = stored(s3_store, IMAGES)
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(40, seed=1)
-    state = stopped(dataset, 100)
+    state = stop_after(dataset, 100)[1]
     put(s3_store, urls[2], [record.replace(b"x", b"y") for record in IMAGES[2]])
     with pytest.raises(ObjectChangedError, match=urls[2]):
         list(dataset.iterate(state))
@@ -131,7 +122,7 @@ def test_other_bytes_are_refused_where_versions_are_not_known(
     shards = [[b"%d.%d." % (shard, index) * 9 for index in range(60)] for shard in range(3)]
     written(str(tmp_path), shards)
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
-    state = unversioned(stopped(dataset, 90))
+    state = unversioned(stop_after(dataset, 90)[1])
     assert len(list(dataset.iterate(state))) == 90
     (tmp_path / "1").write_bytes(encode_records(changed))
     with pytest.raises(error, match=words):
@@ -141,7 +132,7 @@ def test_other_bytes_are_refused_where_versions_are_not_known(
 def test_a_shard_that_is_gone_is_refused(tmp_path: Path) -> None:
     written(str(tmp_path), [[b"%d" % index for index in range(60)] for _ in range(3)])
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
-    state = stopped(dataset, 90)
+    state = stop_after(dataset, 90)[1]
     (tmp_path / "2").unlink()
     dataset = pickle.loads(pickle.dumps(dataset))  # one that does not know yet which files there are
     with pytest.raises(PositionMismatchError, match="holds records of shard 2, and there are 2 now"):
@@ -158,7 +149,7 @@ def test_functions_are_called_again_only_for_what_was_held(tmp_path: Path) -> No
 
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).map(noted).shuffle(40, seed=1)
     expected = list(dataset)
-    state = stopped(dataset.with_options(epoch=0), 200)
+    state = stop_after(dataset.with_options(epoch=0), 200)[1]
     calls.clear()
     assert list(dataset.iterate(state)) == expected[200:]
     assert len(calls) == 100

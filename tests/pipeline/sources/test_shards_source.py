@@ -19,6 +19,7 @@ from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arrivi
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.requestlog import Entry
+from tests.servers.resuming import stop_after
 
 SMALL = 150
 MEDIUM = 14
@@ -160,10 +161,7 @@ def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> No
 
 def test_resuming_in_the_middle_of_parallel_ranges(store: ObjectStore) -> None:
     dataset = dataset_of(store, ["s3://large/a", "s3://large/b"])
-    iterator = dataset.iterate()
-    head = [next(iterator) for _ in range(30)]
-    state = iterator.state_dict()
-    iterator.close()
+    head, state = stop_after(dataset, 30)
     assert head + list(dataset.iterate(state)) == LARGE * 2
 
 

@@ -15,7 +15,7 @@ from streamrec import Dataset, FixedLenFeature, Frames, StreamrecError, TFRecord
 from streamrec.errors import PositionMismatchError
 from tests.effort import thorough
 from tests.pipeline.small_shards import ALL
-from tests.servers.resuming import assert_resumes_everywhere, plain
+from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
@@ -186,10 +186,7 @@ def test_in_any_order_each_record_comes_once_though_resumed(files: list[str], ma
     """Records, and what comes as it is ready, are held by reference."""
     records = TFRecordDataset(files, num_parallel_reads=3, deterministic=False)
     dataset = (records.map(upper, num_parallel_calls=3, deterministic=False) if mapped else records).shuffle(9)
-    iterator = dataset.iterate()
-    before = [next(iterator) for _ in range(17)]
-    state = iterator.state_dict()
-    iterator.close()
+    before, state = stop_after(dataset, 17)
     assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL) if mapped else ALL)
 
 
@@ -224,10 +221,7 @@ def test_a_resumed_run_goes_on_within_another_budget(files: list[str]) -> None:
         TFRecordDataset(files, num_parallel_reads=3).shuffle(1000, seed=1).repeat(2).with_options(memory_budget=1 << 13)
     )
     expected = list(small)
-    iterator = small.with_options(epoch=0).iterate()
-    before = [next(iterator) for _ in range(20)]
-    state = json.loads(json.dumps(iterator.state_dict()))
-    iterator.close()
+    before, state = stop_after(small.with_options(epoch=0), 20)
     assert before + list(small.with_options(memory_budget=1 << 28).iterate(state)) == expected
     assert list(small.with_options(memory_budget=1 << 28)) != expected
 
@@ -240,10 +234,7 @@ def test_a_shuffle_that_had_not_begun_has_the_same_budget_when_resumed() -> None
 
 def test_another_shuffle_is_refused(files: list[str]) -> None:
     dataset = TFRecordDataset(files)
-    iterator = dataset.shuffle(5, seed=1).iterate()
-    next(iterator)
-    state = iterator.state_dict()
-    iterator.close()
+    _, state = stop_after(dataset.shuffle(5, seed=1), 1)
     for other in (
         dataset.shuffle(6, seed=1),
         dataset.shuffle(5),
@@ -257,11 +248,7 @@ def test_an_input_that_shrank_is_refused() -> None:
     """Where elements are held by number, and a function changed behind its name."""
     left = [60]
     dataset = Dataset.range(100).take_while(lambda number: number < left[0]).shuffle(30, seed=1)
-    iterator = dataset.iterate()
-    for _ in range(25):
-        next(iterator)
-    state = iterator.state_dict()
-    iterator.close()
+    _, state = stop_after(dataset, 25)
     left[0] = 40
     with pytest.raises(PositionMismatchError, match=r"has 40 elements from the saved place on, where there were \d+"):
         list(dataset.iterate(state))
