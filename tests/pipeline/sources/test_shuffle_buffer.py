@@ -15,9 +15,8 @@ from streamrec import Frames
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import Columns, window
 from streamrec.pipeline.elements.positions import Position
-from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer
-from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows, ShuffleRule
-from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer_store import END, START, TAG, BufferStore, Numbers, spans_of
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws
@@ -39,7 +38,7 @@ class Numbered:
         return {"next": self.first + index}
 
 
-def rows_of(store: BufferStore, elements: Any) -> Rows:
+def rows_of(store: BufferStore, elements: Any) -> Numbers:
     spans = spans_of(elements)
     rows = np.zeros((len(spans), 4), np.int64)
     rows[:, : END + 1] = spans
@@ -162,7 +161,7 @@ def test_what_an_element_weighs_depends_on_it_alone() -> None:
         assert np.diff(spans_of(pairs))[:, 0].tolist() == [8 + len(record) for record in RECORDS[:9]]
 
 
-def framed(records: list[bytes]) -> Rows:
+def framed(records: list[bytes]) -> Numbers:
     ends = np.cumsum([len(record) + 16 for record in records]) - 4
     return np.stack([ends - [len(record) for record in records], ends], 1)
 
@@ -220,7 +219,7 @@ def test_what_is_left_comes_in_whole_batches(batch: int, begun: int, sizes: list
 
 
 def test_chunks_weigh_what_their_positions_keep_alive() -> None:
-    """Rows of small records are larger than the records: queues that did not count them held twice their limit."""
+    """Numbers of small records are larger than the records: queues that did not count them held twice their limit."""
     buffer = ShuffleBuffer(ShuffleRule(20_000, 1 << 30, 7), refers=False)
     records = [Frames.of([b"%05d" % number for number in range(10_000)])] * 20
     for frames in records[:3]:

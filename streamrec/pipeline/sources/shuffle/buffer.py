@@ -1,5 +1,14 @@
 """The shuffle buffer: chunks in, shuffled chunks out, and the place after any element that went. Pure.
 
+The order is tf.data's: the buffer is filled; then a random slot is emitted for each input that comes, and at the end of
+the input the rest, in random order. It depends on the seed, on the buffer's size and on the weights of the elements
+alone (`kernels.exchange` is the rule), never on how the input was cut into chunks.
+
+A row describes an element: START and END (of which the difference is its weight), TAG and REFERENCE. The first three
+are the store's, the reference says which element it is. Nothing is copied per element to know where the buffer was: the
+slots are copied once for each buffer that went through. When a state is asked for, the inputs since then are let into
+another copy, as far as its place.
+
 A position says which elements the buffer holds, not what they are, in one of two ways:
 - by reference: shard and offset of each record; they are fetched again from there (`refetch.py`).
 - by number: how many elements of the input came before it. What is before the buffer is run again from a place that it
@@ -18,11 +27,13 @@ from base64 import b64decode
 from binascii import b2a_base64
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from streamrec import kernels
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import (
@@ -35,22 +46,11 @@ from streamrec.pipeline.elements.positions import (
     RecordPlace,
     shifted,
 )
-from streamrec.pipeline.sources.shuffle.buffer_index import (
-    END,
-    NO_ROWS,
-    REFERENCE,
-    ROW_BYTES,
-    TAG,
-    BufferIndex,
-    Entry,
-    Rows,
-    ShuffleRule,
-)
-from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, START, TAG, BufferStore, Numbers, spans_of
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 
-__all__ = ["HeldElements", "ShuffleBuffer"]
+__all__ = ["NO_ROWS", "Entry", "HeldElements", "ShuffleBuffer", "ShuffleRule"]
 
 logger = logging.getLogger("streamrec")
 
@@ -65,6 +65,127 @@ LEAST_PIECE = 4096
 
 SIZES = (1 << BUFFER_BITS) - 1
 
+ROW_WEIGHT = 64
+"""What an element weighs beside its bytes, in the buffer's limit."""
+
+NO_ROWS: Numbers = np.empty((0, 4), np.int64)
+
+
+class ShuffleRule(NamedTuple):
+    """What the order depends on, beside the elements.
+
+    Attributes:
+        capacity: How many elements the buffer holds at most.
+        limit: What they may weigh: their bytes, and ROW_WEIGHT each.
+        key: What its random numbers come from.
+    """
+
+    capacity: int
+    limit: int
+    key: int
+
+
+class Entry(NamedTuple):
+    """What came in: rows, between which positions, and how many elements came before."""
+
+    rows: Numbers
+    positions: Positions
+    first: int
+    ended: bool = False
+
+
+class BufferIndex:
+    """The slots.
+
+    Args:
+        rule: What the order depends on.
+        rows: What they hold. They are copied.
+        step: How many elements they gave so far.
+        entry: The last input.
+        taken: How many of its rows came in.
+
+    Attributes:
+        weight: What the rows weigh.
+    """
+
+    def __init__(self, rule: ShuffleRule, rows: Numbers, step: int, entry: Entry, taken: int) -> None:
+        self.rule = rule
+        self.step = step
+        self.entry = entry
+        self.taken = taken
+        self.weight = int((rows[:, END] - rows[:, START]).sum()) + ROW_WEIGHT * len(rows)
+        self._slots = np.empty((max(1, min(rule.capacity, rule.limit // ROW_WEIGHT + 1)), 4), np.int64)
+        self._slots[: len(rows)] = rows
+        self._held = len(rows)
+
+    def freeze(self) -> BufferIndex:
+        """A copy that is only replayed: without room for more rows, and without those of the last input."""
+        frozen = copy(self)
+        frozen._slots, frozen.entry = self.rows.copy(), self.entry._replace(rows=NO_ROWS)
+        return frozen
+
+    @property
+    def rows(self) -> Numbers:
+        """What they hold, as a view that may be written to."""
+        return self._slots[: self._held]
+
+    @property
+    def live_bytes(self) -> int:
+        return self.weight - ROW_WEIGHT * self._held
+
+    @property
+    def next(self) -> int:
+        return self.entry.first + self.taken
+
+    def exchange(self, entry: Entry, taken: int, out: Numbers | None, most: int) -> int:
+        """Lets an entry's rows in from `taken` on, and up to `most` out. Returns how many went."""
+        came, went, self._held, self.weight = kernels.exchange(
+            self._slots,
+            self._held,
+            self.weight,
+            self.rule.limit,
+            entry.rows[taken:],
+            out,
+            most,
+            self.rule.key,
+            self.step,
+            entry.ended,
+        )
+        self.step += went
+        self.entry, self.taken = entry, taken + came
+        return went
+
+    def thaw(self) -> BufferIndex:
+        """A copy with room for as many rows as may come."""
+        return BufferIndex(self.rule, self.rows, self.step, self.entry, self.taken)
+
+    def replay(self, entries: Iterator[Entry], gone: int) -> BufferIndex:
+        """A copy from which `gone` elements more went, while some of these entries came in."""
+        slots = self.thaw()
+        while gone:
+            gone -= slots.exchange(next(entries), 0, None, gone)
+        return slots
+
+    def replay_all(self, entries: Iterator[Entry]) -> BufferIndex:
+        """A copy into which all of these entries came."""
+        slots = self.thaw()
+        for entry in entries:
+            taken = 0
+            while taken < len(entry.rows):
+                slots.exchange(entry, taken, None, len(entry.rows))
+                taken = slots.taken
+            slots.entry, slots.taken = entry, taken
+        return slots
+
+    def rows_after(self, entries: Iterator[Entry], gone: int, count: int) -> Numbers:
+        """The rows of the `count` elements that go after `gone` others, while these entries come in."""
+        slots = self.replay(entries, gone)
+        out = np.empty((count, 4), np.int64)
+        given = slots.exchange(slots.entry, slots.taken, out, count) if count else 0
+        while given < count:
+            given += slots.exchange(next(entries), 0, out[given:], count - given)
+        return out
+
 
 class KnownPlace(NamedTuple):
     """A place of the input that elements held may be reached from: the number of its next element."""
@@ -77,8 +198,8 @@ class KnownPlace(NamedTuple):
 class HeldElements:
     """What a position says of the buffer's elements, in the order of the slots."""
 
-    numbers: Rows
-    sizes: Rows | None = None
+    numbers: Numbers
+    sizes: Numbers | None = None
     shards: Mapping[int, tuple[str | None, str | None]] | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -103,14 +224,14 @@ class HeldElements:
         return cls(references, unpacked_numbers(state["size"]), shards)
 
 
-def packed(numbers: Rows) -> list[str]:
+def packed(numbers: Numbers) -> list[str]:
     """Numbers from 0 on as text: the type of as few bytes as will do, and base64."""
     most = int(numbers.max()) if len(numbers) else 0
     kind = next(kind for kind in ("<u1", "<u2", "<u4", "<i8") if most <= np.iinfo(kind).max)
     return [kind, b2a_base64(numbers.astype(kind).data, newline=False).decode("ascii")]
 
 
-def unpacked_numbers(text: Sequence[str]) -> Rows:
+def unpacked_numbers(text: Sequence[str]) -> Numbers:
     return np.frombuffer(b64decode(text[1]), text[0]).astype(np.int64)
 
 
@@ -147,7 +268,9 @@ class ShuffleBuffer:
         """Says which shards the records are of that it will hold again."""
         self._paths = paths
 
-    def restore(self, rows: Rows, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int) -> None:
+    def restore(
+        self, rows: Numbers, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int
+    ) -> None:
         """Holds again what it held.
 
         Args:
@@ -220,7 +343,7 @@ class ShuffleBuffer:
             begun += len(out.elements)
             yield out
 
-    def _enter(self, chunk: Chunk) -> Rows:
+    def _enter(self, chunk: Chunk) -> Numbers:
         """The rows of a chunk's elements, which are held from now on."""
         spans = spans_of(chunk.elements)
         self._came.append((self._next, len(spans), chunk.positions))
@@ -324,8 +447,8 @@ class ShuffledPositions(Positions):
     paths: Sequence[str] = ()
 
     def weight(self, count: int) -> int:
-        """Of a row that came in, and two of a base, which is copied when half as many went as it holds."""
-        return 3 * ROW_BYTES * count
+        """Of a row (32 bytes) that came in, and two of a base, which is copied when half as many went as it holds."""
+        return 3 * 32 * count
 
     def locations(self) -> RecordLocations | None:
         """Where these elements are, if they are records of shards."""

@@ -28,10 +28,12 @@ from streamrec.pipeline.elements.chunk import OBJECT_BYTES, SPAN_BYTES, Batches,
 from streamrec.pipeline.elements.columns import Columns, joined, leaves, map_nest, select
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.elements.sparse_rows import SparseRows
-from streamrec.pipeline.sources.shuffle.buffer_index import END, START, TAG, Rows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
-__all__ = ["BufferStore", "spans_of"]
+__all__ = ["END", "REFERENCE", "START", "TAG", "BufferStore", "Numbers", "spans_of"]
+
+START, END, TAG, REFERENCE = range(4)
+"""Columns of a row, which describes an element."""
 
 WASTE = 2
 LONG_BYTES = 8 << 10
@@ -104,7 +106,7 @@ class BufferStore:
         self.held_bytes += weight
         return number
 
-    def pick(self, rows: Rows) -> Any:
+    def pick(self, rows: Numbers) -> Any:
         """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
         if not self._others:
             nbytes = int((rows[:, END] - rows[:, START]).sum())
@@ -118,7 +120,7 @@ class BufferStore:
         places[order] = np.arange(len(order))
         return arranged(joined(parts), places)
 
-    def tidy(self, rows: Rows, live_bytes: int) -> None:
+    def tidy(self, rows: Numbers, live_bytes: int) -> None:
         """Copies what is alive out of the emptiest blocks, and changes the rows, which are all there are."""
         free_bytes = self._free_bytes * (WASTE if are_long(live_bytes, len(rows)) else 1)
         limit = max(WASTE * live_bytes, free_bytes)
@@ -143,7 +145,7 @@ class BufferStore:
         if records:
             self._tidy_records(np.array(records), live[records], rows, numbers)
 
-    def _tidy_records(self, victims: Numbers, live: Numbers, rows: Rows, numbers: Numbers) -> None:
+    def _tidy_records(self, victims: Numbers, live: Numbers, rows: Numbers, numbers: Numbers) -> None:
         """Makes a few blocks of what is alive in many."""
         pieces = np.full(len(self._blocks), -1)
         pieces[victims] = np.cumsum(live) // PIECE_BYTES
@@ -153,7 +155,7 @@ class BufferStore:
             for victim in victims[pieces[victims] == piece].tolist():
                 self._drop(victim)
 
-    def _copy_together(self, chosen: Numbers, rows: Rows) -> None:
+    def _copy_together(self, chosen: Numbers, rows: Numbers) -> None:
         if not len(chosen):
             return
         kept = rows[chosen]
@@ -163,7 +165,7 @@ class BufferStore:
         kept[:, TAG] = number << BUFFER_BITS | kept[:, TAG] & ((1 << BUFFER_BITS) - 1)
         rows[chosen] = kept
 
-    def _tidy_others(self, number: int, block: HeldBlock, rows: Rows, mask: npt.NDArray[np.bool_]) -> None:
+    def _tidy_others(self, number: int, block: HeldBlock, rows: Numbers, mask: npt.NDArray[np.bool_]) -> None:
         """Drops what is dead in one block."""
         chosen = np.flatnonzero(mask)
         if not len(chosen):
@@ -180,20 +182,20 @@ class BufferStore:
         kept[:, END] = kept[:, START] + weights
         rows[chosen] = kept
 
-    def _part(self, number: int, rows: Rows) -> Any:
+    def _part(self, number: int, rows: Numbers) -> Any:
         block = self._blocks[number]
         assert block is not None
         if block.is_records:
             return Frames(block.content, np.ascontiguousarray(rows[:, : END + 1]))
         return select(block.content, rows[:, START])
 
-    def _gathered(self, rows: Rows) -> Frames:
+    def _gathered(self, rows: Numbers) -> Frames:
         """The records of these rows, in a buffer of their own."""
         buffers = [b"" if block is None or not block.is_records else block.content for block in self._blocks]
         buffer, spans = kernels.pick(buffers, rows)
         return Frames(buffer, as_spans(spans))
 
-    def _scattered(self, rows: Rows) -> Frames:
+    def _scattered(self, rows: Numbers) -> Frames:
         numbers, there = np.unique(rows[:, TAG] >> BUFFER_BITS, return_inverse=True)
         kept = rows.copy()
         kept[:, TAG] = there << BUFFER_BITS

@@ -38,9 +38,8 @@ from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer
-from streamrec.pipeline.sources.shuffle.buffer_index import END, NO_ROWS, REFERENCE, TAG, Entry, ShuffleRule
-from streamrec.pipeline.sources.shuffle.buffer_store import BufferStore, spans_of
+from streamrec.pipeline.sources.shuffle.buffer import NO_ROWS, Entry, HeldElements, ShuffleBuffer, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, TAG, BufferStore, spans_of
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
 
 __all__ = ["Shuffle"]
