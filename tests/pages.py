@@ -59,12 +59,10 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README.md and all pages of docs/."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page."""
     text = page.read_text()
     for found in FENCE.finditer(text):
         body = re.sub(f"^{found['indent']}", "", found["text"], flags=re.M)
@@ -124,13 +122,11 @@ def outputs(text: str, beginnings: list[int]) -> list[str]:
 
 
 def expect(wanted: str, printed: str, place: str) -> None:
-    """Compares what the page says with what was printed."""
     same = doctest.OutputChecker().check_output(wanted, printed, FLAGS)
     assert same, f"{place} printed\n{printed}but the page says\n{wanted}"
 
 
 def run_commands(block: Block, page: Path, environment: Mapping[str, str]) -> None:
-    """Runs a block of commands."""
     beginning, *parts = re.split(r"^\$ ", block.text, flags=re.M)
     assert not beginning, f"{page.name}, line {block.line}: output before the first command"
     for part in parts:

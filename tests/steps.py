@@ -27,12 +27,10 @@ class Place:
     step: Callable[[bool], None] = lambda removal: None
 
     async def snapshot(self) -> Objects:
-        """What lies there."""
         names = [info.path async for info in self.storage.list(f"{self.url}/", hidden=True)]
         return {name.removeprefix(self.url): await self.storage.read_range(name, 0, 1 << 20) for name in names}
 
     async def restore(self, objects: Objects, found: Objects) -> None:
-        """Makes `objects` of what was found."""
         for name in found.keys() - objects.keys():
             await self.storage.remove(self.url + name)
         for name, data in objects.items():

@@ -32,7 +32,6 @@ RECORD = streamrec.encode_example({"image": b"\xff\xd8\xff", "label": 3})
     ],
 )
 async def test_a_record_is_bytes(tmp_path: Path, value: Any, advice: str) -> None:
-    """Nothing is written in its place, and the writer goes on."""
     wanted = f"a record is bytes, not {advice}"
     with TFRecordWriter(tmp_path / "sync") as writer:
         with pytest.raises(TypeError, match=wanted):

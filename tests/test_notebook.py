@@ -39,7 +39,6 @@ def double(number: int) -> int:
 
 
 def images(drawn: str) -> list[bytes]:
-    """The images that are shown."""
     return [base64.b64decode(data) for data in re.findall(r'<img src="data:image/\w+;base64,([^"]+)"', drawn)]
 
 

@@ -50,7 +50,6 @@ def executed(urls: list[str], options: Mapping[str, Any]) -> dict[str, int]:
 
 
 def write_shards(prefix: str, options: Mapping[str, Any]) -> list[str]:
-    """Two shards of 200 records of 100 kB."""
     urls = [f"{prefix}/{index}.tfrecord" for index in range(2)]
     for url in urls:
         with streamrec.TFRecordWriter(url, storage_options=options) as writer:

@@ -110,7 +110,6 @@ async def test_closing_a_writer_beside_its_use(tmp_path: Path) -> None:
 
 
 async def test_aborting_a_writer_beside_its_use(tmp_path: Path) -> None:
-    """Nothing stays, and whoever writes is told."""
     writer = await ShardWriter(f"{tmp_path}/x.tfrecord", "GZIP").__aenter__()
 
     async def handle() -> None:
@@ -249,7 +248,6 @@ def test_threads_share_a_tfrecord_writer(tmp_path: Path, compression: str) -> No
 
 
 def test_threads_close_a_tfrecord_writer_beside_its_use(tmp_path: Path) -> None:
-    """What was accepted is there."""
     accepted: list[list[bytes]] = [[] for _ in range(4)]
     begun = threading.Barrier(5)
     writer = TFRecordWriter(str(tmp_path / "x.tfrecord"))
@@ -290,7 +288,6 @@ ALL = sorted(b"%d" % number for number in range(10_000))
 
 
 async def taken(iterator: Any) -> list[bytes]:
-    """What one of several workers takes."""
     return [record async for record in iterator]
 
 
@@ -389,7 +386,6 @@ def test_trio_tasks_share_an_iterator(numbered: str) -> None:
 
 @pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])
 def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One shard of several blocks."""
     path = tmp_path_factory.mktemp("shard") / "x.tfrecord"
     with TFRecordWriter(str(path), request.param) as writer:
         for number in range(10_000):
@@ -432,7 +428,6 @@ async def test_blocks_of_a_shard_after_a_timeout(shard: str) -> None:
 
 
 async def test_tasks_share_a_shard(shard: str) -> None:
-    """Each record once, each task to the end."""
     async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         parts = await asyncio.gather(*(taken(reader) for _ in range(TASKS)))
     assert sorted(record for part in parts for record in part) == sorted(WHOLE)
@@ -440,7 +435,6 @@ async def test_tasks_share_a_shard(shard: str) -> None:
 
 
 async def test_closing_a_shard_beside_its_use(shard: str) -> None:
-    """Whoever reads is told."""
     async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         readers = [asyncio.create_task(taken(reader)) for _ in range(TASKS)]
         await asyncio.sleep(0)

@@ -23,23 +23,19 @@ SMALL_FILE_LINES = 60
 
 @cache
 def trees() -> Mapping[Path, ast.Module]:
-    """The syntax tree of each file of the package."""
     return {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 @cache
 def nodes() -> tuple[tuple[Path, ast.AST], ...]:
-    """Each node of each file."""
     return tuple((path, node) for path, tree in trees().items() for node in ast.walk(tree))
 
 
 def count_lines(paths: Iterator[Path]) -> int:
-    """Lines of these files together, blank ones included."""
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
 def class_names() -> Counter[str]:
-    """How often the package defines each class name."""
     return Counter(node.name for _, node in nodes() if isinstance(node, ast.ClassDef))
 
 
@@ -59,7 +55,6 @@ def numeric_constants() -> list[str]:
 
 
 def is_number(value: ast.expr) -> bool:
-    """Whether an expression is a number, or arithmetic of numbers."""
     if isinstance(value, ast.Constant):
         return type(value.value) in (int, float)
     if isinstance(value, ast.UnaryOp):

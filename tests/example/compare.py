@@ -11,7 +11,6 @@ from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
 
 
 def assert_same_columns(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Both hold the same columns in the same order."""
     assert list(found) == list(wanted)
     for name, column in wanted.items():
         assert_same(found[name], column, name)

@@ -25,6 +25,5 @@ def walking(walk: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module", params=WALKS)
 def walk(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each of the two walks in turn."""
     with walking(request.param):
         yield request.param

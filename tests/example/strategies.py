@@ -51,7 +51,6 @@ def rarely(draw: Draw, one_in: int) -> bool:
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of a kind, the extremes among them."""
     choices: dict[Any, list[Any]] = {np.int64: NUMBERS, np.float32: REALS, bytes: STRINGS}
     return st.sampled_from(choices[kind])
 
@@ -91,7 +90,6 @@ def sparse(draw: Draw) -> Feature:
 
 @st.composite
 def partitions(draw: Draw) -> Partition:
-    """Any of the partitions."""
     length = draw(st.sampled_from([None, None, None, 1, 2, 3]))
     if length is not None:
         return RaggedFeature.UniformRowLength(length)

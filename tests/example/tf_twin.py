@@ -28,12 +28,10 @@ tf.get_logger().setLevel("ERROR")
 
 
 def dtype(kind: Any) -> Any:
-    """TensorFlow's name of a kind."""
     return {np.int64: tf.int64, np.float32: tf.float32, bytes: tf.string, np.int32: tf.int32}[kind]
 
 
 def twin(feature: Feature) -> Any:
-    """The same configuration of TensorFlow."""
     kind = dtype(feature.dtype)
     if isinstance(feature, FixedLenFeature):
         return tf.io.FixedLenFeature(feature.shape, kind, feature.default_value)
@@ -53,12 +51,10 @@ def twin(feature: Feature) -> Any:
 
 
 def twins(features: Mapping[str, Feature] | None) -> Any:
-    """The same description for TensorFlow."""
     return {name: twin(feature) for name, feature in features.items()} if features is not None else None
 
 
 def arrays(column: Any) -> Any:
-    """A column of TensorFlow as ours."""
     if isinstance(column, tf.SparseTensor):
         return SparseTensor(column.indices.numpy(), values(column.values), column.dense_shape.numpy())
     if isinstance(column, tf.RaggedTensor):

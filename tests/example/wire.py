@@ -20,7 +20,6 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A length-delimited field."""
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
@@ -37,17 +36,14 @@ def feature(kind: Any, values: Iterable[Any], packed: bool = True) -> bytes:
 
 
 def ints(*values: int) -> bytes:
-    """A Feature of int64."""
     return feature(np.int64, values)
 
 
 def floats(*values: float) -> bytes:
-    """A Feature of float32."""
     return feature(np.float32, values)
 
 
 def strings(*values: bytes) -> bytes:
-    """A Feature of bytes."""
     return feature(bytes, values)
 
 
@@ -58,7 +54,6 @@ def entry(key: str | bytes, value: bytes, value_first: bool = False) -> bytes:
 
 
 def example(*entries: tuple[str | bytes, bytes]) -> bytes:
-    """An Example of keys and Features; keys may repeat."""
     return field(1, b"".join(entry(*each) for each in entries))
 
 

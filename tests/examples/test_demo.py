@@ -34,7 +34,6 @@ GONE_SECONDS = 20  # far more than it takes, and far less than a server that sta
 
 @contextmanager
 def running(temporary: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo, with both of its outputs in one pipe."""
     with subprocess.Popen(
         [sys.executable, "-m", "examples.demo", *arguments],
         cwd=ROOT,

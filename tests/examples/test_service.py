@@ -314,7 +314,6 @@ async def test_an_upload_that_is_killed_leaves_nothing(served: Served, who: str,
 
 
 async def unfinished(served: Served, name: str) -> list[str]:
-    """The keys of unfinished uploads."""
     bucket, key = f"{served.settings.url}/{name}".removeprefix("s3://").split("/", 1)
     found = await asyncio.to_thread(served.files.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=key)
     return [upload["Key"] for upload in found.get("Uploads", ())]

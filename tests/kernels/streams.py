@@ -32,6 +32,5 @@ def spans_of(spans: bytes) -> npt.NDArray[np.int64]:
 
 
 def cut(data: bytes, spans: bytes) -> list[bytes]:
-    """The payloads that the spans name."""
     view = memoryview(data)
     return [bytes(view[start:end]) for start, end in spans_of(spans).tolist()]

@@ -20,7 +20,6 @@ SOURCES = HERE.parents[1] / "streamrec" / "kernels" / "src"
 
 
 def built(compiler: str, program: Path, *flags: str) -> Path:
-    """The self test, compiled."""
     files = [HERE / "arm_selftest.c", *sorted((SOURCES / "crc32c").glob("crc32c_*.c"))]
     flags = (f"-I{SOURCES}", "-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", *flags, "-o", str(program))
     subprocess.run([compiler, *flags, *map(str, files)], check=True)

@@ -27,7 +27,6 @@ def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.Complet
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The project's sources in a new directory, without the built extension."""
     return copy_of_the_sources(tmp_path)
 
 

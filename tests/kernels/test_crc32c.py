@@ -82,7 +82,6 @@ def test_every_length_and_alignment(name: str) -> None:
 @pytest.mark.parametrize("name", NATIVE)
 @pytest.mark.parametrize("size", EDGES)
 def test_the_sizes_at_which_the_way_changes(name: str, size: int) -> None:
-    """A crc to continue from included."""
     data = np.random.default_rng(size).bytes(size)
     assert kernels.crc32c_with(name, data) == google_crc32c.value(data)
     assert kernels.crc32c_with(name, data, 0xDEADBEEF) == google_crc32c.extend(0xDEADBEEF, data)
@@ -114,7 +113,6 @@ def test_bytes_beside_the_buffer_are_not_touched(name: str) -> None:
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 300))
 def test_continuing_equals_the_whole(data: bytes, at: int) -> None:
-    """crc32c(b, crc32c(a)) is crc32c(a + b)."""
     assert kernels.crc32c(data[at:], kernels.crc32c(data[:at])) == kernels.crc32c(data)
 
 

@@ -20,7 +20,6 @@ def as_spans(
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[list[bytes], list[int], list[tuple[int, int]]]:
-    """Buffers, and records somewhere in them."""
     buffers = draw(st.lists(st.binary(max_size=300), min_size=1, max_size=4))
     sources, spans = [], []
     for _ in range(draw(st.integers(0, 12))):
@@ -42,7 +41,6 @@ def test_gather_gives_the_payloads_back_to_back(job: tuple[list[bytes], list[int
 
 
 def test_gather_from_one_buffer() -> None:
-    """sources=None; spans may overlap, repeat and be empty."""
     spans = as_spans([[2, 6], [0, 3], [6, 6], [2, 6]])
     buffer, new = kernels.gather([b"abcdef"], None, spans)
     assert buffer == b"cdefabccdef"
@@ -56,7 +54,6 @@ def test_gather_of_nothing() -> None:
 
 
 def test_gather_takes_any_bytes_like_and_any_sequence() -> None:
-    """Buffers of different kinds in one call; a tuple of them."""
     buffers = (bytearray(b"ab"), memoryview(b"cd"), np.frombuffer(b"ef", np.uint8))
     buffer, _ = kernels.gather(buffers, np.array([2, 0, 1]), as_spans([[0, 2]] * 3))
     assert buffer == b"efabcd"
@@ -64,7 +61,6 @@ def test_gather_takes_any_bytes_like_and_any_sequence() -> None:
 
 @pytest.mark.parametrize("span", OUTSIDE)
 def test_a_span_outside_of_its_buffer(span: list[int]) -> None:
-    """The message has its index, its values and the buffer's size."""
     spans = as_spans([[0, 6], span])
     words = rf"span 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6, the buffer's size"
     with pytest.raises(ValueError, match=words):
@@ -113,7 +109,6 @@ def test_spans_need_not_be_aligned() -> None:
 
 @given(job=jobs())
 def test_objects(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
-    """Of rows in many buffers, and of spans in one."""
     buffers, sources, spans = job
     rows = [(start, end, source << 32, 7) for source, (start, end) in zip(sources, spans, strict=True)]
     expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
@@ -132,7 +127,6 @@ def test_objects_lie_in_their_buffers(span: list[int]) -> None:
 
 @given(records=st.lists(st.binary(max_size=300), max_size=12))
 def test_encode_objects(records: list[bytes]) -> None:
-    """What `encode_frames` makes of the same records."""
     ends = np.cumsum([0, *map(len, records)])
     spans = np.stack([ends[:-1], ends[1:]], axis=1).astype(np.int64)
     framed = kernels.encode_frames(b"".join(records), spans)

@@ -15,7 +15,6 @@ Window = tuple[bytes, np.ndarray[tuple[int, ...], np.dtype[np.int64]]]
 
 
 def as_window(payloads: list[bytes], gap: bytes = b"") -> Window:
-    """A buffer with these payloads in it, and their spans."""
     ends = np.cumsum([len(gap) + len(payload) for payload in payloads], dtype=np.int64)
     lengths = np.array([len(payload) for payload in payloads], np.int64)
     return b"".join(gap + payload for payload in payloads), np.stack([ends - lengths, ends], 1)

@@ -17,7 +17,6 @@ def splits_of(*splits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[bytes, Any, int, bytes]:
-    """Rows of elements of up to 16 bytes, and how long they shall be."""
     width = draw(st.sampled_from([1, 3, 4, 8, 16]))
     lengths = draw(st.lists(st.integers(0, 9), max_size=12))
     values = draw(st.binary(min_size=sum(lengths) * width, max_size=sum(lengths) * width))

@@ -22,7 +22,6 @@ ZERO_CRC = 0x0DE7AA85
 
 
 def check(data: bytes, start: int = 0, verify: bool = True, limit: int = NO_LIMIT) -> None:
-    """Both kernels give what the oracle gives."""
     for name in ("scan_frames", "find_header"):
         found, wanted = (getattr(module, name)(data, start, verify, limit) for module in (kernels, oracle))
         assert found == wanted, (name, start, verify, limit)

@@ -22,8 +22,6 @@ def rows_of(weights: list[int], first: int = 0) -> Rows:
 
 
 class Run:
-    """One buffer, whose rows come in pieces."""
-
     def __init__(self, capacity: int, limit: int = WIDE, key: int = 5, exchange: Any = kernels.exchange) -> None:
         self.exchange, self.limit, self.key = exchange, limit, key
         self.slots = np.full((capacity, 4), -1, np.int64)
@@ -39,7 +37,6 @@ class Run:
         return taken, out[:given, 3].tolist()
 
     def order(self, rows: Rows, cuts: list[int], most: int) -> list[int]:
-        """All that goes out when the rows come in pieces."""
         found: list[int] = []
         for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
             while first < last:
@@ -61,7 +58,6 @@ class Run:
 def test_the_order_does_not_depend_on_how_rows_come(
     weights: list[int], capacity: int, limit: int, most: int, key: int, cuts: list[int]
 ) -> None:
-    """And every row comes once."""
     rows = rows_of(weights)
     pieces = sorted(min(cut, len(rows)) for cut in cuts)
     found = Run(capacity, limit, key).order(rows, pieces, most)

@@ -16,7 +16,6 @@ EXAMPLE_ROOM = ("decode_", "encode_examples")
 
 
 def functions_of(module: ModuleType) -> set[str]:
-    """Names of the public functions that the module itself defines."""
     return {
         name
         for name, value in vars(module).items()
@@ -25,7 +24,6 @@ def functions_of(module: ModuleType) -> set[str]:
 
 
 def stubs() -> dict[str, list[tuple[str, str | None]]]:
-    """Each function of the stub, with its parameters' names and defaults."""
     found = {}
     for node in ast.parse(STUB.read_text()).body:
         if isinstance(node, ast.FunctionDef):
@@ -37,7 +35,6 @@ def stubs() -> dict[str, list[tuple[str, str | None]]]:
 
 
 def parameters(function: object) -> list[tuple[str, str | None]]:
-    """Names and defaults as inspect.signature has them."""
     assert callable(function)
     return [
         (each.name, None if each.default is each.empty else repr(each.default))

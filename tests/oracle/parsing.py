@@ -123,7 +123,6 @@ def _fields(wire: _Wire) -> Iterator[tuple[int, _Wire]]:
 
 
 def _entries(features: _Wire) -> Iterator[_Wire]:
-    """The entries of a map."""
     at = features.start
     while at < features.end:
         entry = _cut(features, _tag(features, at, _DELIMITED_1))
@@ -238,7 +237,6 @@ class _Values:
         return at + 4 * count
 
     def take_default(self, default: Array) -> None:
-        """Adds the default of a dense slot."""
         self.found += [(-1, -1)] * default.size if self.spans else default.reshape(-1).tolist()
 
     def array(self, records: Records, splits: Array) -> Array:
@@ -314,7 +312,6 @@ def _messages(records: Records) -> Iterator[_Wire]:
 
 
 def walk_examples(records: Records, slots: tuple[FeatureSlot, ...], spans: bool) -> list[Found]:
-    """What Example messages hold for each slot."""
     columns = [_Values(slot, False, spans) for slot in slots]
     by_key = {slot.name.encode(): slot for slot in slots}
     ends: list[list[int]] = [[0] for _ in slots]
@@ -369,7 +366,6 @@ class _Steps:
         self.outer = [0]
 
     def take(self, wire: _Wire | None, record: int) -> None:
-        """Adds the steps of one record; None where it has no such list."""
         slot = self.values.slot
         if wire is None and slot.required:
             raise failure(Code.MISSING, record, slot)
@@ -403,7 +399,6 @@ class _Steps:
         raise failure(Code.LIST, record, slot)
 
     def raw(self, records: Records) -> Raw:
-        """All that was found."""
         splits, inner = np.array(self.outer, dtype=np.int64), np.array(self.inner, dtype=np.int64)
         return Raw(self.values.array(records, inner[splits]), splits, inner)
 

@@ -121,7 +121,6 @@ def check(store: Store, name: str, given: Combination) -> int:
 
 
 def put(store: Store, name: str, shards: Sequence[Sequence[bytes]], compressed: Sequence[bool] = ()) -> None:
-    """Writes shards."""
     for number, (records, zipped) in enumerate(zip_longest(shards, compressed)):
         url = f"{store.url}/{name}/{number:03d}"
         with TFRecordWriter(url, "GZIP" if zipped else None, storage_options=store.options) as writer:
@@ -194,7 +193,6 @@ def timed(count: int, once: Callable[[int], object]) -> str:
 
 
 def main() -> None:
-    """The soak, or the program that it has ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--combinations", type=int, default=200)
     parser.add_argument("--repetitions", type=int, default=500)

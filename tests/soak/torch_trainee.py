@@ -18,7 +18,6 @@ WORKERS = 2
 
 
 def run_torch_trainee(parent: Connection, job: Job) -> None:
-    """Trains from the last saved state to the end."""
     warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # by torchdata, of torch
     epochs = Epochs(job)
     step, state = saved(job)
@@ -38,13 +37,11 @@ class Epochs:
         )
 
     def load(self, state: dict[str, Any] | None) -> None:
-        """Goes on where a state was saved."""
         if state is not None:
             self._epoch = state["epoch"]
             self._loader.load_state_dict(state["loader"])
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, and where the loader stands in it."""
         return {"epoch": self._epoch, "loader": self._loader.state_dict()}
 
     def __iter__(self) -> Iterator[Any]:

@@ -46,7 +46,6 @@ class Job:
     every: int = 5
 
     def dataset(self, epochs: int) -> Dataset[Any]:
-        """Its share of the records, in batches."""
         records = TFRecordDataset(self.shards, num_parallel_reads=3).distribute(
             self.rank, self.world_size, even="pad", manifest=self.manifest
         )
@@ -60,14 +59,12 @@ class Stepping(Protocol):
 
 
 def run_trainee(parent: Connection, job: Job) -> None:
-    """Trains from the last saved state to the end."""
     step, state = saved(job)
     with job.dataset(job.epochs).iterate(state) as batches:
         train(parent, job, step, batches, batches)
 
 
 def train(parent: Connection, job: Job, step: int, loader: Stepping, batches: Iterator[Any]) -> None:
-    """Goes on from a step to the end."""
     for batch in batches:
         parent.recv_bytes()
         ids = b",".join(record[:8] for record in batch)

@@ -203,7 +203,6 @@ def run_loader(parent: Connection, job: Job) -> None:
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(description="Kills training runs at random steps and resumes them.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)

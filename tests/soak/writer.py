@@ -27,13 +27,11 @@ RECORDS = 2 * (SHARD_BYTES // RECORD_BYTES) + 3
 
 
 def records(version: int) -> Iterator[bytes]:
-    """What is written."""
     source = np.random.default_rng(version)
     return (source.bytes(RECORD_BYTES) for _ in range(RECORDS))
 
 
 async def write(url: str, options: Mapping[str, Any], version: int) -> None:
-    """Two shards of three parts, one of one part, and a manifest."""
     writer = ShardWriter(
         f"{url}/train-{{shard:02d}}",
         max_shard_bytes=SHARD_BYTES,
@@ -47,6 +45,5 @@ async def write(url: str, options: Mapping[str, Any], version: int) -> None:
 
 
 def run_writer(begun: Connection, url: str, options: Mapping[str, Any], version: int) -> None:
-    """The writing process."""
     begun.send_bytes(b"begun")
     asyncio.run(write(url, options, version))

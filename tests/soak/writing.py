@@ -71,7 +71,6 @@ class Place:
 
     @property
     def writers_options(self) -> dict[str, Any]:
-        """Storage options of those who write."""
         return {**self.options, **({} if self.proxy is None else {"endpoint_url": self.proxy.url})}
 
 
@@ -147,7 +146,6 @@ class Soak:
         self._seconds = self._run(0)
 
     def round(self) -> None:
-        """One writer killed, one run again."""
         number = self.seen.rounds
         fresh, version = number % 4 in (0, 3), number % 2
         if fresh and self._names():
@@ -260,7 +258,6 @@ def soak(kind: str, kills: int, seed: int, store: Store | None = None) -> Seen:
 
 
 def main() -> None:
-    """The program."""
     parser = argparse.ArgumentParser(description="Kills writers at random moments and looks at what they leave.")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)

@@ -42,7 +42,6 @@ def records_of(rng: np.random.Generator, count: int) -> list[bytes]:
 
 
 def starts_of(records: list[bytes]) -> list[int]:
-    """Where each record begins in their shard, and where it ends."""
     return list(itertools.accumulate((len(record) + 16 for record in records), initial=0))
 
 

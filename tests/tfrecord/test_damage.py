@@ -31,7 +31,6 @@ def pieces(data: bytes, feeding: str, seed: int) -> Iterator[bytes]:
 
 
 def read(framer: Framer, data: bytes, feeding: str = "whole", seed: int = 0) -> list[bytes]:
-    """All that the framer gives, to its end."""
     found: list[bytes] = []
     for piece in pieces(data, feeding, seed):
         if feeding == "landed":

@@ -79,7 +79,6 @@ def sparse(indices: Any, values: Any, shape: list[int]) -> SparseTensor:
 
 @st.composite
 def column_batches(draw: st.DrawFn) -> dict[str, Any]:
-    """Columns of every form, with one number of rows."""
     rows = draw(st.integers(0, 5))
     columns: dict[str, Any] = {}
     for name in draw(st.lists(names, max_size=4, unique=True)):
@@ -191,7 +190,6 @@ def test_what_parsing_gives_is_taken_again() -> None:
 
 @st.composite
 def described_batches(draw: st.DrawFn) -> tuple[dict[str, Any], list[bytes]]:
-    """Features of every kind that a column has, and records that have them."""
     rows, features, columns = draw(st.integers(0, 5)), {}, {}
     for name in draw(st.lists(names, min_size=1, max_size=4, unique=True)):
         dtype, items = draw(st.sampled_from([(np.int64, int64s), (np.float32, floats), (bytes, st.binary(max_size=3))]))

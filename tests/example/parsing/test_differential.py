@@ -74,7 +74,6 @@ class Seen:
         self.counts: Counter[str] = Counter()
 
     def add(self, features: Mapping[str, Feature], wanted: Any) -> None:
-        """One comparison."""
         self.counts.update(["refused" if wanted is None else "parsed"])
         if wanted is not None:
             self.counts.update(label for feature in features.values() for label in labels(feature))
@@ -87,7 +86,6 @@ class Seen:
 
 
 def labels(feature: Feature) -> Iterator[str]:
-    """What a feature is a case of."""
     yield type(feature).__name__
     if isinstance(feature, SparseFeature):
         listed = not isinstance(feature.index_key, str)
@@ -189,7 +187,6 @@ def check(
 
 
 def check_examples(records: list[bytes], features: dict[str, Feature], seen: Seen) -> None:
-    """A batch, and its first record alone."""
     theirs = twins(features)
     batch = tf.constant(records, tf.string)
     check(
@@ -210,7 +207,6 @@ def check_examples(records: list[bytes], features: dict[str, Feature], seen: See
 
 
 def check_sequences(records: list[bytes], context: dict[str, Feature], lists: dict[str, Feature], seen: Seen) -> None:
-    """A batch, and its first record alone."""
     theirs, features = (twins(context), twins(lists)), labelled(context, lists)
     batch = tf.constant(records, tf.string)
 
@@ -243,7 +239,6 @@ def labelled(context: Mapping[str, Feature], lists: Mapping[str, Feature]) -> di
 
 
 def numbers_of(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The description without byte strings."""
     return {name: feature for name, feature in features.items() if feature.dtype is not bytes}
 
 

@@ -35,13 +35,11 @@ INTS: dict[str, Feature] = {"x": VarLenFeature(np.int64)}
 
 
 def one(record: bytes, **features: Feature) -> Any:
-    """The only column of a single example."""
     (column,) = parse_single_example(record, features).values()
     return column
 
 
 def values(record: bytes, dtype: Any = np.int64) -> list[Any]:
-    """The values under x."""
     found: list[Any] = one(record, x=VarLenFeature(dtype)).values.tolist()
     return found
 

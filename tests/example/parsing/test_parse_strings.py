@@ -119,7 +119,6 @@ OTHERS: dict[str, Feature] = {
 
 
 def as_frames(records: list[bytes]) -> Any:
-    """The records as a reader gives them."""
     ends = np.cumsum([len(record) + 16 for record in records])
     starts = ends - [len(record) for record in records]
     return SimpleNamespace(

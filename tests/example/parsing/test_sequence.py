@@ -24,12 +24,10 @@ TOKENS: dict[str, Feature] = {"t": FixedLenSequenceFeature([], np.int64)}
 
 
 def lists(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
-    """The feature lists of a batch."""
     return parse_sequence_example(records, None, features)[1]
 
 
 def context(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
-    """The context of a batch."""
     return parse_sequence_example(records, features, None)[0]
 
 

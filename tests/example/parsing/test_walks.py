@@ -61,7 +61,6 @@ def outcome(walk: str, parser: Callable[..., Any], *arguments: Any, **keywords: 
 
 
 def check(parser: Callable[..., Any], *arguments: Any, string_columns: bool = False) -> None:
-    """Both walks give the same."""
     wanted, found = (outcome(walk, parser, *arguments, string_columns=string_columns) for walk in WALKS)
     if isinstance(wanted, str) or isinstance(found, str):
         assert found == wanted
@@ -73,7 +72,6 @@ def check(parser: Callable[..., Any], *arguments: Any, string_columns: bool = Fa
 
 
 def serialized(records: list[bytes], layout: str) -> Any:
-    """A batch of messages: as a list, over one buffer, or over several."""
     if layout == "scattered":
         lanes = [records[lane::2] for lane in range(2)]
         return Scattered.in_turn([[Frames.of([b"before", *lane]).window(1, 1 + len(lane))] for lane in lanes], 1)
