@@ -121,16 +121,7 @@ def _check_utf8(name: str, spans: npt.NDArray[np.int64], data: Any, per_row: int
 
 
 def arrow_array(name: str, column: Any, text: bool = False) -> Any:
-    """A column as a `pyarrow.Array`.
-
-    Args:
-        name: Its name, for errors.
-        column: An array, BytesColumn, Frames, ragged or sparse tensor, or a dict of such.
-        text: Whether its byte strings are text.
-
-    Raises:
-        FeatureError: It has no counterpart in Arrow; or it is to be text, and is not, with the row.
-    """
+    """A column as a `pyarrow.Array`."""
     if isinstance(column, RaggedTensor):
         return _ragged_array(name, column, text)
     if isinstance(column, SparseTensor):

@@ -247,11 +247,7 @@ Column: TypeAlias = "Values | SparseTensor | RaggedTensor"
 
 
 def check_column(column: object, name: str | None = None) -> None:
-    """Refuses a ragged or sparse tensor that leads outside of its values or its shape.
-
-    Raises:
-        FeatureError: It does.
-    """
+    """Refuses a ragged or sparse tensor that leads outside of its values or its shape."""
     if isinstance(column, RaggedTensor):
         checked_splits(column, name)
     elif isinstance(column, SparseTensor):
@@ -259,11 +255,7 @@ def check_column(column: object, name: str | None = None) -> None:
 
 
 def checked_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]:
-    """The row splits of a ragged tensor, outermost first, of which each splits the next, and the last the values.
-
-    Raises:
-        FeatureError: They do not.
-    """
+    """The row splits of a ragged tensor, outermost first, of which each splits the next, and the last the values."""
     levels = [np.asarray(splits) for splits in ragged.nested_row_splits]
     if not levels or not np.ndim(ragged.flat_values):
         raise FeatureError("a ragged tensor without row splits, or without a row of values", name)
@@ -284,11 +276,7 @@ def checked_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any
 
 
 def checked_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """The indices of a sparse tensor, int64 of shape `[values, rank]`, all of them within its dense shape.
-
-    Raises:
-        FeatureError: They are not.
-    """
+    """The indices of a sparse tensor, int64 of shape `[values, rank]`, all of them within its dense shape."""
     indices, shape, count = np.asarray(sparse.indices), np.asarray(sparse.dense_shape), len(sparse.values)
     fits = shape.ndim == 1 and indices.shape == (count, len(shape))
     if not fits or indices.dtype.kind not in "iu" or shape.dtype.kind not in "iu":
@@ -304,11 +292,7 @@ def checked_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int6
 
 
 def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """Where the values of each row of a sparse tensor start and end, among its values.
-
-    Raises:
-        FeatureError: It has no rows, or nearly nothing but empty ones; or its values are out of order.
-    """
+    """Where the values of each row of a sparse tensor start and end, among its values."""
     indices = checked_indices(sparse, name)
     if not indices.shape[1]:
         raise FeatureError("a sparse tensor without a dimension has no rows", name)
@@ -323,11 +307,7 @@ def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
 
 
 def list_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """The row splits of a sparse tensor whose rows are lists, as `tf.RaggedTensor.from_sparse` takes it.
-
-    Raises:
-        FeatureError: It has no two dimensions, gaps in a row, or values out of order.
-    """
+    """The row splits of a sparse tensor whose rows are lists, as `tf.RaggedTensor.from_sparse` takes it."""
     splits, indices = row_splits(sparse, name), np.asarray(sparse.indices)
     if indices.shape[1] != 2:
         what = f"a sparse tensor of {indices.shape[1]} dimensions where a list in each row, which has 2, is wanted"

@@ -68,12 +68,7 @@ def nearest_kind(name: str) -> str:
 
 
 def tensor_dtype(dtype: object) -> np.dtype[Any]:
-    """The NumPy dtype of a dtype, a Python type, a name or a TensorFlow DType; object for strings.
-
-    Raises:
-        FeatureError: TensorFlow has no such dtype.
-        MissingExtraError: It is one of ml_dtypes', which is not installed.
-    """
+    """The NumPy dtype of a dtype, a Python type, a name or a TensorFlow DType; object for strings."""
     if dtype in (bytes, str):
         return np.dtype(object)
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
@@ -94,11 +89,7 @@ def _numpy_name(dtype: Any) -> str:
 
 
 def named_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a name, ml_dtypes' among them, which that package registers when it is imported.
-
-    Raises:
-        MissingExtraError: It is one of ml_dtypes', which is not installed.
-    """
+    """The NumPy dtype of a name, ml_dtypes' among them, which that package registers when it is imported."""
     try:
         return np.dtype(name)
     except TypeError:

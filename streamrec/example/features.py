@@ -49,16 +49,7 @@ _KINDS: Mapping[str, Dtype] = {
 
 
 def as_dtype(dtype: object) -> Dtype:
-    """Turns a NumPy dtype, a TensorFlow DType, a Python type or a name into one of the three kinds.
-
-    Args:
-        dtype: `np.int64`, `np.float32` or `bytes`; or `"int64"`, `"float32"`, `"string"`, `"bytes"`; or
-            TensorFlow's `tf.int64`, `tf.float32`, `tf.string`; or what other libraries call so (`torch.int64`);
-            or Python's `int`, `float` (float32, as in TensorFlow) and `str` (bytes).
-
-    Raises:
-        FeatureError: Any other dtype: an Example holds no other kinds.
-    """
+    """Turns a NumPy dtype, a TensorFlow DType, a Python type or a name into one of the three kinds."""
     if dtype is float:
         return np.float32
     if dtype is bytes or dtype is str:
@@ -99,16 +90,7 @@ def _freeze(value: Any, dtype: Dtype) -> Any:
 
 
 def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The default of a feature as an array of `shape`; str becomes UTF-8 bytes, as in TensorFlow.
-
-    Args:
-        value: A scalar or nested tuples of scalars, with as many values as `shape` has elements.
-        dtype: The feature's kind; a float is not an int64, as in TensorFlow.
-        shape: What the values are reshaped to.
-
-    Raises:
-        FeatureError: Another number of values, or values of another kind.
-    """
+    """The default of a feature as an array of `shape`; str becomes UTF-8 bytes, as in TensorFlow."""
     flat = list(_flatten(value))
     wanted = math.prod(shape)
     if len(flat) != wanted:
@@ -146,11 +128,7 @@ def _as_bytes(item: Any) -> bytes:
 
 
 def encode_name(name: object) -> bytes:
-    """A feature's name as records hold it.
-
-    Raises:
-        FeatureError: It is not a str, or has no UTF-8 form.
-    """
+    """A feature's name as records hold it."""
     if not isinstance(name, str):
         raise FeatureError(f"a feature's name is {name!r}, a {type(name).__name__}; it must be a str")
     try:

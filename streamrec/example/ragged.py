@@ -46,11 +46,7 @@ class Rows(NamedTuple):
         return np.diff(self.splits)
 
     def tensor(self, dtype: type[np.int32] | type[np.int64]) -> RaggedTensor:
-        """The rows as a RaggedTensor.
-
-        Raises:
-            FeatureError: There are more values or rows than the dtype counts.
-        """
+        """The rows as a RaggedTensor."""
         splits, values = [self.splits], self.values
         while isinstance(values, Rows):
             splits.append(values.splits)
@@ -151,11 +147,7 @@ def ends_by_bounds(rows: Rows, partition: Partition, split: Rows) -> tuple[Numbe
 
 
 def ends_by_row_ids(rows: Rows, partition: Partition, split: Rows) -> tuple[Numbers, Numbers]:
-    """The same by the row of each value.
-
-    Raises:
-        FeatureError: The numbers do not fit, or would make many more rows than there are values.
-    """
+    """The same by the row of each value."""
     numbers, counts = np.asarray(split.values), split.lengths
     owners = np.repeat(np.arange(len(counts)), counts)
     descend = (numbers[1:] < numbers[:-1]) & (owners[1:] == owners[:-1])

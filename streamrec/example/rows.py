@@ -54,15 +54,7 @@ class PackedColumn(NamedTuple):
 
 
 def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
-    """All columns of a batch.
-
-    Args:
-        columns: The values of each feature, as `encode_examples` takes them.
-        kinds: What some features must be: dtypes or feature configurations. Other names are left alone.
-
-    Raises:
-        FeatureError: A value that does not fit, or columns of different lengths.
-    """
+    """All columns of a batch."""
     declared = {name: declared_kind(dtype, name) for name, dtype in (kinds or {}).items() if name in columns}
     made = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
     for column in made:
@@ -76,11 +68,7 @@ def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = Non
 
 
 def to_column(name: str, value: Any, declared: Kind | None = None) -> PackedColumn:
-    """One column from any of the forms that `encode_examples` takes.
-
-    Raises:
-        FeatureError: The value is not a column, or its rows don't fit together or the declared kind.
-    """
+    """One column from any of the forms that `encode_examples` takes."""
     if hasattr(value, "spans") and hasattr(value, "buffer"):
         return _of_spans(name, value, declared)
     if hasattr(value, "nested_row_splits"):

@@ -72,11 +72,7 @@ _LITTLE_FLOAT32 = np.dtype("<f4")
 
 
 def declared_kind(dtype: object, name: str | None = None) -> Kind:
-    """The kind that a dtype, a Python type, a name or a feature configuration (its `dtype`) means.
-
-    Raises:
-        FeatureError: Any other; an Example holds bytes, float32 and int64.
-    """
+    """The kind that a dtype, a Python type, a name or a feature configuration (its `dtype`) means."""
     if not isinstance(dtype, type | str):  # NumPy's own types have a `dtype`, too: a property
         dtype = getattr(dtype, "dtype", dtype)
     try:
@@ -86,19 +82,7 @@ def declared_kind(dtype: object, name: str | None = None) -> Kind:
 
 
 def to_values(value: Any, declared: Kind | None = None, name: str | None = None) -> KindValues:
-    """The values of one feature, flat.
-
-    Args:
-        value: A scalar (bytes, str, bool, int, float, an enum of these, a NumPy scalar), a list, tuple or
-            range of scalars, a rectangular nest of lists, a NumPy array of any shape, or whatever gives one
-            by `__array__` (tensors of torch, JAX and TensorFlow, pandas series); or a `Feature` message.
-        declared: The kind that the feature must have; by default the value's own.
-        name: The feature's name, for errors.
-
-    Raises:
-        FeatureError: The value has no kind, mixed kinds or another kind than declared; an int that no int64
-            holds; a ragged list; None.
-    """
+    """The values of one feature, flat."""
     kind = _EXACT.get(type(value))
     if kind is not None:
         return _of_leaves((value,), {type(value)}, declared, name)

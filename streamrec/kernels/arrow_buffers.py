@@ -14,11 +14,7 @@ __all__ = ["export_binary", "large_binary", "load_pyarrow"]
 
 
 def load_pyarrow() -> Any:
-    """The package pyarrow.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """The package pyarrow."""
     try:
         return import_module("pyarrow")
     except ImportError as error:

@@ -134,11 +134,7 @@ def isal_module(name: str) -> Any:
 
 
 def zstd_module() -> Any:
-    """The zstd implementation.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """The zstd implementation."""
     try:
         return import_module(ZSTD_PACKAGE)
     except ImportError as error:

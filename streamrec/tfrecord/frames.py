@@ -71,11 +71,7 @@ def as_spans(packed: Buffer) -> Spans:
 
 
 def payload(view: memoryview, first: int, last: int) -> memoryview:
-    """Bytes first to last of a buffer. (A slice takes any bounds, negative ones among them.)
-
-    Raises:
-        ValueError: The span leaves the buffer, or ends before it starts.
-    """
+    """Bytes first to last of a buffer. (A slice takes any bounds, negative ones among them.)"""
     if not 0 <= first <= last <= len(view):
         raise ValueError(f"the span [{first}, {last}) leaves the buffer of {len(view):,} bytes")
     return view[first:last]
