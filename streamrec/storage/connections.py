@@ -221,11 +221,11 @@ RECENT: Final = 1.0
 rest for a moment, as behind a slow consumer, further connections cost a TLS handshake each, and gain nothing."""
 
 SPARE: Final = 8
-"""An eighth of the room is left to ranges that are late when their turn has come: they are divided."""
+"""An eighth of the room is left to the rests of slow ranges."""
 
 MOST_AHEAD: Final = 2
 """At most this many times as many requests are ahead of their turn as the wire takes: those that end soon
-have successors already, and those that wait for room are waited for, while a late one is divided."""
+have successors already, and those that wait for room are waited for, while the rest of a slow one is asked for."""
 
 COUNT_SECONDS: Final = 0.01
 """For how long a count of those that move holds good."""

@@ -9,8 +9,6 @@ Rules:
 - Ranges ahead of their turn arrive in blocks that all streams of a run share, and are copied once. Where there is no
   room for a block, a range waits and TCP holds the sender back; the first ranges get room first, and nothing further
   is asked for. A range whose turn has come is read straight into the caller's buffer from where it stopped.
-- A range whose first byte is late is asked for again in parts, side by side: together they make up for the time. One
-  that is late when its turn has come, while the others have filled their room, is divided among their connections.
 - Errors come in order: a range that failed permanently is reported when all bytes before it were given. Nothing
   further is asked for meanwhile.
 - A range that gives a third of what the others give, or less, is cut short, and the rest requested again: connections
@@ -23,15 +21,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 from streamrec.errors import ClosedError
 from streamrec.kernels import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import PROOF_ALONE, ConnectionProgress, Connections, StreamShare
-from streamrec.storage.range_plan import FIRST_RANGE, LEAST_SPLIT, ByteRange, RangePlan, parts
+from streamrec.storage.range_plan import FIRST_RANGE, LEAST_SPLIT, ByteRange, RangePlan
 from streamrec.storage.stream import ResumingStream, stop_of
 from streamrec.storage.tasks import finish
 
@@ -46,7 +43,7 @@ class RangeBuffer:
         connections: What its stream shares with the others.
         share: Its stream's place there.
         stop: One past its last byte.
-        urgent: Whether it is a part of a late range.
+        urgent: Whether it is the rest of a slow range.
 
     Attributes:
         stream: The request.
@@ -233,14 +230,9 @@ class RangeBuffer:
         return room if was_fed else 0
 
 
-LATE_PARTS: Final = 3
-"""Into how many parts a range is divided whose first byte is late, which takes two latencies to find out. Not tuned."""
-
-LEAST_REST: Final = 1 << 20
-"""For fewer bytes there is no other request. Not tuned."""
-
 SLOW_REST: Final = 1 << 20
-"""So much is left to a connection that is slow: about what the kernel has of it by the time that others flow."""
+"""Bytes that are left to a slow connection: about what the kernel has of it by the time that others flow. Where fewer
+would be left for another request, there is none."""
 
 Request = Callable[[int, int | None, str | None], ResumingStream]
 """Makes a stream, not opened yet, from a first byte, one past the last byte, and the version to insist on."""
@@ -356,7 +348,7 @@ class ParallelStream:
                 self._ask()
             if not self._pieces:
                 return 0
-            self._hurry()
+            self._relieve_slow()
             count = await self._pieces[0].readinto(buffer)
             if count:
                 self._feed()
@@ -379,53 +371,26 @@ class ParallelStream:
             self._plan.accept(span)
             self._pieces.append(self._begin_range(span, room if self._pieces else 0))
 
-    def _hurry(self) -> None:
-        """Ranges that flow slowly are shared out; and the first one, of which nothing is there, if most others rest."""
-        if len(self._pieces) < 2:
-            return
+    def _relieve_slow(self) -> None:
+        """A range that flows slowly ends soon; another request reads the rest, where that takes longer than asking."""
         for slow in [piece for piece in self._pieces if piece.slow]:
-            self._relieve(slow)
-        head = self._pieces[0]
-        if head.ready:
-            return
-        connections = self._connections.terms(self._share).connections
-        resting = connections - sum(piece.left > 0 and not piece.hungry for piece in self._pieces)
-        if 2 * resting >= connections:
-            self._share_out(head, resting + 1)
-
-    def _share_out(self, late: RangeBuffer, connections: int) -> None:
-        """A range is read by several requests instead of one, as far as it is worth it and there is room."""
-        if self._closed:
-            return
-        connections = min(connections, 1 + self._connections.spare)
-        _, *others = parts(ByteRange(late.stream.position, late.stop), connections, self._connections.pace)
-        self._hand_on(late, others)
-
-    def _relieve(self, slow: RangeBuffer) -> None:
-        """A range that flows slowly ends soon; others read the rest, where waiting for it takes longer than asking."""
-        rest, pace = ByteRange(slow.stream.position + SLOW_REST, slow.stop), self._connections.pace
-        spare = self._connections.spare
-        if spare and rest.stop - rest.start >= max(pace.lead, LEAST_REST):
-            self._hand_on(slow, parts(rest, min(LATE_PARTS, spare), pace), paid=False)
-
-    def _hand_on(self, late: RangeBuffer, spans: Sequence[ByteRange], paid: bool = True) -> None:
-        """The end of a range is read by other requests, where there is room; they may have to be paid for."""
-        more = late.stop - spans[0].start if spans else 0
-        if not more or not self._connections.promise(self._share, more, urgent=True):
-            return
-        if not paid and not late.stream.affords():
-            self._connections.withdraw(self._share, more)
-            return
-        late.cut(spans[0].start)
-        for place, span in enumerate(spans, self._pieces.index(late) + 1):
-            self._pieces.insert(place, self._begin_range(span, span.stop - span.start, urgent=True))
+            rest = ByteRange(slow.stream.position + SLOW_REST, slow.stop)
+            size = rest.stop - rest.start
+            if size < max(self._connections.pace.lead, SLOW_REST) or not self._connections.spare:
+                continue
+            if not self._connections.promise(self._share, size, urgent=True):
+                continue
+            if not slow.stream.affords():
+                self._connections.withdraw(self._share, size)
+                continue
+            slow.cut(rest.start)
+            self._pieces.insert(self._pieces.index(slow) + 1, self._begin_range(rest, size, urgent=True))
 
     def _begin_range(self, span: ByteRange, room: int, urgent: bool = False) -> RangeBuffer:
         """One more request: ahead of its turn, or with no room where its turn is now."""
         stream = self._request(span.start, span.stop, self.info.version)
         piece = RangeBuffer(stream, self._connections, self._share, span.stop, urgent)
         if room:
-            stream.late = partial(self._share_out, piece, LATE_PARTS)
             piece.begin(room, self._on_arrival)
         return piece
 
@@ -437,4 +402,4 @@ class ParallelStream:
         """A range has arrived, or as much of it as there is room for: the next may be asked for."""
         if not self._closed:
             self._ask()
-            self._hurry()
+            self._relieve_slow()

@@ -27,7 +27,6 @@ __all__ = [
     "ConnectionSpeed",
     "RangeLimits",
     "RangePlan",
-    "parts",
     "range_bytes",
 ]
 
@@ -97,28 +96,6 @@ def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
     """
     wanted = min(max(LATENCIES * pace.lead, LEAST_RANGE), MOST_RANGE)
     return max(LEAST_RANGE, min(wanted, budget // connections) >> 20 << 20)
-
-
-def parts(left: ByteRange, connections: int, pace: ConnectionSpeed) -> list[ByteRange]:
-    """A late range, shared out among connections that rest; it alone where that brings nothing.
-
-    Args:
-        left: What has not arrived of it.
-        connections: How many there are for it, with its own.
-        pace: What one connection gives.
-
-    >>> [part.stop >> 20 for part in parts(ByteRange(0, 9 << 20), 4, ConnectionSpeed(60e6, 0.04))]
-    [2, 4, 6, 9]
-    >>> len(parts(ByteRange(0, 5 << 20), 4, ConnectionSpeed(60e6, 0.1)))
-    1
-    """
-    size = left.stop - left.start
-    count = min(connections, size // FIRST_RANGE)
-    if count < 2 or size < 2 * pace.lead:
-        return [left]
-    step = size // count >> 20 << 20
-    starts = [left.start + number * step for number in range(count)]
-    return [ByteRange(start, stop) for start, stop in zip(starts, [*starts[1:], left.stop], strict=True)]
 
 
 class RangePlan:

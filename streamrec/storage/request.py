@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo
@@ -45,7 +45,6 @@ class HedgedRequest:
         info: What is known of the object, which the response must agree with.
         start: First byte.
         end: One past the last byte, or None: to the end.
-        late: Called where the first byte is late, before it is asked for once more; None: nothing is.
 
     Attributes:
         info: The object, as far as it is known.
@@ -58,7 +57,6 @@ class HedgedRequest:
         "_began",
         "_blocks_before",
         "_body",
-        "_late",
         "_limit",
         "_policy",
         "_position",
@@ -82,7 +80,6 @@ class HedgedRequest:
         info: ObjectInfo,
         start: int,
         end: int | None,
-        late: Callable[[], None] | None,
     ) -> None:
         self.info = info
         self.end = end
@@ -92,7 +89,6 @@ class HedgedRequest:
         self._traffic = traffic
         self._tally = tally
         self._position = start
-        self._late = late
         self._body: Body | None = None
         self._race: Race | None = None
         self._waiting: asyncio.Timeout | None = None
@@ -231,8 +227,6 @@ class HedgedRequest:
         limiter, hedging = traffic.limiter(self.info.path), traffic.hedging
         if self._body is None:
             allowed = traffic.hedge(limiter, self._tally, beside_siblings=hedging.measured())
-            if allowed and self._late is not None:
-                self._late()
         else:
             if not self._stalled:
                 self._stalled = True

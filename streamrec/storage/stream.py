@@ -16,7 +16,6 @@ The contract, which the rest of streamrec relies on:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo
@@ -58,7 +57,6 @@ class ResumingStream:
         position: The next byte.
         splits: Whether other ranges of the object can be asked for at the same time; known when it is open.
         tally: Where it is counted.
-        late: Called where the first byte is late, before it is asked for once more; it may `cut` what is asked for.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class ResumingStream:
         self.splits = False
         self._traffic = traffic or Traffic()
         self.tally = tally or Tally(self._traffic.tally)
-        self.late: Callable[[], None] | None = None
         self._traffic.statistics.opened(path, self.tally)
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = time.monotonic()
@@ -176,7 +173,7 @@ class ResumingStream:
         """Sends a request for the bytes that are missing, and waits for its response."""
         await self._failures.turn()
         self._request = request = HedgedRequest(
-            self._backend, self._policy, self._traffic, self.tally, self.info, self.position, self._end, self.late
+            self._backend, self._policy, self._traffic, self.tally, self.info, self.position, self._end
         )
         await request.open()
         self.splits = request.splits

@@ -37,8 +37,8 @@ class Scattered(MemoryBackend):
         fails: From which byte on requests fail for good, and how.
         changes_at: After so many requests the object is another one.
         watch: Called whenever bytes are given.
-        late: The first request for at least so many bytes is answered when `answered` is set.
-        dries_up: After so many bytes, the body of one request for 4 MiB or more gives no more until then.
+        dries_up: After that many bytes, the body of one request for 4 MiB or more gives no more until
+            `answered` is set.
 
     Attributes:
         waits: That request, once it has come.
@@ -50,7 +50,6 @@ class Scattered(MemoryBackend):
     fails: tuple[int, Exception] | None = None
     changes_at: int | None = None
     watch: Watch = lambda: None
-    late: int | None = None
     dries_up: int | None = None
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     waits: Asked | None = None
@@ -71,10 +70,6 @@ class Scattered(MemoryBackend):
 
     async def _answer(self, asked: Asked, path: str, version: str | None) -> Body:
         await pause(self.draw)
-        size = 0 if asked.end is None else asked.end - asked.start
-        if self.late is not None and self.waits is None and size >= self.late:
-            self.waits = asked
-            await self.answered.wait()
         start, end = asked.start, asked.end
         now = "v2" if self.changes_at is not None and len(self.log) > self.changes_at else "v1"
         if version not in (None, now):

@@ -15,9 +15,8 @@ from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import BLOCK_BYTES, Body
 from streamrec.storage.connections import AdaptiveConcurrency, Connections
-from streamrec.storage.hedging import FIRST_BYTE_FLOOR, Hedging
+from streamrec.storage.hedging import Hedging
 from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, RangeBuffer, open_parallel
-from streamrec.storage.range_plan import FIRST_RANGE
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic
 from streamrec.tfrecord import encode_records
@@ -141,37 +140,6 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
     asyncio.run(run())
 
 
-async def test_a_late_range_is_shared_out_among_those_that_rest() -> None:
-    backend, shared_out, clock = late_in_parts()
-    connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=4), clock)
-    reading = asyncio.create_task(read_all(await opened(backend, connections)))
-    await shared_out.wait()
-    assert not reading.done()
-    backend.answered.set()
-    assert await reading == DATA
-    late = the_late_one(backend)
-    assert late.given < (late.end or 0) - late.start
-    check_requests(backend, 0, None, 0.0)
-    check_nothing_is_left(backend, connections)
-
-
-async def test_a_range_whose_first_byte_is_late_is_asked_for_again_in_parts() -> None:
-    backend, in_parts, clock = late_in_parts()
-    connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=4), clock)
-    hedging = Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0)
-    stream = await opened(backend, connections, traffic=Traffic(hedging=hedging))
-    head, buffer = bytearray(), memoryview(bytearray(64 << 10))
-    while backend.waits is None:
-        head += buffer[: await stream.readinto(buffer)]
-    late = the_late_one(backend)
-    assert len(head) < late.start, "nobody waits for it yet: it is not shared out because its turn has come"
-    await in_parts.wait()
-    assert [asked.start for asked in backend.log].count(late.start) == 2, "its first part is asked for by the hedge"
-    assert head + await read_all(stream) == DATA
-    assert late.given == 0
-    check_nothing_is_left(backend, connections)
-
-
 async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() -> None:
     clock = Ticks()
     connections = Connections(len(LARGE), AdaptiveConcurrency(start=4, most=4), clock)
@@ -188,7 +156,7 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
     traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=20.0, stall_guess=20.0))
     reading = asyncio.create_task(read_all(await opened(backend, connections, traffic=traffic)))
     await asyncio.wait_for(relieved.wait(), 30)
-    slow = the_late_one(backend)
+    slow = the_slow_one(backend)
     rest = [asked.start for asked in backend.log if slow.start < asked.start < (slow.end or 0)]
     assert max(asked.end or 0 for asked in backend.log) < len(LARGE), "it is not the last one that is left"
     assert min(rest) == slow.start + slow.given + SLOW_REST
@@ -246,24 +214,7 @@ class Ticks:
         return self.now
 
 
-def late_in_parts() -> tuple[Scattered, asyncio.Event, Ticks]:
-    """A backend where a range is late, what tells that bytes behind its first ones were asked for once more, a clock.
-
-    By the machine's clock, one that stood still for a moment would seem to be a store too slow to share anything out.
-    """
-    backend, told, clock = Scattered(DATA, late=2 * FIRST_RANGE), asyncio.Event(), Ticks()
-
-    def watch() -> None:
-        clock.now += 0.01
-        late = backend.waits
-        if late and any(late.start < asked.start < (late.end or 0) for asked in backend.log):
-            told.set()
-
-    backend.watch = watch
-    return backend, told, clock
-
-
-def the_late_one(backend: Scattered) -> Asked:
+def the_slow_one(backend: Scattered) -> Asked:
     assert backend.waits is not None
     return backend.waits
 

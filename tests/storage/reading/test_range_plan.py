@@ -25,7 +25,6 @@ from streamrec.storage.range_plan import (
     ConnectionSpeed,
     RangeLimits,
     RangePlan,
-    parts,
     range_bytes,
 )
 
@@ -208,24 +207,13 @@ def test_the_budget_is_never_exceeded(budget: int, steps: Steps) -> None:
     assert connections.reserve(connections.join(), budget, urgent=True)
 
 
-def test_some_room_is_left_to_what_is_late() -> None:
+def test_some_room_is_left_to_the_rests_of_slow_ranges() -> None:
     connections = Connections(80 * MIB, clock=Clock())
     (share,) = moving(connections, 1, PROOF_ALONE)
     assert connections.reserve(share, 70 * MIB)
     assert not connections.reserve(share, 1)
     assert connections.reserve(share, 10 * MIB, urgent=True)
     assert not connections.reserve(share, 1, urgent=True)
-
-
-@given(st.integers(0, 10**9), st.integers(0, 50 * MIB), st.integers(0, 40), st.floats(1e3, 1e10), st.floats(1e-5, 30))
-def test_a_late_range_is_shared_out_whole(start: int, size: int, connections: int, rate: float, latency: float) -> None:
-    spans = parts(ByteRange(start, start + size), connections, ConnectionSpeed(rate, latency))
-    assert (spans[0].start, spans[-1].stop) == (start, start + size)
-    assert all(first.stop == second.start for first, second in pairwise(spans))
-    if len(spans) > 1:
-        assert len(spans) <= connections
-        assert min(span.stop - span.start for span in spans) >= FIRST_RANGE
-        assert size >= 2 * rate * latency, "otherwise it would have come by itself"
 
 
 def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: float) -> None:

@@ -125,7 +125,7 @@ def test_a_look_may_end_another_wait(loop: FakeLoop) -> None:
 
 def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
     info = ObjectInfo("memory://x", 0, None)
-    request = HedgedRequest(Scattered(b""), RetryPolicy(), Traffic(hedging=hedging), Tally(), info, 0, None, None)
+    request = HedgedRequest(Scattered(b""), RetryPolicy(), Traffic(hedging=hedging), Tally(), info, 0, None)
     request._limit = limit
     return request
 
