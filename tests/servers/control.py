@@ -33,7 +33,7 @@ class FaultControl:
     """The faults in force, the ordinals of requests, and the log; safe to use from any thread."""
 
     def __init__(self, faults: Faults = NO_FAULTS) -> None:
-        self.log = RequestLog()
+        self._log = RequestLog()
         self._lock = threading.Lock()
         self._faults = faults
         self._asked: Counter[tuple[Kind, str]] = Counter()
@@ -49,6 +49,28 @@ class FaultControl:
             self._faults = faults
             self._asked.clear()
 
+    @property
+    def log(self) -> tuple[Entry, ...]:
+        """One entry for each request, in the order in which they came; see `wait_idle`."""
+        return self._log.entries()
+
+    @property
+    def counters(self) -> Counters:
+        """The sums over all requests that have ended."""
+        return self._log.counters()
+
+    def clear(self) -> None:
+        """Forgets the log and the sums. Faults and ordinals stay."""
+        self._log.clear()
+
+    def wait_idle(self, seconds: float = 5.0) -> bool:
+        """Waits until no answer is under way but stalled ones; whether that came true in time."""
+        return self._log.wait_idle(seconds)
+
+    def wait_closed(self, seconds: float = 5.0) -> bool:
+        """Waits until stalled answers have ended too, because their peers closed; whether that came true in time."""
+        return self._log.wait_closed(seconds)
+
     def next(self, kind: Kind, name: str) -> tuple[Faults, Fate, int]:
         """The faults in force, the fate of a request that has just come, and its ordinal."""
         with self._lock:
@@ -59,7 +81,7 @@ class FaultControl:
     def answer(self, method: str, target: str, body: bytes) -> tuple[int, bytes]:
         """Answers a request to the control path: status and JSON body."""
         if method == "GET" and target == f"{CONTROL_PATH}/log":
-            return 200, json.dumps([dataclasses.asdict(entry) for entry in self.log.entries()]).encode()
+            return 200, json.dumps([dataclasses.asdict(entry) for entry in self._log.entries()]).encode()
         if method not in ("GET", "POST") or target != CONTROL_PATH:
             return 404, json.dumps({"error": f"no {method} {target}; see tests.servers.control"}).encode()
         try:
@@ -75,13 +97,13 @@ class FaultControl:
             raise ValueError(f"unknown order {unknown[0]!r}: faults, clear and wait_idle are known")
         if "faults" in orders:
             self.faults = Faults.from_dict(orders["faults"])
-        told = {"idle": self.log.wait_idle(float(orders["wait_idle"]))} if "wait_idle" in orders else {}
+        told = {"idle": self._log.wait_idle(float(orders["wait_idle"]))} if "wait_idle" in orders else {}
         if orders.get("clear"):
-            self.log.clear()
+            self.clear()
         return told
 
     def _state(self) -> dict[str, Any]:
-        return {"faults": self._faults.to_dict(), "counters": dataclasses.asdict(self.log.counters())}
+        return {"faults": self._faults.to_dict(), "counters": dataclasses.asdict(self.counters)}
 
 
 class RemoteControl:
@@ -94,7 +116,7 @@ class RemoteControl:
     """
 
     def __init__(self, url: str) -> None:
-        self._host = urlsplit(url).netloc
+        self.url = url
 
     @property
     def faults(self) -> Faults:
@@ -124,7 +146,7 @@ class RemoteControl:
         return bool(self._ask("POST", {"wait_idle": seconds})["idle"])
 
     def _ask(self, method: str, orders: dict[str, Any] | None = None, path: str = CONTROL_PATH) -> Any:
-        connection = http.client.HTTPConnection(self._host)
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc)
         try:
             connection.request(method, path, None if orders is None else json.dumps(orders))
             answer = connection.getresponse()

@@ -24,7 +24,6 @@ from streamrec.bridge.loop import Latch
 from tests.servers.control import RemoteControl
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.network.fault_server import FaultServer
-from tests.servers.requestlog import Counters, Entry
 
 __all__ = ["ServerProcess", "run"]
 
@@ -68,7 +67,7 @@ def _until_eof(ending: Latch) -> None:
     ending.open()
 
 
-class ServerProcess:
+class ServerProcess(RemoteControl):
     """A store or a proxy in a process of its own, which dies with this one; a context manager that ends it.
 
     Args:
@@ -110,43 +109,15 @@ class ServerProcess:
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
+        super().__init__(self._process.stdout.readline().strip())
         if not self.url:
             self.close()
             raise RuntimeError(f"{module} ended with {self._process.returncode} before it served; see standard error")
-        self._control = RemoteControl(self.url)
 
     @property
     def pid(self) -> int:
         """The process, for measuring it."""
         return self._process.pid
-
-    @property
-    def faults(self) -> Faults:
-        """The faults in force; can be set."""
-        return self._control.faults
-
-    @faults.setter
-    def faults(self, faults: Faults) -> None:
-        self._control.faults = faults
-
-    @property
-    def log(self) -> tuple[Entry, ...]:
-        """One entry for each request, in order."""
-        return self._control.log
-
-    @property
-    def counters(self) -> Counters:
-        """The sums over all requests that have ended."""
-        return self._control.counters
-
-    def clear(self) -> None:
-        """Forgets the log and the sums."""
-        self._control.clear()
-
-    def wait_idle(self, seconds: float = 5.0) -> bool:
-        """Waits until no answer is under way but stalled ones; whether that came true in time."""
-        return self._control.wait_idle(seconds)
 
     def close(self) -> None:
         """Ends the process and waits for it."""

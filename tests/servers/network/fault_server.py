@@ -27,7 +27,7 @@ from tests.servers.network.http1 import (
     response_head,
 )
 from tests.servers.network.server import Server
-from tests.servers.requestlog import Counters, Entry, RequestLog
+from tests.servers.requestlog import RequestLog
 from tests.servers.store import gcs_responses, s3_responses
 from tests.servers.store.routes import Route, route
 
@@ -76,7 +76,7 @@ class Exchange:
         self.log.update(self.number, **news)
 
 
-class FaultServer:
+class FaultServer(FaultControl):
     """A server whose answers go wrong on demand; a context manager that closes it.
 
     Args:
@@ -93,8 +93,8 @@ class FaultServer:
         port: int = 0,
         name: str = "store",
     ) -> None:
+        super().__init__(faults)
         self._respond = respond
-        self._control = FaultControl(faults)
         self._connections = itertools.count()
         self._server = Server(self._serve, port, name)
         self._server.start()
@@ -108,37 +108,6 @@ class FaultServer:
     def server(self) -> Server:
         """The sockets and threads beneath."""
         return self._server
-
-    @property
-    def faults(self) -> Faults:
-        """The faults in force; setting them holds from the next request on, and begins the ordinals anew."""
-        return self._control.faults
-
-    @faults.setter
-    def faults(self, faults: Faults) -> None:
-        self._control.faults = faults
-
-    @property
-    def log(self) -> tuple[Entry, ...]:
-        """One entry for each request, in the order in which they came; see `wait_idle`."""
-        return self._control.log.entries()
-
-    @property
-    def counters(self) -> Counters:
-        """The sums over all requests that have ended."""
-        return self._control.log.counters()
-
-    def clear(self) -> None:
-        """Forgets the log and the sums. Faults and ordinals stay."""
-        self._control.log.clear()
-
-    def wait_idle(self, seconds: float = 5.0) -> bool:
-        """Waits until no answer is under way but stalled ones; whether that came true in time."""
-        return self._control.log.wait_idle(seconds)
-
-    def wait_closed(self, seconds: float = 5.0) -> bool:
-        """Waits until stalled answers have ended too, because their peers closed; whether that came true in time."""
-        return self._control.log.wait_closed(seconds)
 
     def close(self) -> None:
         """Breaks off what is under way; no thread is left after it. Closing twice is no error."""
@@ -154,7 +123,7 @@ class FaultServer:
 
     def _serve(self, sock: socket.socket) -> None:
         connection = next(self._connections)
-        self._control.log.connected()
+        self._log.connected()
         reader = Reader(sock)
         try:
             while (head := reader.head()) is not None:
@@ -172,15 +141,15 @@ class FaultServer:
 
     def _controlled(self, request: Request, sock: socket.socket, reader: Reader) -> None:
         body = reader.whole(request.framing)
-        status, answer = self._control.answer(request.method, request.target, body)
+        status, answer = self.answer(request.method, request.target, body)
         fields = (("Content-Type", "application/json"), ("Content-Length", str(len(answer))))
         sock.sendall(response_head(status, fields) + answer)
 
     def _exchange(self, request: Request, sock: socket.socket, reader: Reader, connection: int) -> bool:
         asked = route(request.method, request.target)
-        faults, fate, ordinal = self._control.next(asked.kind, asked.name)
+        faults, fate, ordinal = self.next(asked.kind, asked.name)
         wire.pace(sock, fate.rate)
-        number = self._control.log.begin(
+        number = self._log.begin(
             connection=connection,
             kind=asked.kind,
             method=request.method,
@@ -192,7 +161,7 @@ class FaultServer:
             delay=fate.delay,
             rate=wire.pacing(sock),
         )
-        exchange = Exchange(request, asked, fate, sock, reader, self._control.log, number)
+        exchange = Exchange(request, asked, fate, sock, reader, self._log, number)
         try:
             if self._server.stopping.wait(fate.delay):
                 return False
@@ -200,7 +169,7 @@ class FaultServer:
                 return _unavailable(exchange, faults.status, faults.retry_after)
             return self._respond(exchange)
         finally:
-            self._control.log.end(number)
+            self._log.end(number)
 
 
 _REFUSALS = {
