@@ -17,7 +17,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
@@ -81,12 +81,13 @@ class Run:
         telemetry = self.telemetry
         return start(self.chain, self.position, self.options, telemetry.root, telemetry.storage)
 
-    def enter(self, chunk: Chunk) -> None:
-        """The next chunk's elements are handed out from now on."""
-        rest = iter(unpacked(chunk))
-        self._under_way = chunk, rest
-        self.elements = rest
+    def enter(self, chunk: Chunk) -> Exception | None:
+        """Hands out a chunk's elements from now on; gives the error of an element that failed."""
+        elements = list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
+        self.elements = iter(elements)  # an iterator that knows how many are left
+        self._under_way = replace(chunk, error=None), self.elements
         self.telemetry.takes(chunk, self.elements)
+        return chunk.error
 
     def leave(self) -> None:
         """The consumer takes nothing more."""
@@ -104,7 +105,7 @@ class Run:
 
 
 class Iteration:
-    """What an iterator tells of its run, at any time, whichever way it hands out the elements."""
+    """What every iterator says of its run, at any time."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -130,11 +131,6 @@ class Iteration:
     def stats(self) -> Stats:
         """The run's figures: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
         return self._run.telemetry.stats()
-
-
-def unpacked(chunk: Chunk) -> Iterable[Any]:
-    """A chunk's elements as a sequence whose iterator knows how many are left."""
-    return list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
 
 
 class DatasetIterator(Iteration, Generic[T]):
@@ -186,7 +182,7 @@ class DatasetIterator(Iteration, Generic[T]):
                 if not isinstance(error, StopIteration):
                     self._over = over(error)
                 raise
-            failed = entered(self._run, chunk)
+            failed = self._run.enter(chunk)
             if failed is not None:
                 try:
                     raise failed
@@ -223,33 +219,11 @@ class DatasetIterator(Iteration, Generic[T]):
         self.close()
 
 
-class NumpyIterator:
+class NumpyIterator(DatasetIterator[Any]):
     """A DatasetIterator whose elements are NumPy's: see `Dataset.as_numpy_iterator`."""
 
-    def __init__(self, inner: DatasetIterator[Any]) -> None:
-        self._inner = inner
-
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> Any:
-        return map_nest(as_numpy, next(self._inner))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the next element comes from, as JSON."""
-        return self._inner.state_dict()
-
-    def close(self) -> None:
-        """Ends the run."""
-        self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return map_nest(as_numpy, super().__next__())
 
 
 def as_numpy(value: Any) -> Any:
@@ -311,7 +285,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         if chunk is None:
             self._telemetry.ends()
             raise StopAsyncIteration
-        failed = entered(self._run, chunk)
+        failed = self._run.enter(chunk)
         if failed is not None:
             try:
                 raise failed
@@ -386,12 +360,6 @@ class ThreadedAsyncIterator(Iteration, Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
-
-
-def entered(run: Run, chunk: Chunk) -> Exception | None:
-    """Hands out a chunk's elements from now on; the error of an element that failed is the caller's to raise."""
-    run.enter(replace(chunk, error=None))
-    return chunk.error
 
 
 def over(error: BaseException) -> str | None:

@@ -195,7 +195,7 @@ class Runnable(Generic[T]):
             >>> list(Dataset.range(4).batch(3).as_numpy_iterator())
             [array([0, 1, 2]), array([3])]
         """
-        return NumpyIterator(self.iterate(state))
+        return NumpyIterator(self._begun(state, None, False))
 
     def reduce(self, initial_state: S, reduce_func: Callable[[S, Any], S]) -> S:
         """What is left of all elements: `reduce_func(state, element)` gives the next state.
