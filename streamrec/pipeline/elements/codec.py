@@ -22,8 +22,7 @@ from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.dtypes import named_dtype
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns, objects
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
-from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
 from streamrec.tfrecord import Frames, Scattered
 
 __all__ = ["digest_of", "pack", "unpack"]
@@ -192,7 +191,7 @@ class _Unpacking:
                 return ragged_rows(self.value(ragged))
             case ["sparse rows", sparse, shapes]:
                 rows = SparseRows.of(self.value(sparse))
-                return SparseRows(rows.indices, rows.values, rows.starts, rows.ends, self.value(shapes))
+                return SparseRows(rows.indices, rows.values, self.value(shapes))
             case ["objects", shape, values]:
                 return objects(self.value(values)).reshape(shape)
             case ["array", *raw]:

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import with_nulls
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, ragged_rows
-from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
 from streamrec.tfrecord import Frames, Joining
 
 __all__ = [

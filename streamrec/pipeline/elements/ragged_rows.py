@@ -1,7 +1,8 @@
-"""RaggedRows: the rows of a ragged tensor as a column, and how ragged tensors become one batch.
+"""RaggedRows, SparseRows: the rows of a ragged or sparse tensor as a column, and how such tensors become one batch.
 
-A column is one flat array and where each row lies in it. Shuffled, picked, joined, padded or batched again, it costs no
-object per row. A batch has one ragged dimension more in front, as tf.data makes it.
+A column is a few arrays and where each row is in them. Shuffled, picked, joined, padded or batched again, it costs no
+object per row. A batch is as tf.data makes it: of ragged tensors one ragged dimension more in front; of sparse ones one
+dimension more, and of the others the largest that a row has.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.example import BytesColumn, RaggedTensor
-from streamrec.example.columns import check_column, checked_splits
+from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.columns import check_column, checked_splits, row_splits
 
-__all__ = ["RaggedRows", "ragged_rows", "stacked_ragged"]
+__all__ = ["RaggedRows", "SparseRows", "ragged_rows", "stacked_ragged", "stacked_sparse"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -125,6 +126,85 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         return np.ndarray((len(self), size), native.dtype, memoryview(memory))
 
 
+class SparseRows(Sequence[SparseTensor]):
+    """Sparse tensors of one rank.
+
+    Args:
+        indices: For each row, int64 of shape [n, rank]: where its values stand.
+        values: For each row its n values.
+        shapes: int64 of shape [rows, rank]: the dense shape of each row.
+    """
+
+    __slots__ = ("indices", "shapes", "values")
+
+    def __init__(self, indices: RaggedRows, values: RaggedRows, shapes: Numbers) -> None:
+        self.indices = indices
+        self.values = values
+        self.shapes = shapes
+
+    @classmethod
+    def of(cls, tensor: SparseTensor) -> SparseRows:
+        """The rows of a tensor of one dimension or more.
+
+        Raises:
+            FeatureError: Its indices are outside its dense shape, or out of order.
+        """
+        bounds = row_splits(tensor)
+        starts, ends = bounds[:-1], bounds[1:]
+        shapes = np.broadcast_to(tensor.dense_shape[1:], (len(starts), len(tensor.dense_shape) - 1))
+        indices = RaggedRows(tensor.indices[:, 1:], starts, ends)
+        return cls(indices, RaggedRows(plain_values(tensor.values), starts, ends), shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    @overload
+    def __getitem__(self, index: int) -> SparseTensor: ...
+    @overload
+    def __getitem__(self, index: slice) -> SparseRows: ...
+    def __getitem__(self, index: int | slice) -> SparseTensor | SparseRows:
+        if isinstance(index, slice):
+            return self.picked(index)
+        return SparseTensor(self.indices[index], self.values[index], self.shapes[index])
+
+    @property
+    def row_bytes(self) -> Numbers:
+        """int64: about how many bytes each keeps alive."""
+        found: Numbers = self.indices.row_bytes + self.values.row_bytes + self.shapes.itemsize * self.shapes.shape[1]
+        return found
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes all keep alive."""
+        return int(self.row_bytes.sum())
+
+    def picked(self, indices: Any) -> SparseRows:
+        """These, by indices or a slice, without a copy of values."""
+        return SparseRows(self.indices.picked(indices), self.values.picked(indices), self.shapes[indices])
+
+    def compact(self) -> SparseRows:
+        """The same, in memory that holds nothing else."""
+        return SparseRows(self.indices.compact(), self.values.compact(), self.shapes.copy())
+
+    def tensor(self) -> SparseTensor:
+        """All rows as one batch."""
+        indices, _ = self.indices.flat()
+        numbers = np.repeat(np.arange(len(self)), self.indices.lengths)
+        shape = np.array([len(self), *self.shapes.max(0, initial=0)], np.int64)
+        return SparseTensor(np.column_stack([numbers, indices]), self.values.compact().values, shape)
+
+    def joins(self, other: object) -> bool:
+        """Whether rows of both fit into one column."""
+        return isinstance(other, SparseRows) and self.values.joins(other.values) and self.indices.joins(other.indices)
+
+    @classmethod
+    def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """The rows of several that fit; a copy."""
+        indices = RaggedRows.joined([part.indices for part in parts])
+        values = RaggedRows.joined([part.values for part in parts])
+        return cls(indices, values, np.concatenate([part.shapes for part in parts]))
+
+
 def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
     """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged.
 
@@ -132,7 +212,7 @@ def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
         FeatureError: Its row splits do not fit its values.
     """
     outer, *inner = checked_splits(ragged)
-    values = plain_values(ragged)
+    values = plain_values(ragged.flat_values)
     if not inner:
         bounds = outer.astype(np.int64, copy=False)
         return RaggedRows(values, bounds[:-1], bounds[1:], outer.dtype)
@@ -157,7 +237,7 @@ def stacked_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
     """
     for tensor in tensors:
         check_column(tensor)
-    flat = [plain_values(tensor) for tensor in tensors]
+    flat = [plain_values(tensor.flat_values) for tensor in tensors]
     kinds = {(len(tensor.nested_row_splits), values.shape[1:]) for tensor, values in zip(tensors, flat, strict=True)}
     if len(kinds) > 1:
         told = " and ".join(f"{depth} ragged dimensions, inner shape {shape}" for depth, shape in sorted(kinds))
@@ -169,6 +249,25 @@ def stacked_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
     return RaggedTensor(np.concatenate(flat), tuple(np.append(0, np.cumsum(each)).astype(dtype) for each in lengths))
 
 
-def plain_values(tensor: RaggedTensor) -> npt.NDArray[Any]:
-    """A tensor's flat values as an array."""
-    return tensor.flat_values.to_numpy() if isinstance(tensor.flat_values, BytesColumn) else tensor.flat_values
+def stacked_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
+    """Sparse tensors as one batch.
+
+    Raises:
+        ValueError: They are of several ranks, or one is not sound.
+    """
+    for tensor in tensors:
+        check_column(tensor)
+    ranks = sorted({len(tensor.dense_shape) for tensor in tensors})
+    if len(ranks) > 1:
+        raise ValueError(f"sparse tensors of {ranks} dimensions do not make one batch")
+    numbers = np.repeat(np.arange(len(tensors)), [len(tensor.indices) for tensor in tensors])
+    return SparseTensor(
+        np.column_stack([numbers, np.concatenate([tensor.indices for tensor in tensors])]),
+        np.concatenate([plain_values(tensor.values) for tensor in tensors]),
+        np.array([len(tensors), *np.max([tensor.dense_shape for tensor in tensors], axis=0)], np.int64),
+    )
+
+
+def plain_values(values: Any) -> npt.NDArray[Any]:
+    """A tensor's values as an array."""
+    return values.to_numpy() if isinstance(values, BytesColumn) else values

@@ -14,8 +14,7 @@ from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, rows_of, window
 from streamrec.pipeline.elements.positions import NumberedPositions, Positions
-from streamrec.pipeline.elements.ragged_rows import RaggedRows
-from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.ranks import Rank
@@ -154,7 +153,9 @@ def frozen(column: Any) -> Any:
     """A read-only copy; Frames, which are never written to, as they are."""
     if isinstance(column, Frames):
         return column
-    if isinstance(column, RaggedRows | SparseRows):
+    if isinstance(column, SparseRows):
+        return SparseRows(frozen(column.indices), frozen(column.values), column.shapes.copy())
+    if isinstance(column, RaggedRows):
         rows = column.compact()
         rows.values.flags.writeable = False
         return rows

@@ -31,8 +31,7 @@ from streamrec.pipeline.elements.positions import (
     grouped,
     shifted,
 )
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
-from streamrec.pipeline.elements.sparse_rows import SparseRows, stacked_sparse
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stacked_ragged, stacked_sparse
 from streamrec.pipeline.elements.specs import RaggedTensorSpec
 from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged

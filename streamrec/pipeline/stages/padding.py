@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, map_nest, map_nests
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, stacked_ragged
-from streamrec.pipeline.elements.sparse_rows import SparseRows, stacked_sparse
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stacked_ragged, stacked_sparse
 
 __all__ = ["Padding", "ragged"]
 

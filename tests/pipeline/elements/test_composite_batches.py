@@ -10,7 +10,7 @@ import pytest
 import streamrec
 from streamrec import Dataset, RaggedTensor, SparseTensor, TFRecordDataset
 from streamrec.pipeline.elements.columns import Columns, joined, select
-from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.elements.ragged_rows import SparseRows
 from streamrec.pipeline.sources.shuffle.buffer_store import weights_of
 from tests.servers.resuming import assert_resumes_everywhere
 

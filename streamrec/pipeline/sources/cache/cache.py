@@ -39,8 +39,7 @@ from streamrec.pipeline.elements.positions import (
     Positions,
     Precursor,
 )
-from streamrec.pipeline.elements.ragged_rows import RaggedRows
-from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import ChainSource, RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo

@@ -26,8 +26,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import OBJECT_BYTES, SPAN_BYTES, Batches, weigh_one
 from streamrec.pipeline.elements.columns import Columns, joined, leaves, map_nest, select
-from streamrec.pipeline.elements.ragged_rows import RaggedRows
-from streamrec.pipeline.elements.sparse_rows import SparseRows
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
 __all__ = ["END", "REFERENCE", "START", "TAG", "BufferStore", "Numbers", "spans_of"]
