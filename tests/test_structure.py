@@ -49,7 +49,7 @@ MAY_IMPORT = {
 """Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""
 
 SANS_IO = {"tfrecord", "example", "interchange"}
-IO_MODULES = {"asyncio", "anyio", "aiohttp", "fsspec", "socket", "threading", "os"}
+IO_MODULES = {"asyncio", "anyio", "aiofiles", "aiohttp", "fsspec", "socket", "threading", "os"}
 
 
 LAZY = sorted(PACKAGE.rglob("__init__.pyi"))

@@ -1,4 +1,4 @@
-"""Local files: unbuffered, straight into the caller's buffer.
+"""Local files, through aiofiles: unbuffered, straight into the caller's buffer.
 
 What is in the page cache is read at once, on the loop: Linux can be asked not to wait (RWF_NOWAIT), and
 copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop (`FairScheduler`), so that
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import os
 import stat
 import weakref
@@ -26,7 +27,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
+
+import aiofiles
 
 from streamrec.errors import (
     IntegrityError,
@@ -126,7 +129,7 @@ def _whole(name: str) -> ShortFile | None:
     try:
         if not stat.S_ISREG(os.stat(name).st_mode):  # a pipe's writer would notice that it is opened
             return None
-        file = _open_to_read(name)
+        file = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
             return read_if_short(file, 0, None)
         finally:
@@ -172,16 +175,19 @@ class LocalBackend(Backend):
                 if version is not None and version != info.version:
                     raise changed(path, start, end)
                 return BytesBody(info, data)
-        info = _info(path, os.fstat(opened))
-        body = _LocalBody(opened, info, start, self._turns)
+            file = _wrapped(opened, start)
+        info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
-            await body.aclose()
+            await finish(_close(file))
             raise changed(path, start, end)
-        if start < (info.size or 0):
-            return body
-        special = SpecialBody(path, os.dup(opened)) if not info.size and is_unsized(opened) else None
-        await body.aclose()
-        return special or BytesBody(info)
+        if not info.size and is_unsized(file.fileno()):
+            special = SpecialBody(path, os.dup(file.fileno()))
+            await finish(_close(file))
+            return special
+        if start >= (info.size or 0):
+            await finish(_close(file))
+            return BytesBody(info)
+        return _LocalBody(file, info, start, self._turns)
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         read = await finish(asyncio.to_thread(read_all, [local_name(path) for path in paths]))
@@ -226,18 +232,17 @@ class _LocalBody:
     keeps_time = True
     splits = False
 
-    def __init__(self, file: int, info: ObjectInfo, position: int, turns: FairScheduler) -> None:
+    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: FairScheduler) -> None:
         self.info = info
         self._file = file
-        self._close = weakref.finalize(self, os.close, file)  # once; also where it is dropped
-        self._close.atexit = False
+        self._number = file.fileno()
         self._position = position
         self._turns = turns
 
     async def readinto(self, buffer: memoryview) -> int:
         """One read system call into the caller's buffer. A file that was changed in place is an error, not damage."""
         await self._turns.take()
-        file, position = self._file, self._position
+        file, position = self._number, self._position
         with _translate_errors(self.info.path, position):
             count = _read_cached(file, buffer, position)
             if count is None:
@@ -248,26 +253,25 @@ class _LocalBody:
 
     def _check_unchanged(self, position: int) -> None:
         """The file that we hold open may have been written to, or cut off."""
-        if _info(self.info.path, os.fstat(self._file)).version != self.info.version:
+        if _info(self.info.path, os.fstat(self._number)).version != self.info.version:
             raise changed(self.info.path, position)
 
     async def aclose(self) -> None:
-        await finish(run_to_completion(self._close))
+        await finish(_close(self._file))
 
 
 class _LocalUpload(PartSink):
-    def __init__(self, path: str, final: Path, temporary: Path, file: int, overwrite: bool) -> None:
+    def __init__(self, path: str, final: Path, temporary: Path, file: Any, overwrite: bool) -> None:
         self._path = path
         self._final = final
         self._temporary = temporary
         self._file = file
         self._overwrite = overwrite
-        self._close = weakref.finalize(self, os.close, file)
         self._left = weakref.finalize(self, remove_own, temporary, os.getpid())
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         with _translate_errors(self._path, offset, offset + sum(map(len, pieces))):
-            await finish(asyncio.to_thread(_write_all, self._file, offset, pieces))
+            await finish(asyncio.to_thread(_write_all, self._file.fileno(), offset, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         with _translate_errors(self._path):
@@ -275,7 +279,7 @@ class _LocalUpload(PartSink):
 
     async def abort(self) -> None:
         with _translate_errors(self._path):
-            await run_to_completion(self._close)
+            await _close(self._file)
             await run_to_completion(partial(self._temporary.unlink, missing_ok=True))
             self._left.detach()
 
@@ -283,12 +287,13 @@ class _LocalUpload(PartSink):
         """The file stays open, and so locked, until it has its final name."""
         stat = await asyncio.to_thread(self._put_in_place, sent)
         self._left.detach()
-        await run_to_completion(self._close)
+        await self._file.close()
         return stat
 
     def _put_in_place(self, sent: ContentDigest) -> os.stat_result:
-        os.fsync(self._file)
-        stat = os.fstat(self._file)
+        handle = self._file.fileno()
+        os.fsync(handle)
+        stat = os.fstat(handle)
         if stat.st_size != sent.size:
             raise IntegrityError(f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent", self._path)
         if self._overwrite:
@@ -331,8 +336,14 @@ def _refuse_exclusive(path: str, error: OSError) -> NoReturn:
 async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
     await asyncio.to_thread(make_directories, final.parent)
     await asyncio.to_thread(remove_abandoned, final)
-    temporary, file = await asyncio.to_thread(create_temporary, final)
+    temporary, handle = await asyncio.to_thread(create_temporary, final)
+    file = await aiofiles.open(handle, "wb", buffering=0)
     return _LocalUpload(path, final, temporary, file, overwrite)
+
+
+async def _close(file: Any) -> None:
+    """Closes a file of aiofiles, also where the task that does it is cancelled before the thread has begun."""
+    await run_to_completion(file._file.close)
 
 
 def _resolved(url: str) -> Path:
@@ -346,31 +357,33 @@ def _follow(url: str) -> str | None:
     return os.path.realpath(local) if os.path.islink(local) else url
 
 
-def _open(path: Path, start: int, end: int | None) -> int | ShortFile | None:
+def _open(path: Path, start: int, end: int | None) -> io.FileIO | ShortFile | None:
     """Opens a plain file, or reads what was asked for where that is short. None for what is not a plain file."""
     if is_special(path):
         return None
-    file = _open_to_read(path)
+    file = open(path, "rb", buffering=0)  # noqa: SIM115 - its caller closes it
     try:
-        if stat.S_ISDIR(os.fstat(file).st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        short = read_if_short(file, start, end)
+        short = read_if_short(file.fileno(), start, end)
     except BaseException:
-        os.close(file)
+        file.close()
         raise
     if short is None:
         return file
-    os.close(file)
+    file.close()
     return short
 
 
-def _open_to_read(path: str | Path) -> int:
-    return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+def _close_opened(opened: io.FileIO | ShortFile | None) -> None:
+    if isinstance(opened, io.FileIO):
+        opened.close()
 
 
-def _close_opened(opened: int | ShortFile | None) -> None:
-    if isinstance(opened, int):
-        os.close(opened)
+def _wrapped(file: io.FileIO, start: int) -> Any:
+    """The file as one of aiofiles, at a place."""
+    file.seek(start)
+    wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())
+    weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends closes nothing
+    return wrapped
 
 
 def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:
