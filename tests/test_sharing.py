@@ -9,6 +9,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,20 +42,25 @@ def in_order(records: list[bytes]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("limit", [None, 37])
 @pytest.mark.parametrize("compression", ["", "GZIP"])
-async def test_tasks_share_a_shard_writer(tmp_path: Path, limit: int | None, compression: str) -> None:
-    """Request handlers of an async service that write to one writer."""
-    writer = ShardWriter(f"{tmp_path}/{{shard:03d}}.tfrecord", compression, max_shard_records=limit)
+@pytest.mark.parametrize(
+    ("limits", "count", "padding"),
+    [({}, 200, 0), ({"max_shard_records": 37}, 200, 0), ({"max_shard_bytes": 10 << 20}, 20, 300_000)],
+)
+async def test_tasks_share_a_shard_writer(
+    tmp_path: Path, compression: str, limits: dict[str, int], count: int, padding: int
+) -> None:
+    """As request handlers of an async service do; also while blocks are on their way to the store."""
+    writer = ShardWriter(f"{tmp_path}/{{shard:03d}}.tfrecord", compression, **limits)  # type: ignore[arg-type]
 
     async def handle(task: int) -> None:
-        for number in range(200):
-            await writer.write(b"%d:%d" % (task, number))
+        for number in range(count):
+            await writer.write(b"%d:%d" % (task, number) + b" " * padding)
 
     async with writer:
         await asyncio.gather(*(handle(task) for task in range(TASKS)))
     records = on_disk(tmp_path)
-    assert len(records) == len(set(records)) == TASKS * 200
+    assert len(records) == len(set(records)) == TASKS * count
     assert in_order(records)
     assert sum(shard.records for shard in writer.shards) == len(records)
 
@@ -69,19 +75,6 @@ async def test_tasks_share_write_batch(tmp_path: Path, limit: int | None) -> Non
         await asyncio.gather(*frames, *lists)
     records = on_disk(tmp_path)
     assert records == [record for batch in batches * 2 for record in batch]  # in the order of the calls
-
-
-async def test_large_records_of_several_tasks(tmp_path: Path) -> None:
-    """Blocks are on their way to the store while the next ones come."""
-
-    async def handle(writer: ShardWriter, task: int) -> None:
-        for number in range(20):
-            await writer.write(b"%d:%d" % (task, number) + b" " * 300_000)
-
-    async with ShardWriter(f"{tmp_path}/{{shard}}.tfrecord", max_shard_bytes=10 << 20) as writer:
-        await asyncio.gather(*(handle(writer, task) for task in range(TASKS)))
-    records = on_disk(tmp_path)
-    assert len(records) == len(set(records)) == TASKS * 20
 
 
 async def test_closing_a_writer_beside_its_use(tmp_path: Path) -> None:
@@ -237,11 +230,8 @@ def test_threads_share_a_tfrecord_writer(tmp_path: Path, compression: str) -> No
             for number in range(20_000):
                 writer.write(b"%d:%d" % (task, number))
 
-        threads = [threading.Thread(target=handle, args=(task,)) for task in range(TASKS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(TASKS) as pool:
+            list(pool.map(handle, range(TASKS)))
     records = on_disk(tmp_path)
     assert len(records) == len(set(records)) == TASKS * 20_000
     assert in_order(records)
@@ -262,15 +252,13 @@ def test_threads_close_a_tfrecord_writer_beside_its_use(tmp_path: Path) -> None:
                 return
             accepted[task].append(record)
 
-    threads = [threading.Thread(target=handle, args=(task,)) for task in range(4)]
-    for thread in threads:
-        thread.start()
-    begun.wait()
-    while sum(map(len, accepted)) < 50_000:
-        pass
-    writer.close()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        handlers = pool.map(handle, range(4))
+        begun.wait()
+        while sum(map(len, accepted)) < 50_000:
+            pass
+        writer.close()
+        list(handlers)
     assert Counter(on_disk(tmp_path)) == Counter(record for each in accepted for record in each)
 
 
@@ -326,11 +314,8 @@ def test_threads_share_a_sync_iterator(numbered: str) -> None:
         def take(part: list[bytes]) -> None:
             part.extend(iterator)
 
-        threads = [threading.Thread(target=take, args=(part,)) for part in parts]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(TASKS) as pool:
+            list(pool.map(take, parts))
     assert sorted(record for part in parts for record in part) == ALL
 
 
@@ -396,33 +381,23 @@ def shard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 WHOLE = [b"%d" % number + b" " * (number % 500) for number in range(10_000)]
 
 
-async def test_a_shard_after_a_timeout(shard: str) -> None:
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_shard_after_a_timeout(shard: str, blocks: bool) -> None:
     """`async for` goes on where an `anext` that was cancelled left off, over one iterator and over several."""
     async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         found: list[bytes] = []
+        frames = reader.frames()
 
         async def some() -> None:
-            for _ in range(200):
+            for _ in range(3 if blocks else 200):
+                if blocks:
+                    found.extend(await anext(frames))
                 found.append(await anext(aiter(reader)))
 
         await cancelled_everywhere(some)
+        if blocks:
+            found += [record async for part in frames for record in part]
         found += [record async for record in reader]
-    assert found == WHOLE
-
-
-async def test_blocks_of_a_shard_after_a_timeout(shard: str) -> None:
-    """The same for Frames, and for both in turn."""
-    async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
-        found: list[bytes] = []
-        blocks = reader.frames()
-
-        async def some() -> None:
-            for _ in range(3):
-                found.extend(await anext(blocks))
-                found.append(await anext(reader))
-
-        await cancelled_everywhere(some)
-        found += [record async for frames in blocks for record in frames]
         assert await reader.read() is None
     assert found == WHOLE
 

@@ -242,7 +242,8 @@ def numbers_of(features: Mapping[str, Feature]) -> dict[str, Feature]:
     return {name: feature for name, feature in features.items() if feature.dtype is not bytes}
 
 
-def test_examples() -> None:
+@pytest.mark.parametrize("damage", [False, True])
+def test_examples(damage: bool) -> None:
     seen = Seen()
 
     @many
@@ -250,11 +251,17 @@ def test_examples() -> None:
     def compare(data: st.DataObject) -> None:
         features = data.draw(example_descriptions)
         if not makes_sense(lambda: make_plan("examples", features)):
-            assume(rarely(data.draw, 4))
-        check_examples(data.draw(st.lists(examples(features), max_size=3)), features, seen)
+            assume(not damage and rarely(data.draw, 4))
+        records = data.draw(st.lists(examples(features), min_size=int(damage), max_size=2 if damage else 3))
+        if damage:
+            records[-1] = data.draw(damaged(records[-1]))
+            assume(not LONG_VARINT.search(records[-1]))
+            dense = [feature for feature in features.values() if isinstance(feature, FixedLenFeature)]
+            assume(b"\x0d" not in records[-1] or all(feature.dtype is not np.float32 for feature in dense))
+        check_examples(records, features, seen)
 
     compare()
-    seen.require(OUTCOMES, EXAMPLES, SPARSE)
+    seen.require(OUTCOMES, EXAMPLES, {} if damage else SPARSE)
 
 
 @pytest.mark.parametrize("kind", PARTITIONS)
@@ -271,53 +278,24 @@ def test_partitions(kind: type) -> None:
     seen.require({"parsed": 50, "refused": 5, "not sound": 5, kind.__name__: 50, "nested": 20, "validated": 20})
 
 
-def test_damaged_examples() -> None:
-    seen = Seen()
-
-    @many
-    @given(st.data())
-    def compare(data: st.DataObject) -> None:
-        features = data.draw(example_descriptions)
-        assume(makes_sense(lambda: make_plan("examples", features)))
-        records = data.draw(st.lists(examples(features), min_size=1, max_size=2))
-        records[-1] = data.draw(damaged(records[-1]))
-        assume(not LONG_VARINT.search(records[-1]))
-        dense = [feature for feature in features.values() if isinstance(feature, FixedLenFeature)]
-        assume(b"\x0d" not in records[-1] or all(feature.dtype is not np.float32 for feature in dense))
-        check_examples(records, features, seen)
-
-    compare()
-    seen.require(OUTCOMES, EXAMPLES)
-
-
-def test_sequences() -> None:
+@pytest.mark.parametrize("damage", [False, True])
+def test_sequences(damage: bool) -> None:
     seen = Seen()
 
     @many
     @given(st.data())
     def compare(data: st.DataObject) -> None:
         context, lists = data.draw(context_descriptions), data.draw(list_descriptions)
+        if damage:
+            context, lists = numbers_of(context), numbers_of(lists)
+            assume(context or lists)
         if not makes_sense(lambda: (make_plan("context", context), make_plan("lists", lists))):
-            assume(rarely(data.draw, 4))
-        check_sequences(data.draw(st.lists(sequences(context, lists), max_size=3)), context, lists, seen)
-
-    compare()
-    seen.require(OUTCOMES, CONTEXT, LISTS)
-
-
-def test_damaged_sequences() -> None:
-    seen = Seen()
-
-    @many
-    @given(st.data())
-    def compare(data: st.DataObject) -> None:
-        context = numbers_of(data.draw(context_descriptions))
-        lists = numbers_of(data.draw(list_descriptions))
-        assume(context or lists)
-        assume(makes_sense(lambda: (make_plan("context", context), make_plan("lists", lists))))
-        records = data.draw(st.lists(sequences(context, lists), min_size=1, max_size=2))
-        records[-1] = data.draw(damaged(records[-1]))
-        assume(not LONG_VARINT.search(records[-1]))
+            assume(not damage and rarely(data.draw, 4))
+        messages = sequences(context, lists)
+        records = data.draw(st.lists(messages, min_size=int(damage), max_size=2 if damage else 3))
+        if damage:
+            records[-1] = data.draw(damaged(records[-1]))
+            assume(not LONG_VARINT.search(records[-1]))
         check_sequences(records, context, lists, seen)
 
     compare()
