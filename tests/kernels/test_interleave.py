@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,12 +87,7 @@ def test_large_results_live_in_blocks() -> None:
 def test_nothing() -> None:
     for queues in ([], [[]], [[], [as_window([])]]):
         assert [bytes(part) for part in kernels.interleave(queues, 1)] == [b"", b""]
-
-
-def test_a_queue_without_its_record() -> None:
-    queues = [[as_window([b"a", b"b", b"c"])], [as_window([b"x"])]]
-    with pytest.raises(ValueError, match="has no record after 3 of 4: each queue must hold what its turns of 1 take"):
-        kernels.interleave(queues, 1)
+        assert bytes(kernels.rows_in_turn(as_parts(queues)[0], 1)) == b""
 
 
 @pytest.mark.parametrize("span", [[-1, 2], [0, 7], [4, 3], [7, 7], [0, 2**63 - 1]])
@@ -101,21 +97,36 @@ def test_a_span_outside_of_its_buffer(span: list[int]) -> None:
         kernels.interleave([[as_window([b"a"])], [window]], 1)
 
 
-def test_wrong_arguments() -> None:
-    window = as_window([b"a"])
-    with pytest.raises(ValueError, match="block is 0: wanted 1 or more"):
-        kernels.interleave([[window]], 0)
-    with pytest.raises(ValueError, match="wanted an integer from 0"):
-        kernels.interleave([[window]], -1)
-    for queue in ([b"a"], [(b"a",)], [list(window)]):
-        with pytest.raises(TypeError, match=r"a window is a tuple \(buffer, spans\), not"):
-            kernels.interleave([queue], 1)
-    with pytest.raises(TypeError):
-        kernels.interleave([[(b"a", np.array([[0.0, 1.0]]))]], 1)
-    with pytest.raises(TypeError):
-        kernels.interleave([[("text", window[1])]], 1)
-    with pytest.raises(TypeError):
-        kernels.interleave([1], 1)
+NOT_SPANS = r"wanted spans or rows as an int64 array of shape \[n, 2\] or \[n, 4\]"
+SPANS = np.array([[0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("name", "queues", "block", "error", "words"),
+    [
+        ("interleave", [[(b"a", SPANS)]], 0, ValueError, "block is 0: wanted 1 or more"),
+        ("interleave", [[(b"a", SPANS)]], -1, ValueError, "wanted an integer from 0"),
+        ("interleave", [[b"a"]], 1, TypeError, r"a window is a tuple \(buffer, spans\), not"),
+        ("interleave", [[(b"a",)]], 1, TypeError, r"a window is a tuple \(buffer, spans\), not"),
+        ("interleave", [[[b"a", SPANS]]], 1, TypeError, r"a window is a tuple \(buffer, spans\), not"),
+        ("interleave", [[(b"a", np.array([[0.0, 1.0]]))]], 1, TypeError, "wanted spans"),
+        ("interleave", [[("text", SPANS)]], 1, TypeError, "bytes-like"),
+        ("interleave", [1], 1, TypeError, "int|sequence|iterable"),
+        ("rows_in_turn", [[(SPANS, 0)]], 0, ValueError, "block is 0: wanted 1 or more"),
+        ("rows_in_turn", [[b"a"]], 1, TypeError, r"a part is a tuple \(places, first\), not"),
+        ("rows_in_turn", [[(SPANS,)]], 1, TypeError, r"a part is a tuple \(places, first\), not"),
+        ("rows_in_turn", [[[SPANS, 0]]], 1, TypeError, r"a part is a tuple \(places, first\), not"),
+        ("rows_in_turn", [[(SPANS, -1)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
+        ("rows_in_turn", [[(SPANS, 2**31)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
+        ("rows_in_turn", [[(np.zeros((1, 3), np.int64), 0)]], 1, ValueError, NOT_SPANS),
+        ("rows_in_turn", [[(np.zeros(4, np.int64), 0)]], 1, ValueError, NOT_SPANS),
+        ("rows_in_turn", [[(np.zeros((1, 4)), 0)]], 1, TypeError, "wanted spans or rows"),
+        ("rows_in_turn", [[(np.zeros((4, 4), np.int64)[:, :2], 0)]], 1, BufferError, "not C-contiguous"),
+    ],
+)
+def test_wrong_arguments(name: str, queues: Any, block: int, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        getattr(kernels, name)(queues, block)
 
 
 def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, int]]], list[bytes]]:
@@ -143,29 +154,3 @@ def test_rows_of_many_records_live_in_a_block() -> None:
     assert sorted(rows.tolist()) == sorted(
         [start, end, tag << 32, 0] for start, end in spans.tolist() for tag in (0, 1)
     )
-
-
-def test_no_rows() -> None:
-    for queues in ([], [[]], [[], [(np.empty((0, 2), np.int64), 3)]]):
-        assert bytes(kernels.rows_in_turn(queues, 1)) == b""
-
-
-def test_wrong_arguments_for_rows() -> None:
-    spans = np.array([[0, 1]])
-    with pytest.raises(ValueError, match="block is 0: wanted 1 or more"):
-        kernels.rows_in_turn([[(spans, 0)]], 0)
-    with pytest.raises(ValueError, match="has no record after 2 of 3: each queue must hold what its turns of 1 take"):
-        kernels.rows_in_turn([[(spans, 0)], [(np.array([[0, 1], [1, 2]]), 1)]], 1)
-    for queue in ([b"a"], [(spans,)], [[spans, 0]]):
-        with pytest.raises(TypeError, match=r"a part is a tuple \(places, first\), not"):
-            kernels.rows_in_turn([queue], 1)
-    for first in (-1, 2**31):
-        with pytest.raises(ValueError, match="wanted an integer from 0 to 2147483647"):
-            kernels.rows_in_turn([[(spans, first)]], 1)
-    for places in (np.zeros((1, 3), np.int64), np.zeros(4, np.int64)):
-        with pytest.raises(ValueError, match=r"wanted spans or rows as an int64 array of shape \[n, 2\] or \[n, 4\]"):
-            kernels.rows_in_turn([[(places, 0)]], 1)
-    with pytest.raises(TypeError, match="wanted spans or rows"):
-        kernels.rows_in_turn([[(np.zeros((1, 4)), 0)]], 1)
-    with pytest.raises(BufferError, match="not C-contiguous"):
-        kernels.rows_in_turn([[(np.zeros((4, 4), np.int64)[:, :2], 0)]], 1)
