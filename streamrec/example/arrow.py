@@ -3,7 +3,7 @@
 - Numbers of shape [n]: a primitive array over the same memory. bool is copied, to bits.
 - Numbers of shape [n, k]: a fixed-size list of k values.
 - Strings: large_binary, or large_utf8 where the caller says that they are text. They are copied together, unless they
-  lie back to back.
+  are back to back.
 - A RaggedTensor: for each ragged dimension a list (int32 splits) or large list (int64 splits) over the same memory.
 - A SparseTensor whose rows are lists, as a VarLenFeature gives it: a large list, whose offsets are counted.
 - A dict: a struct of its columns.
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
-from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, checked_splits, list_splits, with_nulls
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, check_splits, list_splits, with_nulls
 from streamrec.example.features import encode_name
 from streamrec.kernels.arrow_buffers import large_binary, load_pyarrow
 
@@ -197,7 +197,7 @@ def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:
 
 def _ragged_array(name: str, column: RaggedTensor, text: bool) -> Any:
     pa = load_pyarrow()
-    all_splits = checked_splits(column, name)
+    all_splits = check_splits(column, name)
     try:
         inner = arrow_array(name, column.flat_values, text)
     except FeatureError as error:

@@ -22,8 +22,8 @@ __all__ = [
     "SparseTensor",
     "Values",
     "check_column",
-    "checked_indices",
-    "checked_splits",
+    "check_indices",
+    "check_splits",
     "list_splits",
     "row_splits",
     "with_nulls",
@@ -249,12 +249,12 @@ Column: TypeAlias = "Values | SparseTensor | RaggedTensor"
 def check_column(column: object, name: str | None = None) -> None:
     """Refuses a ragged or sparse tensor that leads outside of its values or its shape."""
     if isinstance(column, RaggedTensor):
-        checked_splits(column, name)
+        check_splits(column, name)
     elif isinstance(column, SparseTensor):
-        checked_indices(column, name)
+        check_indices(column, name)
 
 
-def checked_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]:
+def check_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]:
     """The row splits of a ragged tensor, outermost first, of which each splits the next, and the last the values."""
     levels = [np.asarray(splits) for splits in ragged.nested_row_splits]
     if not levels or not np.ndim(ragged.flat_values):
@@ -275,7 +275,7 @@ def checked_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any
     return levels
 
 
-def checked_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
+def check_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
     """The indices of a sparse tensor, int64 of shape `[values, rank]`, all of them within its dense shape."""
     indices, shape, count = np.asarray(sparse.indices), np.asarray(sparse.dense_shape), len(sparse.values)
     fits = shape.ndim == 1 and indices.shape == (count, len(shape))
@@ -293,7 +293,7 @@ def checked_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int6
 
 def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
     """Where the values of each row of a sparse tensor start and end, among its values."""
-    indices = checked_indices(sparse, name)
+    indices = check_indices(sparse, name)
     if not indices.shape[1]:
         raise FeatureError("a sparse tensor without a dimension has no rows", name)
     rows, count = indices[:, 0], int(sparse.dense_shape[0])

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import RaggedTensor, checked_splits, list_splits, with_nulls
+from streamrec.example.columns import RaggedTensor, check_splits, list_splits, with_nulls
 from streamrec.example.values import (
     KIND_NAMES,
     Data,
@@ -115,7 +115,7 @@ def _of_array(name: str, value: Any, declared: Kind | None) -> PackedColumn:
 
 
 def _of_ragged(name: str, value: Any, declared: Kind | None) -> PackedColumn:
-    splits, *inner = checked_splits(value, name)
+    splits, *inner = check_splits(value, name)
     if inner:
         raise FeatureError(
             f"a ragged tensor of {1 + len(inner)} ragged dimensions, and a feature of an Example is one list: write "

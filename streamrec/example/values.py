@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import NO_GAPS, checked_indices, with_nulls
+from streamrec.example.columns import NO_GAPS, check_indices, with_nulls
 from streamrec.example.features import Dtype, as_dtype
 
 __all__ = ["Kind", "KindValues", "declared_kind", "is_composite", "natural_kind", "to_values"]
@@ -127,7 +127,7 @@ def _of_composite(value: Any, declared: Kind | None, name: str | None) -> KindVa
     if len(getattr(value, "dense_shape", ())) != 1:
         advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
         raise FeatureError(f"a {type(value).__name__} of several rows where one list is wanted; {advice}", name)
-    indices = checked_indices(value, name)[:, 0]
+    indices = check_indices(value, name)[:, 0]
     wrong = np.flatnonzero(indices != np.arange(len(indices)))
     if len(wrong):
         raise FeatureError(f"a sparse value at place {indices[wrong[0]]:,} that is not the next one; {NO_GAPS}", name)
@@ -171,7 +171,7 @@ def _of_message(feature: Any, declared: Kind | None, name: str | None) -> KindVa
 
 
 def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
-    """An array from what is none, by `__array__`; errors say what was found."""
+    """An array from another object, by `__array__`; errors say what was found."""
     if value is None or not hasattr(value, "__array__"):
         found = "None" if value is None else f"a {type(value).__name__}"
         advice = "leave the feature out of the record" if value is None else "convert it"

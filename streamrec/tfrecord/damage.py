@@ -310,8 +310,8 @@ def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tupl
     Args:
         data: All bytes that are there.
         start: The first place that is looked at.
-        max_record_bytes: A longer length is none.
-        final: No more bytes come: a record that is not whole is none.
+        max_record_bytes: A longer length is not believed.
+        final: No more bytes come: a record that is not whole does not count.
 
     Returns:
         position: Of the record, or of the first byte that must be kept until more come.

@@ -47,7 +47,7 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
 
     Args:
         data: The bytes from the wanted start on.
-        max_record_bytes: A longer length is none.
+        max_record_bytes: A longer length is not believed.
         final: They reach to the end of the shard.
 
     Returns:
@@ -77,7 +77,7 @@ def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int,
     Args:
         data: Bytes from before a start.
         reach: A place at or after the end of what they may hold, counted from the start of `data`.
-        max_record_bytes: A longer length is none.
+        max_record_bytes: A longer length is not believed.
     """
     found = []
     within = memoryview(data).cast("B")[: reach + FOOTER_BYTES - 1]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.columns import check_column, checked_splits, row_splits
+from streamrec.example.columns import check_column, check_splits, row_splits
 
 __all__ = ["RaggedRows", "SparseRows", "ragged_rows", "stacked_ragged", "stacked_sparse"]
 
@@ -211,7 +211,7 @@ def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
     Raises:
         FeatureError: Its row splits do not fit its values.
     """
-    outer, *inner = checked_splits(ragged)
+    outer, *inner = check_splits(ragged)
     values = plain_values(ragged.flat_values)
     if not inner:
         bounds = outer.astype(np.int64, copy=False)
