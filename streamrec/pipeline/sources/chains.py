@@ -68,7 +68,7 @@ class Repeat(ChainSource):
         if isinstance(source, InMemory) and not self.inner.stages and 0 < len(source) <= FEW_ROWS:
             inner = state["inner"] if state else {}
             first = state["epoch"] * len(source) + inner["source"]["next"] + inner.get("skip", 0) if state else 0
-            async for chunk in cycled(source, first, None if self.count < 0 else self.count * len(source)):
+            async for chunk in cycle_rows(source, first, None if self.count < 0 else self.count * len(source)):
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
@@ -92,7 +92,7 @@ class Repeat(ChainSource):
             epoch, position = epoch + 1, None
 
 
-async def cycled(source: InMemory, first: int, total: int | None) -> AsyncGenerator[Chunk]:
+async def cycle_rows(source: InMemory, first: int, total: int | None) -> AsyncGenerator[Chunk]:
     """The rows of a short source again and again, from row `first` of all epochs on; None for no end."""
     size = len(source)
     rows = source.rows(0, size)

@@ -122,7 +122,7 @@ class Slices(InMemory):
             ValueError: The parts have different numbers of rows.
         """
         rows = rows_of(tensors)
-        data = Columns(map_nest(frozen, rows.nest)) if isinstance(rows, Columns) else rows
+        data = Columns(map_nest(freeze, rows.nest)) if isinstance(rows, Columns) else rows
         return cls(data, digest_of(data.nest if isinstance(data, Columns) else data))
 
     @classmethod
@@ -149,12 +149,12 @@ class Slices(InMemory):
         return spec_of_rows(self.data)
 
 
-def frozen(column: Any) -> Any:
+def freeze(column: Any) -> Any:
     """A read-only copy; Frames, which are never written to, as they are."""
     if isinstance(column, Frames):
         return column
     if isinstance(column, SparseRows):
-        return SparseRows(frozen(column.indices), frozen(column.values), column.shapes.copy())
+        return SparseRows(freeze(column.indices), freeze(column.values), column.shapes.copy())
     if isinstance(column, RaggedRows):
         rows = column.compact()
         rows.values.flags.writeable = False

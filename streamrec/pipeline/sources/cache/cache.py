@@ -102,32 +102,32 @@ class Cache(ChainSource):
         # The same whether the chain fills the cache or not, since orders may depend on the budget.
         _, feeding = within.take(MEMORY if self.file is None else UPLOAD)
         if state is not None and "next" not in state:
-            return nested(feeding.chunks(self.inner, state["inner"], goes_on=True))
+            return nest(feeding.chunks(self.inner, state["inner"], goes_on=True))
         wanted: int = state["next"] if state else 0
         if kept.parts is not None:
-            return numbered(remembered(kept.parts), wanted)
+            return number_chunks(recall(kept.parts), wanted)
         if self.file is not None:
             version = await self.file.find(lines, within)
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
-                return numbered(chunks, wanted, wanted if same else 0, InFile(self.file.path, version))
+                return number_chunks(chunks, wanted, wanted if same else 0, InFile(self.file.path, version))
         chunks = feeding.chunks(self.inner, None, goes_on=True)
         if self.file is not None:
-            chunks = self.file.filled(chunks, lines)
+            chunks = self.file.write_through(chunks, lines)
         elif (limit := MEMORY.of(within.budget)) > kept.over:
-            chunks = remembering(chunks, kept, limit)
-        return nested(chunks) if state is None else numbered(chunks, wanted)
+            chunks = remember(chunks, kept, limit)
+        return nest(chunks) if state is None else number_chunks(chunks, wanted)
 
 
-async def nested(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+async def nest(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     """A chain's chunks at the chain's own positions, within a source."""
     async with aclosing(chunks):
         async for chunk in chunks:
             yield replace(chunk, positions=Nested(chunk.positions, {}))
 
 
-async def numbered(
+async def number_chunks(
     chunks: AsyncGenerator[Chunk], wanted: int, number: int = 0, file: InFile | None = None
 ) -> AsyncGenerator[Chunk]:
     """Chunks at positions that are their elements' numbers.
@@ -182,7 +182,7 @@ class CachedPositions(Positions):
         return (Precursor(self.inner, self.used + index, row),)
 
 
-async def remembering(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:
+async def remember(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:
     """A whole pass, whose elements are kept where they fit and none of them failed."""
     parts: list[tuple[Any, int]] = []
     failed = False
@@ -191,7 +191,7 @@ async def remembering(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: in
             async for chunk in chunks:
                 failed = failed or chunk.error is not None
                 if limit > kept.over and not failed:
-                    part = copied(chunk.elements)
+                    part = copy_elements(chunk.elements)
                     parts.append((part, weigh(part)))
                     if kept.hold(parts[-1][1]) > limit:
                         give_up(kept, limit, parts)
@@ -214,14 +214,14 @@ def give_up(kept: CacheState, limit: int, parts: list[tuple[Any, int]]) -> None:
     parts.clear()
 
 
-async def remembered(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
+async def recall(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
     """Copies of what was kept; others on the loop have their turns in between."""
     for part, nbytes in parts:
         await anyio.lowlevel.checkpoint()
-        yield Chunk(copied(part), NumberedPositions(0), nbytes)
+        yield Chunk(copy_elements(part), NumberedPositions(0), nbytes)
 
 
-def copied(value: Any) -> Any:
+def copy_elements(value: Any) -> Any:
     """A copy of elements, of a column or of one element, that pins no larger buffer; immutable ones as they are.
 
     Objects that are no arrays, records, dicts, tuples or lists are given as they are.
@@ -231,17 +231,17 @@ def copied(value: Any) -> Any:
     if isinstance(value, Frames | BytesColumn):
         return value.compact() if value.pinned > value.nbytes + value.nbytes // 4 else value
     if isinstance(value, Batches):
-        return Batches(copied(value.frames), value.size)
+        return Batches(copy_elements(value.frames), value.size)
     if isinstance(value, Columns):
-        return Columns(map_nest(copied, value.nest))
+        return Columns(map_nest(copy_elements, value.nest))
     if isinstance(value, RaggedTensor):
-        return RaggedTensor(copied(value.flat_values), tuple(map(copied, value.nested_row_splits)))
+        return RaggedTensor(copy_elements(value.flat_values), tuple(map(copy_elements, value.nested_row_splits)))
     if isinstance(value, SparseTensor):
-        return SparseTensor(*map(copied, value))
+        return SparseTensor(*map(copy_elements, value))
     if is_nest(value):
-        return map_nest(copied, value)
+        return map_nest(copy_elements, value)
     if isinstance(value, list):
-        return [copied(element) for element in value]
+        return [copy_elements(element) for element in value]
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
@@ -255,7 +255,7 @@ class Saved(Source):
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         if await self.file.find(None, within) is None:
             raise NotFoundError("there is no file that save() wrote", self.file.path)
-        async with aclosing(nested(within.chunks(self.file.chain, state and state["inner"]))) as chunks:
+        async with aclosing(nest(within.chunks(self.file.chain, state and state["inner"]))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -271,4 +271,4 @@ class Saving(ChainSource):
 
     def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         chunks = within.take(UPLOAD)[1].chunks(self.inner, None)
-        return nested(self.file.filled(chunks, tuple(self.inner.lines()), alone=True))
+        return nest(self.file.write_through(chunks, tuple(self.inner.lines()), alone=True))

@@ -122,7 +122,7 @@ class CacheFile:
         check_head(frames[0] if frames else b"", self.path, lines)
         return reader.info.version or ""
 
-    async def filled(
+    async def write_through(
         self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], *, alone: bool = False
     ) -> AsyncGenerator[Chunk]:
         """The chunks; when they have ended, they are in the file: these, or, unless `alone`, those of another writer.
@@ -145,7 +145,7 @@ class CacheFile:
                     yield chunk
                     continue
                 count += len(chunk.elements)
-                blocks, error = await anyio.to_thread.run_sync(packed, chunk) if writing.going else ([], None)
+                blocks, error = await anyio.to_thread.run_sync(pack_chunk, chunk) if writing.going else ([], None)
                 yield chunk
                 if error is not None:
                     raise error
@@ -213,7 +213,7 @@ class CacheWriter:
             LOG.info("%s: another process writes this cache: %s", display_name(self._file.path), error)
 
 
-def packed(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
+def pack_chunk(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
     """The records for a chunk's elements; and the error, where one cannot be stored."""
     count = len(chunk.elements)
     step = max(1, count * BLOCK_BYTES // max(chunk.nbytes, BLOCK_BYTES))

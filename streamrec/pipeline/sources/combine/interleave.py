@@ -195,7 +195,7 @@ class InputOpener:
                     "with the data and the function that it was saved with, or start anew without the state"
                 )
             entry.chain = chain
-            self._tasks.start_soon(fill, entry, branched(chain, position, self._within.apart(1 + entry.ordinal)))
+            self._tasks.start_soon(fill, entry, run_branch(chain, position, self._within.apart(1 + entry.ordinal)))
 
 
 def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
@@ -225,7 +225,7 @@ def chain_of(function: Callable[..., Any], element: Any) -> Chain:
     return chain
 
 
-async def branched(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
+async def run_branch(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
     """A chain's chunks; what it opens is closed after it, but for the clients, which the run keeps."""
     async with (
         within.session.branch() as session,

@@ -124,10 +124,10 @@ class Sampler:
 
     def _follow(self) -> tuple[Chunk | None, bool]:
         """What the next choices take, and whether any of them was followed or passed over."""
-        chosen, error = checked(self._choices.peek(self._most()), len(self._parts))
+        chosen, error = check_choices(self._choices.peek(self._most()), len(self._parts))
         available = np.array([part.available for part in self._parts])
         empty = np.array([part.ended and part.error is None and not part.failures for part in self._parts])
-        rank = ranks(chosen, len(self._parts))
+        rank = rank_choices(chosen, len(self._parts))
         short = rank >= available[chosen]
         passed = short & empty[chosen] & (not self._stop_on_empty)
         stops = np.flatnonzero(short & ~passed)
@@ -136,7 +136,7 @@ class Sampler:
         if not count:
             return self._stop(chosen, error), False
         places = self._choices.take(count).places
-        return (self._taken(chosen[kept], rank[kept], kept, count, places) if len(kept) else None), True
+        return (self._take(chosen[kept], rank[kept], kept, count, places) if len(kept) else None), True
 
     def _stop(self, chosen: Indices, error: Exception | None) -> Chunk | None:
         """The next choice cannot be followed: wait for its chain, end, or fail."""
@@ -162,7 +162,7 @@ class Sampler:
         fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
         return max(1, min(FEWEST + 2 * available, fitting, MOST))
 
-    def _taken(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Joined) -> Chunk:
+    def _take(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Joined) -> Chunk:
         """What these choices take, each of which is the `rank`-th of its part: what is passed over comes after it."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
@@ -175,25 +175,25 @@ class Sampler:
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 
 
-def checked(windows: Sequence[Any], parts: int) -> tuple[Indices, Exception | None]:
+def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exception | None]:
     """Choices as an array, up to the first one that is none, and what is wrong with that."""
     known: list[Indices] = []
     for elements in windows:
         values = array_of(elements)
         if values is None:
             found = elements[0]
-            return joined(known), TypeError(
+            return join(known), TypeError(
                 f"choose_from_datasets: a choice is a {type(found).__name__}, {found!r:.100}: an integer is wanted, "
                 "the number of a dataset"
             )
         wrong = np.flatnonzero((values < 0) | (values >= parts))
         if len(wrong):
             known.append(values[: wrong[0]])
-            return joined(known), ValueError(
+            return join(known), ValueError(
                 f"choose_from_datasets: a choice is {values[wrong[0]]}: there are {parts} datasets, numbered from 0"
             )
         known.append(values)
-    return joined(known), None
+    return join(known), None
 
 
 def array_of(elements: Any) -> Indices | None:
@@ -206,11 +206,11 @@ def array_of(elements: Any) -> Indices | None:
     return values.astype(np.int64) if integers else None
 
 
-def joined(known: Sequence[Indices]) -> Indices:
+def join(known: Sequence[Indices]) -> Indices:
     return np.concatenate(known) if known else np.empty(0, np.int64)
 
 
-def ranks(chosen: Indices, parts: int) -> Indices:
+def rank_choices(chosen: Indices, parts: int) -> Indices:
     """How many choices of the same part precede each."""
     small = chosen.astype(np.uint16 if parts <= 1 << 16 else np.int64)  # NumPy sorts few bits by radix, in one go
     order = np.argsort(small, kind="stable")

@@ -56,10 +56,10 @@ class Zip(Source):
                     if not await buffer.more():
                         return
                 failed = any(buffer.failed for buffer in buffers)
-                yield failed_row(buffers) if failed else paired(self.nest, buffers)
+                yield fail_row(buffers) if failed else pair(self.nest, buffers)
 
 
-def paired(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
+def pair(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
     """As many elements as all have in one chunk, as elements that look like the nest, with their positions."""
     count = min(buffer.first for buffer in buffers)
     taken = [buffer.take(count) for buffer in buffers]
@@ -68,7 +68,7 @@ def paired(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
     return Chunk(columns, ZippedPositions(tuple(part.places for part in taken)), sum(part.nbytes for part in taken))
 
 
-def failed_row(buffers: Sequence[InputBuffer]) -> Chunk:
+def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
     """The next element of each part, of which one failed at least: all parts go on after it, as in tf.data."""
     errors = []
     for buffer in buffers:

@@ -42,7 +42,7 @@ __all__ = [
     "cut_blocks",
     "groups_for",
     "keys_of",
-    "permuted",
+    "permute",
 ]
 
 ROUNDS = 10
@@ -60,7 +60,7 @@ def keys_of(*values: Any) -> Numbers:
     return np.frombuffer(shake_128(repr(values).encode()).digest(ROUNDS * KEY_BYTES), "<i8").astype(np.int64)
 
 
-def permuted(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbers | int = 0) -> Numbers:
+def permute(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbers | int = 0) -> Numbers:
     """Where a permutation of the numbers below `size` takes these.
 
     Args:
@@ -72,7 +72,7 @@ def permuted(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numb
     Returns:
         int64 [n].
 
-    >>> permuted(np.arange(6), 6, keys_of("an example")).tolist()
+    >>> permute(np.arange(6), 6, keys_of("an example")).tolist()
     [3, 4, 5, 0, 1, 2]
     """
     sizes, variants = np.atleast_1d(np.asarray(size, np.int64)), np.atleast_1d(np.asarray(variant, np.int64))
@@ -124,12 +124,12 @@ class GroupParts:
             return cls(starts[:0], starts[:0])
         cuts = np.concatenate([[first], before[(before > first) & (before < last)], [last]])
         at = np.searchsorted(before, cuts[:-1], side="right") - 1
-        return cls(starts[at] + cuts[:-1] - before[at], np.diff(cuts)).present()
+        return cls(starts[at] + cuts[:-1] - before[at], np.diff(cuts)).drop_empty()
 
-    def present(self) -> GroupParts:
+    def drop_empty(self) -> GroupParts:
         return GroupParts(self.starts[self.counts > 0], self.counts[self.counts > 0])
 
-    def rotated(self, phase: float) -> GroupParts:
+    def rotate(self, phase: float) -> GroupParts:
         """The same records, where this share of the first part, from 0 to 1, comes last."""
         if not len(self):
             return self
@@ -137,9 +137,9 @@ class GroupParts:
         starts, counts = np.append(self.starts, self.starts[0]), np.append(self.counts, head)
         starts[0] += head
         counts[0] -= head
-        return GroupParts(starts, counts).present()
+        return GroupParts(starts, counts).drop_empty()
 
-    def tapered(self, window: int) -> GroupParts:
+    def taper(self, window: int) -> GroupParts:
         """The same records, in parts of 1, 2, ... `window` shares of a block at the beginning, and so back at the end.
 
         Each of the blocks there becomes two parts, of which the smaller one comes first, or last.
@@ -156,7 +156,7 @@ class GroupParts:
         return GroupParts(
             np.concatenate([starts, (starts + small)[::-1], self.starts[middle], lasts + final, lasts[::-1]]),
             np.concatenate([small, (counts - small)[::-1], self.counts[middle], ends - final, final[::-1]]),
-        ).present()
+        ).drop_empty()
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -234,9 +234,9 @@ class GroupOrder:
         counts = ended - begun
         part = np.repeat(active, counts)
         drawn = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts - begun, counts)
-        mixed = permuted(np.arange(len(part)), max(1, len(part)), self._round_keys, number)
+        mixed = permute(np.arange(len(part)), max(1, len(part)), self._round_keys, number)
         part, drawn = part[mixed], drawn[mixed]
-        offsets = permuted(drawn, self.parts.counts[part], self._part_keys, part)
+        offsets = permute(drawn, self.parts.counts[part], self._part_keys, part)
         first = int(self._before[number] + begun.sum())
         return Round(number, first, first + len(part), part, offsets)
 
@@ -275,7 +275,7 @@ class ExactOrder:
     epoch: int
 
     def records(self, positions: Numbers) -> Numbers:
-        return permuted(positions, self.total, self._keys)
+        return permute(positions, self.total, self._keys)
 
     @cached_property
     def _keys(self) -> Numbers:
@@ -320,7 +320,7 @@ class BlockOrder:
     def group(self, number: int) -> GroupOrder:
         starts, before = self._permuted
         first, last = self._bounds[number : number + 2].tolist()
-        parts = GroupParts.cut(starts, before, first, last).rotated(number / self.groups).tapered(self.window)
+        parts = GroupParts.cut(starts, before, first, last).rotate(number / self.groups).taper(self.window)
         return GroupOrder(parts, self.window, (self.seed, self.epoch, number))
 
     def records(self, positions: Numbers) -> Numbers:
@@ -339,7 +339,7 @@ class BlockOrder:
     def _permuted(self) -> tuple[Numbers, Numbers]:
         """The permuted blocks: of each its first record, and (one more) how many records come before it."""
         count = len(self.bounds) - 1
-        order = permuted(np.arange(count), max(1, count), keys_of("blocks", self.seed, self.epoch))
+        order = permute(np.arange(count), max(1, count), keys_of("blocks", self.seed, self.epoch))
         starts = self.bounds[order]
         return starts, np.concatenate([[0], np.cumsum(self.bounds[order + 1] - starts)])
 

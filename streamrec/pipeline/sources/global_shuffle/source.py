@@ -109,7 +109,7 @@ class GlobalShuffle(AssignedSource):
         if int(index.block_places[-1]) <= WHOLE_BYTES:
             await reader.lengths(0, len(index))
         fetcher = RecordFetcher(opened.storages, reader, verify=self.shards.options.verify)
-        steps = resumed(self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest)
+        steps = resume_steps(self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest)
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
         chunk_bytes = max(1, min(most, within.budget // 8))
@@ -268,7 +268,7 @@ class StepPositions(Positions):
         return {"source": state}
 
 
-def resumed(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
+def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
     """A reader's steps from where a state was saved.
 
     Raises:

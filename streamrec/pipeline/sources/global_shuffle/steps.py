@@ -143,7 +143,7 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
         raise ValueError("there is no state of a worker here: pass the state of a loader that was iterated")
     for state in states:
         check_state(state)
-    found = [shuffle_of(state) for state in states]
+    found = [find_shuffle(state) for state in states]
     least = min(range(len(states)), key=lambda index: found[index][0])
     _, source = found[least]
     workers = source.get("worker", [0, 1])[1]
@@ -154,12 +154,12 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
         raise ValueError("these states are of one process, and steps were taken since: save them after each step")
     position = min([source["position"], *waiting]) + steps * batch
     plain = {"position": position, "index": source["index"]}
-    state = {**states[least], "position": replaced(states[least]["position"], plain)}
+    state = {**states[least], "position": replace_shuffle(states[least]["position"], plain)}
     del state["digest"]
     return {**state, "digest": digest_of(state)}
 
 
-def shuffle_of(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, Any]]:
+def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, Any]]:
     """The state of the global shuffle in a state; and a key that is smaller for an earlier one."""
     passes: list[int] = []
     position: Mapping[str, Any] = state["position"]
@@ -178,8 +178,8 @@ def shuffle_of(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, 
         position = source["inner"]
 
 
-def replaced(position: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
+def replace_shuffle(position: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
     """A position with another state of the global shuffle."""
     source = position["source"]
-    inner = plain if "index" in source else {**source, "inner": replaced(source["inner"], plain)}
+    inner = plain if "index" in source else {**source, "inner": replace_shuffle(source["inner"], plain)}
     return {**position, "source": inner}

@@ -71,14 +71,14 @@ class TaskSize:
         2500
         """
         first = not self.bytes_each
-        self._seconds_each = blended(self._seconds_each, seconds / count, first)
-        self.bytes_each = blended(self.bytes_each, max(nbytes / count, 1.0), first)
+        self._seconds_each = blend(self._seconds_each, seconds / count, first)
+        self.bytes_each = blend(self.bytes_each, max(nbytes / count, 1.0), first)
         by_time = round(RUN_SECONDS / max(self._seconds_each, 1e-9))
         by_bytes = int(self._most_bytes / self.bytes_each)
         self.size = max(1, min(by_time, by_bytes, 8 * self.size, MAX_SIZE))
 
 
-def blended(old: float, new: float, first: bool) -> float:
+def blend(old: float, new: float, first: bool) -> float:
     """A mean in which the last few count."""
     return new if first else 0.75 * old + 0.25 * new
 

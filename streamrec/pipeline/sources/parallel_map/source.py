@@ -245,12 +245,12 @@ class ParallelCalls:
         """Calls the function for elements, one after the other: at least for one, or up to one at which it fails."""
         try:
             if self._awaits:
-                return await awaited(self._function, elements)
+                return await await_calls(self._function, elements)
             ran = await self._run_in_thread(elements)
             if ran.results and isawaitable(ran.results[0]):
                 if not self._awaits:
                     self._awaits, self._call_count = True, call_count_for(self._calls, awaits=True)
-                later = await awaited(lambda awaitable: awaitable, ran.results)
+                later = await await_calls(lambda awaitable: awaitable, ran.results)
                 return later if later.error else later._replace(error=ran.error)
         except Exception as error:
             return Ran([], 0, 0.0, error)
@@ -310,7 +310,7 @@ def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[A
     return Ran(results, weigh(results), perf_counter() - began, error)
 
 
-async def awaited(function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
+async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
     """Calls a function here for elements, one after the other, and awaits what it gives."""
     results: list[Any] = []
     error: Exception | None = None

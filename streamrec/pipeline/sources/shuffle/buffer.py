@@ -205,33 +205,33 @@ class HeldElements:
     def to_json(self) -> dict[str, Any]:
         """Packed: 50,000 references in 300 to 700 kB."""
         if self.sizes is None or self.shards is None:
-            return {"numbers": packed(self.numbers)}
+            return {"numbers": pack_numbers(self.numbers)}
         shards = self.numbers >> OFFSET_BITS
         present = np.flatnonzero(np.bincount(shards)).tolist()
         return {
             "shards": {str(shard): list(self.shards[shard]) for shard in present},
-            "shard": packed(shards),
-            "offset": packed(self.numbers & ((1 << OFFSET_BITS) - 1)),
-            "size": packed(self.sizes),
+            "shard": pack_numbers(shards),
+            "offset": pack_numbers(self.numbers & ((1 << OFFSET_BITS) - 1)),
+            "size": pack_numbers(self.sizes),
         }
 
     @classmethod
     def from_json(cls, state: Mapping[str, Any]) -> HeldElements:
         if "numbers" in state:
-            return cls(unpacked_numbers(state["numbers"]))
-        references = unpacked_numbers(state["shard"]) << OFFSET_BITS | unpacked_numbers(state["offset"])
+            return cls(unpack_numbers(state["numbers"]))
+        references = unpack_numbers(state["shard"]) << OFFSET_BITS | unpack_numbers(state["offset"])
         shards = {int(shard): (version, kind) for shard, (version, kind) in state["shards"].items()}
-        return cls(references, unpacked_numbers(state["size"]), shards)
+        return cls(references, unpack_numbers(state["size"]), shards)
 
 
-def packed(numbers: Numbers) -> list[str]:
+def pack_numbers(numbers: Numbers) -> list[str]:
     """Numbers from 0 on as text: the type of as few bytes as will do, and base64."""
     most = int(numbers.max()) if len(numbers) else 0
     kind = next(kind for kind in ("<u1", "<u2", "<u4", "<i8") if most <= np.iinfo(kind).max)
     return [kind, b2a_base64(numbers.astype(kind).data, newline=False).decode("ascii")]
 
 
-def unpacked_numbers(text: Sequence[str]) -> Numbers:
+def unpack_numbers(text: Sequence[str]) -> Numbers:
     return np.frombuffer(b64decode(text[1]), text[0]).astype(np.int64)
 
 

@@ -117,7 +117,7 @@ class BufferStore:
         parts = [self._part(number, rows[group]) for number, group in zip(numbers.tolist(), groups, strict=True)]
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
-        return arranged(joined(parts), places)
+        return arrange(joined(parts), places)
 
     def tidy(self, rows: Numbers, live_bytes: int) -> None:
         """Copies what is alive out of the emptiest blocks, and changes the rows, which are all there are."""
@@ -240,10 +240,10 @@ def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
     return order[: int(np.searchsorted(freed, wanted)) + 1]
 
 
-def arranged(elements: Any, places: Numbers) -> Any:
+def arrange(elements: Any, places: Numbers) -> Any:
     """The elements in this order; records are copied to it, since what joins Frames takes them for one range."""
     if isinstance(elements, Columns):
-        return Columns(map_nest(lambda column: arranged(column, places), elements.nest))
+        return Columns(map_nest(lambda column: arrange(column, places), elements.nest))
     if isinstance(elements, Frames):
         return elements.picked(places).compact()
     return select(elements, places)

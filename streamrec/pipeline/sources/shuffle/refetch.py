@@ -96,32 +96,32 @@ class Refetch(Source):
             options = replace(self.shards.options, compression_type=compression, on_loss=None)
             reader = await ShardReader.open(storage, path, options, ShardPlace(run.start, 0, version))
             try:
-                return await found(reader, offsets, path)
+                return await find_records(reader, offsets, path)
             finally:
                 with anyio.CancelScope(shield=True):
                     await reader.aclose()
         data = await storage.read_range(path, run.start, run.end, version)
         if len(data) < run.end - run.start:
-            raise changed(path, run.end, "ends before")
+            raise changed_error(path, run.end, "ends before")
         frames = Frames(data, np.stack([offsets, offsets + sizes], 1) + (HEADER_BYTES - run.start))
         if self.shards.options.verify:
             verify(frames, path, run.start)
         return compacted(frames)  # type: ignore[no-any-return]
 
 
-async def found(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
+async def find_records(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
     """The records at these offsets of a shard that is read in order; they are sorted, and some may be there twice."""
     parts: list[Frames] = []
     first = 0
     while first < len(offsets):
         frames = await reader.read_alone()
         if frames is None:
-            raise changed(path, int(offsets[first]), "has no record at")
+            raise changed_error(path, int(offsets[first]), "has no record at")
         starts = frames.spans[:, 0] + ((frames.origin or 0) - HEADER_BYTES)
         last = int(np.searchsorted(offsets, frames.offset(len(frames))))
         at = np.searchsorted(starts, offsets[first:last])
         if (starts[np.minimum(at, len(starts) - 1)] != offsets[first:last]).any():
-            raise changed(path, int(offsets[first]), "has no record at")
+            raise changed_error(path, int(offsets[first]), "has no record at")
         parts.append(Frames(frames.buffer, frames.spans[at]).compact())
         first = last
     return joined(parts)  # type: ignore[no-any-return]
@@ -144,7 +144,7 @@ def verify(frames: Frames, path: str, first: int) -> None:
     )
 
 
-def changed(path: str, offset: int, what: str) -> PositionMismatchError:
+def changed_error(path: str, offset: int, what: str) -> PositionMismatchError:
     """The error for a shard that does not hold what it held."""
     return PositionMismatchError(
         f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "

@@ -62,13 +62,13 @@ def records_of(chain: Chain) -> Shards | Distribute | None:
     return shards if all(stage.picks or stage.one_to_one for stage in chain.stages) else None
 
 
-def again(chain: Chain, records: Source) -> Chain:
+def remake(chain: Chain, records: Source) -> Chain:
     """What makes the elements of such a chain of records that were picked already."""
     source = chain.source
     if isinstance(source, ParallelMap):
-        made = Chain(replace(source, inner=again(source.inner, records), deterministic=True))
+        made = Chain(replace(source, inner=remake(source.inner, records), deterministic=True))
     elif isinstance(source, ChainSource):
-        made = again(source.inner, records)
+        made = remake(source.inner, records)
     else:
         made = Chain(records)
     return replace(made, stages=(*made.stages, *(stage for stage in chain.stages if stage.one_to_one)))
@@ -105,7 +105,7 @@ class Shuffle(ChainSource):
         ordered = shards is not None or in_order(self.inner, within.deterministic)
         buffer = ShuffleBuffer(rule, shards is not None, ordered, state and state["inner"])
         if state and shards is not None:
-            await refetched(buffer, state, self.inner, shards, before)
+            await refetch(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
         if shards is not None:  # a full buffer gives as many as it takes: its batches end where those of its input do
             before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
@@ -120,19 +120,19 @@ class Shuffle(ChainSource):
                         yield buffer.fail(chunk.error, chunk.positions)
                         continue
                     nbytes = max(nbytes, chunk.nbytes)
-                    for out in await worked(threads, buffer.feed(chunk), chunk.nbytes):
+                    for out in await work_out(threads, buffer.feed(chunk), chunk.nbytes):
                         given += len(out.elements)
                         yield out
             except Exception as error:
                 failure = error  # what came before it comes first
         left = buffer.drain(within.batch, given % within.batch)
-        while outputs := await worked(threads, islice(left, 1), nbytes):
+        while outputs := await work_out(threads, islice(left, 1), nbytes):
             yield outputs[0]
         if failure is not None:
             raise failure
 
 
-async def worked(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
+async def work_out(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
     """All outputs, worked out in a thread where that takes longer than a hop there."""
     chunks, failure = await through(threads, outputs, nbytes >= LEAST_HOP)
     if failure is not None:
@@ -140,7 +140,7 @@ async def worked(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> lis
     return chunks
 
 
-async def refetched(
+async def refetch(
     buffer: ShuffleBuffer, state: Mapping[str, Any], inner: Chain, shards: Shards | Distribute, within: RunContext
 ) -> None:
     """Gives a buffer what it held by reference."""
@@ -152,7 +152,7 @@ async def refetched(
     wanted = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
     buffer.name_shards((await shards.opened(within)).listing.paths)
     filling = Filling(held, state["limit"])
-    async with aclosing(within.chunks(again(inner, Refetch(shards, wanted)), None)) as chunks:
+    async with aclosing(within.chunks(remake(inner, Refetch(shards, wanted)), None)) as chunks:
         async for chunk in chunks:
             filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
     filling.into(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)

@@ -14,7 +14,7 @@ from streamrec.pipeline.sources.global_shuffle.order import (
     cut_blocks,
     groups_for,
     keys_of,
-    permuted,
+    permute,
 )
 from tests.effort import draws
 
@@ -169,7 +169,7 @@ def test_neighbours_are_far_apart() -> None:
 def test_an_exact_order_is_as_random_as_a_permutation(size: int) -> None:
     """Fixed points, ascents and the number of cycles, over many permutations: as of true ones."""
     count = 400
-    perms = [permuted(np.arange(size), size, keys_of("test", size), variant) for variant in range(count)]
+    perms = [permute(np.arange(size), size, keys_of("test", size), variant) for variant in range(count)]
     fixed = np.mean([(perm == np.arange(size)).sum() for perm in perms])
     ascents = np.mean([(np.diff(perm) > 0).sum() for perm in perms])
     cycles = np.mean([cycles_of(perm) for perm in perms])
