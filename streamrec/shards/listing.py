@@ -96,6 +96,7 @@ class Listing:
         complete: Whether there will be no more of them.
         error: What ended them, or None. It comes after them.
         known: What the store's listing says of those that a glob found.
+        labels: What errors call each: its URL.
     """
 
     def __init__(
@@ -107,24 +108,17 @@ class Listing:
         *,
         patterns: bool = False,
     ) -> None:
-        self.paths: list[str] = []
-        self.complete = False
+        self.paths: list[str] = [] if found is None else list(found.paths)
+        self.labels: Sequence[str] = self.paths
+        self.complete = found is not None
         self.error: Exception | None = None
-        self.known: dict[str, ObjectInfo] = {}
+        self.known: dict[str, ObjectInfo] = {} if found is None else dict(found.known)
         self._storages = storages
         self._keep = keep
         self._patterns = patterns
         names = listed(filenames)
         self._alone = len(names) == 1
         self._parts = list(parts_of(names, patterns)) if found is None else []
-        self._joined = 0
-        if found is not None:
-            self.paths, self.known, self.complete = list(found.paths), dict(found.known), True
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """What errors call each: its URL."""
-        return self.paths
 
     async def run(self) -> None:
         """Answers the globs. Raises nothing: what goes wrong waits for its place."""
@@ -135,9 +129,15 @@ class Listing:
     async def until(self, count: int) -> None:
         """Waits until that many shards are known, or all of them."""
         while len(self.paths) < count and not self.complete:
-            if self._joined < len(self._parts):
-                await self._join(self._joined)
-            if self._joined == len(self._parts) and not self.complete:
+            if self._parts:
+                part = self._parts[0]
+                await part.answered.wait()
+                if self._parts[:1] == [part]:  # no other task that waits has taken it
+                    self._parts[:1] = part.expanded
+                    self.paths += part.paths
+                    self.error = part.error
+                    self.complete = part.error is not None
+            if not self._parts and not self.complete:
                 self.complete = True
                 if self.paths and self._keep is not None:
                     self._keep(Found(tuple(self.paths), self.known))
@@ -149,19 +149,6 @@ class Listing:
         path = self.paths[number]
         info = self.known.get(path)
         return Portion(path, expected=None if info is None else Expected(info.size, info.version))
-
-    async def _join(self, number: int) -> None:
-        part = self._parts[number]
-        await part.answered.wait()
-        if number < self._joined or self._parts[number] is not part:
-            return  # by another reader of this listing, meanwhile
-        if part.expanded is not None:
-            self._parts[number : number + 1] = part.expanded
-            return
-        self._joined += 1
-        self.paths += part.paths
-        self.error = part.error
-        self.complete = part.error is not None
 
     def _ask(self, parts: Iterable[Part], tasks: TaskGroup, limiter: anyio.CapacityLimiter) -> None:
         for part in parts:
@@ -185,13 +172,13 @@ class Listing:
         part.answered.set()
 
 
-@dataclass
+@dataclass(eq=False)
 class Part:
     """A name with braces or wildcards, or a row of names without."""
 
     pattern: str | None
     paths: list[str] = field(default_factory=list)
-    expanded: list[Part] | None = None
+    expanded: list[Part] = field(default_factory=list)
     error: Exception | None = None
     answered: anyio.Event = field(default_factory=anyio.Event)
 

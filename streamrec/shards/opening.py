@@ -149,7 +149,12 @@ async def open_whole(
     try:
         if expected is not None:
             expected.check(stream.info)
-        head = b"" if named == "" else await _head(stream)
+        head = b""
+        while named != "" and len(head) < DETECT_BYTES:
+            room = memoryview(bytearray(DETECT_BYTES - len(head)))
+            if not (count := await stream.readinto(room)):
+                break
+            head += room[:count]
         kind = detect_compression(head) if named is None else named
         if kind:
             return Opened(InflatedStream(stream, Inflater(kind, path), head, place.offset), kind, place)
@@ -212,10 +217,3 @@ async def _holds_objects(storage: Storage, path: str) -> bool:
         return any([True async for _ in storage.list(path.rstrip("/") + "/")])
     except StorageError:  # a store that cannot list, or not for this user
         return False
-
-
-async def _head(stream: ByteStream) -> bytes:
-    room, filled = memoryview(bytearray(DETECT_BYTES)), 0
-    while filled < DETECT_BYTES and (count := await stream.readinto(room[filled:])):
-        filled += count
-    return bytes(room[:filled])

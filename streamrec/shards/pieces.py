@@ -51,14 +51,6 @@ class PieceStream:
         self._limit = limit
         self.tally = stream.tally
 
-    @classmethod
-    async def open(
-        cls, storage: Storage, path: str, piece: Piece, start: int, version: str | None = None
-    ) -> PieceStream:
-        """Opens the piece's own range from a byte on, and some slack after it."""
-        limit = None if piece.end is None else max(piece.end, start) + SLACK_BYTES
-        return cls(storage, path, await storage.stream(path, start, limit, version), limit)
-
     @property
     def info(self) -> ObjectInfo:
         """Size and version of the whole shard."""
@@ -88,8 +80,11 @@ class PieceStream:
         await self._stream.aclose()
         self._stream = await self._storage.stream(self._path, position, self._limit, version, self.tally)
 
+    async def read_range(self, start: int, end: int) -> bytes:
+        """Bytes from anywhere in the same version of the shard."""
+        return await self._storage.read_range(self._path, start, end, self.info.version)
+
     async def aclose(self) -> None:
-        """Frees the connection."""
         await self._stream.aclose()
 
     def _resumable(self) -> bool:
@@ -117,7 +112,8 @@ async def begin_piece(
         StorageError: The network or the store failed, and retrying did not help.
     """
     start = place.offset or piece.start
-    stream = await PieceStream.open(storage, path, piece, start, place.version)
+    limit = None if piece.end is None else max(piece.end, start) + SLACK_BYTES
+    stream = PieceStream(storage, path, await storage.stream(path, start, limit, place.version), limit)
     try:
         if expected is not None:
             expected.check(stream.info)
@@ -125,7 +121,7 @@ async def begin_piece(
             return stream, start, None
         if start == 0 or place.offset:
             return stream, start, b""
-        return await _Beginning(storage, path, piece, max_record_bytes, stream).find()
+        return await _Beginning(stream, piece, max_record_bytes).find()
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
@@ -135,9 +131,7 @@ async def begin_piece(
 class _Beginning:
     """The way to a piece's first record."""
 
-    def __init__(self, storage: Storage, path: str, piece: Piece, max_record_bytes: int, stream: PieceStream) -> None:
-        self._storage = storage
-        self._path = path
+    def __init__(self, stream: PieceStream, piece: Piece, max_record_bytes: int) -> None:
         self._piece = piece
         self._max_record_bytes = min(max_record_bytes, stream.info.size or max_record_bytes)
         self._stream = stream
@@ -159,10 +153,10 @@ class _Beginning:
                 wants = max(start.wants, FIRST_BYTES)
                 continue
             settled = reach is None or (start.wants and await self._leads_on(self._position + start.wants))
-            behind = None if settled or reach is None else await self._behind_span(reach)
-            if behind is None:
+            end = None if settled or reach is None else await self._end_of_record_around(reach)
+            if end is None:
                 return self._stream, self._position, self._data
-            await self._go_to(behind)
+            await self._go_to(end)
             wants = FIRST_BYTES
 
     async def _read(self, size: int) -> bool:
@@ -191,7 +185,7 @@ class _Beginning:
             self._position = position
         self._drop(position - self._position)
 
-    async def _behind_span(self, reach: int) -> int | None:
+    async def _end_of_record_around(self, reach: int) -> int | None:
         """The end of a record that begins before the piece and holds all up to `reach`; None if there is none.
 
         It ends where another one begins. One whose payload is good counts before a nearer one whose is not: a payload
@@ -202,10 +196,10 @@ class _Beginning:
         second_best: int | None = None
         while last > first:
             here = max(first, last - step)
-            data = await self._range(here, last + HEADER_BYTES - 1)
+            data = await self._stream.read_range(here, last + HEADER_BYTES - 1)
             for begin, end in spanning(data, reach - here, self._max_record_bytes):
                 if await self._leads_on(here + end):
-                    if is_record(await self._range(here + begin, here + end)):
+                    if is_record(await self._stream.read_range(here + begin, here + end)):
                         return here + end
                     second_best = second_best or here + end
             last, step = here, min(2 * step, MOST_BACK_BYTES)
@@ -215,7 +209,4 @@ class _Beginning:
         """Whether another record begins where one ends, or the shard ends there."""
         if end == self._stream.info.size:
             return True
-        return is_record_header(await self._range(end, end + HEADER_BYTES))
-
-    async def _range(self, start: int, end: int) -> bytes:
-        return await self._storage.read_range(self._path, start, end, self._stream.info.version)
+        return is_record_header(await self._stream.read_range(end, end + HEADER_BYTES))

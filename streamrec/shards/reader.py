@@ -293,7 +293,8 @@ class ShardReader:
                 await self._go_back(offset)
         except StreamrecError as error:
             failure = error
-        self._lose(self._framer.take_losses())
+        if losses := self._framer.take_losses():
+            self._lose(losses)
         if failure is not None:
             self._fail(failure)
         self._ended = self._ended or self._framer.done
@@ -348,22 +349,21 @@ class ShardReader:
 
         Blocks grow, and end after groups of records.
         """
-        block = self._even(self._room_bytes)
+        block = self._room_bytes
         self._room_bytes = min(self._room_bytes * 4, self.block_bytes)
+        records = self._framer.record - self._start.record
+        if self._options.block_records > 1 and records:
+            block = self._end_after_group(block, records)
         missing = self._framer.wants - self._framer.held
         size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
         return self._source.room(size, missing) if isinstance(self._source, PieceStream) else size
 
-    def _even(self, block: int) -> int:
-        """About to the end of a group of `block_records`, as records were so far.
+    def _end_after_group(self, block: int, records: int) -> int:
+        """About to the end of a group of `block_records`, if all are as long as the `records` so far.
 
         That is up to a quarter more or less, or one group where that is at most `GROUP_BLOCKS` blocks.
         """
-        place, start = self.place, self._start
-        records = place.record - start.record
-        if self._options.block_records == 1 or not records:
-            return block
-        group = (place.offset - start.offset) * self._options.block_records // records
+        group = (self._framer.position - self._start.offset) * self._options.block_records // records
         groups = (block + block // 4) // group or int(group <= GROUP_BLOCKS * block)
         room = groups * group + group // SPARE - self._framer.held
         return room if groups and room >= block // 4 else block  # what is held may be longer than records were so far
