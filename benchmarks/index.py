@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.machine import RESULTS, describe, median, save
 from benchmarks.stream import fill, peak_mb, spawn
 from streamrec import Frames, RecordSource, TFRecordDataset, bridge, write_index_sync
-from streamrec.shards import IndexReader, ShardInfo, open_index
+from streamrec.shards import IndexedRecords, ShardInfo, open_index
 from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker
@@ -159,7 +159,7 @@ def opened(url: str, options: dict[str, Any] | None) -> dict[str, float]:
             before, began = peak_mb(), time.perf_counter()
             index = await open_index(storage, url)
             found = {"seconds": time.perf_counter() - began, "mb": peak_mb() - before}
-            reader = IndexReader(storage, index)
+            reader = IndexedRecords(storages, index)
             began = time.perf_counter()
             await reader.places(np.random.default_rng(2).integers(0, len(index), 1_000))
             found["places_seconds"] = time.perf_counter() - began

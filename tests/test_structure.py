@@ -226,7 +226,7 @@ UNUSED = [
     "streamrec.pipeline.sources.parallel_map.source",
     "streamrec.pipeline.stages.window",
     "streamrec.shards.index",
-    "streamrec.shards.record_fetcher",
+    "streamrec.shards.indexed_records",
     "streamrec.shards.shard_upload",
 ]
 """What the first batch of a local shard does not need."""

@@ -1,6 +1,6 @@
 from streamrec.shards.assignment import Even, Portion, assign_records, check_even, even_count
 from streamrec.shards.index import Index
-from streamrec.shards.index_reader import IndexReader, Places, open_index
+from streamrec.shards.indexed_records import IndexedRecords, Places, open_index
 from streamrec.shards.indexing import join_index, join_index_sync, part_of, write_index, write_index_sync
 from streamrec.shards.listing import Listing, expand_name, find_shards, list_shards, matching_files
 from streamrec.shards.manifest import Manifest, ShardInfo
@@ -18,7 +18,6 @@ from streamrec.shards.patterns import Filenames, is_numbered, is_shard_of, list_
 from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
-from streamrec.shards.record_fetcher import RecordFetcher
 from streamrec.shards.record_source import RecordSource
 from streamrec.shards.shard_set import ShardSet
 from streamrec.shards.shard_upload import ShardTarget
@@ -35,14 +34,13 @@ __all__ = [
     "Expected",
     "Filenames",
     "Index",
-    "IndexReader",
+    "IndexedRecords",
     "Listing",
     "Manifest",
     "Piece",
     "Places",
     "Portion",
     "ReadOptions",
-    "RecordFetcher",
     "RecordSource",
     "ShardInfo",
     "ShardPlace",

@@ -26,7 +26,7 @@ from streamrec import bridge
 from streamrec.arguments import flag, integer
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import Index, IndexedShard, IndexEncoder
-from streamrec.shards.index_reader import open_index, read_blocks
+from streamrec.shards.indexed_records import open_index, read_blocks
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.patterns import Filenames, listed

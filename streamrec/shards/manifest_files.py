@@ -23,7 +23,7 @@ from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, TruncatedShardError
 from streamrec.shards.index import MAGIC
-from streamrec.shards.index_reader import END_BYTES, open_index
+from streamrec.shards.indexed_records import END_BYTES, open_index
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.patterns import Filenames, list_numbered, listed

@@ -25,15 +25,14 @@ from streamrec import bridge
 from streamrec.arguments import described, flag, integer
 from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
-from streamrec.shards.index_reader import CACHE_BYTES, IndexReader, Places, open_index
-from streamrec.shards.record_fetcher import PARALLEL, RecordFetcher
+from streamrec.shards.indexed_records import CACHE_BYTES, PARALLEL, IndexedRecords, Places, open_index
 from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, located
 from streamrec.tfrecord import Frames
 
 __all__ = ["RecordSource", "Sessions"]
 
-Open = Callable[[], AsyncGenerator[RecordFetcher]]
-"""Opens storages, gives the fetcher over them, and closes them when it is closed."""
+Open = Callable[[], AsyncGenerator[IndexedRecords]]
+"""Opens storages, gives the records that are read by them, and closes them when it is closed."""
 
 
 class _Session:
@@ -41,12 +40,12 @@ class _Session:
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self.generator: AsyncGenerator[RecordFetcher] | None = None
-        self.fetcher: RecordFetcher | None = None
+        self.generator: AsyncGenerator[IndexedRecords] | None = None
+        self.records: IndexedRecords | None = None
 
 
 class Sessions:
-    """The fetchers of one source, one for each event loop.
+    """What one source has open, for each event loop.
 
     Args:
         opened: Opens one in the running loop.
@@ -57,18 +56,18 @@ class Sessions:
         self._of_loop: dict[asyncio.AbstractEventLoop, _Session] = {}
         _all.add(self)
 
-    async def here(self) -> RecordFetcher:
-        """The fetcher of the running loop."""
+    async def here(self) -> IndexedRecords:
+        """Those of the running loop."""
         loop = asyncio.get_running_loop()
         session = self._of_loop.get(loop)
         if session is None:
             self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
             session = self._of_loop[loop] = _Session()
         async with session.lock:
-            if session.fetcher is None:
+            if session.records is None:
                 session.generator = self._open()
-                session.fetcher = await anext(session.generator)
-            return session.fetcher
+                session.records = await anext(session.generator)
+            return session.records
 
     async def close(self) -> None:
         """Closes what is open in the running loop; the next call opens it again."""
@@ -160,7 +159,7 @@ class RecordSource:
         storages = partial(Storages, **store)
         opened: Index = bridge.run(index_at, storages, located(os.fspath(index), filesystem))
         self.index = opened.follow(None if shard_root is None else located(shard_root, filesystem))
-        self._open = partial(fetcher_over, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache)
+        self._open = partial(open_records, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache)
         self._sessions = Sessions(self._open)
 
     @classmethod
@@ -229,7 +228,7 @@ class RecordSource:
         Arguments and errors as for `get`; no shard is read.
         """
         wanted = in_bounds(numbers, len(self))
-        return await (await self._sessions.here()).reader.places(wanted)
+        return await (await self._sessions.here()).places(wanted)
 
     def __iter__(self) -> Iterator[bytes]:
         """All records in order, some MiB at a time. A `TFRecordDataset` streams them faster."""
@@ -263,13 +262,12 @@ async def index_at(storages: Callable[[], Storages], url: str) -> Index:
         return await open_index(await opened.at(url), url)
 
 
-async def fetcher_over(
+async def open_records(
     storages: Callable[[], Storages], index: Index, *, verify: bool, parallel: int, cache_bytes: int
-) -> AsyncGenerator[RecordFetcher]:
-    """Opens what fetches records; closes it when the generator is closed."""
+) -> AsyncGenerator[IndexedRecords]:
+    """Opens what reads records; closes it when the generator is closed."""
     async with storages() as opened:
-        reader = IndexReader(await opened.at(index.path), index, cache_bytes)
-        yield RecordFetcher(opened, reader, verify=verify, parallel=parallel)
+        yield IndexedRecords(opened, index, verify=verify, parallel=parallel, cache_bytes=cache_bytes)
 
 
 def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:

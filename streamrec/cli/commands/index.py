@@ -19,7 +19,7 @@ from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.sources import find_records, storages_for
 from streamrec.cli.writing import refuse_existing, temporary_objects
-from streamrec.shards import IndexReader, join_index, open_index
+from streamrec.shards import IndexedRecords, join_index, open_index
 from streamrec.storage import Storages
 
 ENDING = ".index"
@@ -217,7 +217,7 @@ async def print_stat(index: str, as_json: bool, storage_options: Mapping[str, An
         storage = await storages.at(index)
         found = await open_index(storage, index)
         size = (await storage.stat(index)).size or 0
-        reader = IndexReader(storage, found)
+        reader = IndexedRecords(storages, found)
         least, most, total = [], [], 0
         for first in range(0, len(found), AT_A_TIME):
             lengths = await reader.lengths(first, min(first + AT_A_TIME, len(found)))

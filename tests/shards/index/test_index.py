@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamrec import RecordSource, verify_sync
 from streamrec.errors import ManifestError
 from streamrec.kernels import crc32c
-from streamrec.shards import Index, IndexReader, ShardInfo, open_index
+from streamrec.shards import Index, IndexedRecords, ShardInfo, open_index
 from streamrec.shards.index import (
     FOOT_BYTES,
     MAGIC,
@@ -59,7 +59,7 @@ async def test_what_is_written_is_read(shards: list[tuple[list[int], int]], rand
         async with await storage.upload(url) as upload:
             await upload.write(encode_index(url, written))
         index = await open_index(storage, url)
-        reader = IndexReader(storage, index, cache_bytes=random.choice([0, 1000, 1 << 20]))
+        reader = IndexedRecords(storages, index, cache_bytes=random.choice([0, 1000, 1 << 20]))
         assert index.shards == tuple(one.info for one in written)
         assert [one.version for one in index.shards] == [one.info.version for one in written]
         assert len(index) == len(everything)
@@ -180,7 +180,7 @@ async def test_damaged_lengths_are_found_when_they_are_read(tmp_path: Path) -> N
     path.write_bytes(data)
     async with Storages() as storages:
         storage = await storages.at(str(path))
-        reader = IndexReader(storage, await open_index(storage, str(path)))
+        reader = IndexedRecords(storages, await open_index(storage, str(path)))
         assert (await reader.lengths(4000, 5000)).tolist() == [number % 999 for number in range(4000, 5000)]
         with pytest.raises(ManifestError, match="the CRC32C of the lengths at byte"):
             await reader.lengths(1500, 1600)

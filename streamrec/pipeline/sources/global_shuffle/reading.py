@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, GroupOrder, Numbers, Round
-from streamrec.shards import Index, RecordFetcher
+from streamrec.shards import Index, IndexedRecords
 from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
 
 __all__ = ["BlockReading", "FetchAhead", "mean_bytes", "read_exact"]
@@ -113,7 +113,7 @@ def mean_bytes(index: Index) -> float:
 
 def read_exact(
     order: ExactOrder,
-    fetcher: RecordFetcher,
+    records: IndexedRecords,
     runs: Iterator[Numbers],
     tasks: TaskGroup,
     limit: int,
@@ -122,16 +122,16 @@ def read_exact(
 
     Args:
         order: Which record comes when.
-        fetcher: Reads them.
+        records: Reads them.
         runs: The positions that are taken, call by call.
         tasks: Where requests run.
         limit: How many bytes may be held.
     """
 
     async def fetch(positions: Numbers) -> Frames:
-        return await fetcher.fetch(order.records(positions))
+        return await records.fetch(order.records(positions))
 
-    size = mean_bytes(fetcher.reader.index)
+    size = mean_bytes(records.index)
     wanted = ((positions, int(len(positions) * size) + 1) for positions in runs)
     ahead = FetchAhead(tasks, fetch, wanted, limit, PARALLEL_RUNS)
 
@@ -199,7 +199,7 @@ class BlockReading:
 
     Args:
         order: Which record comes when.
-        fetcher: Reads them.
+        records: Reads them.
         groups: Of each group that is read, the number of its first record that is.
         tasks: Where requests run.
         limit: How many bytes may be held.
@@ -209,15 +209,15 @@ class BlockReading:
     def __init__(
         self,
         order: BlockOrder,
-        fetcher: RecordFetcher,
+        records: IndexedRecords,
         groups: dict[int, int],
         tasks: TaskGroup,
         limit: int,
         threads: Threads,
     ) -> None:
         self._order = order
-        self._fetcher = fetcher
-        self._mean_bytes = mean_bytes(fetcher.reader.index)
+        self._records = records
+        self._mean_bytes = mean_bytes(records.index)
         self._threads = threads
         windows = {number: order.group(number) for number in groups}
         self._groups = {number: SlotGroup(windows[number], first) for number, first in groups.items()}
@@ -296,4 +296,4 @@ class BlockReading:
         number, part = key
         parts = self._groups[number].window.parts
         first = int(parts.starts[part])
-        return await self._fetcher.fetch_run(first, first + int(parts.counts[part]))
+        return await self._records.fetch_run(first, first + int(parts.counts[part]))

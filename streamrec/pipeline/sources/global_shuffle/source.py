@@ -33,7 +33,7 @@ from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, mean
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.pipeline.sources.shards.distribute import AssignedSource, complete
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.shards import Even, Index, IndexReader, RecordFetcher, check_even, location_of, open_index
+from streamrec.shards import Even, Index, IndexedRecords, check_even, location_of, open_index
 
 __all__ = ["GlobalShuffle"]
 
@@ -105,10 +105,9 @@ class GlobalShuffle(AssignedSource):
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         opened = await self.shards.listed(within.session)
         index = await self._index(opened)
-        reader = IndexReader(await opened.storages.at(self.index), index)
+        records = IndexedRecords(opened.storages, index, verify=self.shards.options.verify)
         if int(index.block_places[-1]) <= WHOLE_BYTES:
-            await reader.lengths(0, len(index))
-        fetcher = RecordFetcher(opened.storages, reader, verify=self.shards.options.verify)
+            await records.lengths(0, len(index))
         steps = resume_steps(self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest)
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
@@ -121,14 +120,14 @@ class GlobalShuffle(AssignedSource):
         async with background() as tasks:
             if isinstance(order, ExactOrder):
                 runs = (each.ravel() for step, each in steps.runs(first, many) if not steps.fills_up(step))
-                take = read_exact(order, fetcher, runs, tasks, budget)
+                take = read_exact(order, records, runs, tasks, budget)
             else:
                 groups = steps.groups(order, first)
                 limit = self._limit(index, len(groups) * order.window * self.block_bytes, len(groups), budget)
-                take = BlockReading(order, fetcher, groups, tasks, limit, within.session.threads).take
+                take = BlockReading(order, records, groups, tasks, limit, within.session.threads).take
             for step, positions in steps.runs(first, many):
                 if steps.fills_up(step):
-                    frames = await fetcher.fetch(order.records(positions.ravel()))
+                    frames = await records.fetch(order.records(positions.ravel()))
                 else:
                     frames = await take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])

@@ -1,0 +1,332 @@
+"""The records of an index, by number: their lengths, their places, and they themselves.
+
+Rules:
+- Opening an index takes a stat and one or two ranges of its end, however many records there are. The lengths of records
+  are read by ranges when they are asked for. Packed blocks of them are kept, up to `cache_bytes`; those that were used
+  longest ago are dropped first.
+- Records near each other are read by one request; see `byte_runs`. Up to `parallel` requests are under way. Each
+  record's length and CRC32C are compared with its payload.
+- All that is read is of the version that was opened, or that the index says of a shard: another version or size is an
+  ObjectChangedError.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import anyio
+import numpy as np
+
+from streamrec import kernels
+from streamrec.display import display_name
+from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, ObjectChangedError
+from streamrec.shards.index import Index, Numbers, damaged, read_end, read_foot
+from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
+from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
+from streamrec.storage import Storage, Storages
+from streamrec.storage.tasks import for_each
+from streamrec.tfrecord import BUFFER_BITS, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
+
+__all__ = ["IndexedRecords", "Places", "open_index", "read_blocks"]
+
+END_BYTES: Final = 256 << 10
+"""What is read of the end of an index before its tables' size is known."""
+
+GAP_BYTES: Final = 64 << 10
+MOST_BYTES: Final = 4 << 20
+PARALLEL: Final = 64
+CACHE_BYTES: Final = 64 << 20
+
+
+async def open_index(storage: Storage, path: str) -> Index:
+    """Reads the tables of an index.
+
+    Args:
+        storage: Where it is stored.
+        path: Its URL.
+
+    Raises:
+        NotFoundError: There is none.
+        ManifestError: What is there is not an index, it is cut off or damaged, or of another version.
+        StorageError: The store failed, and retrying did not help.
+    """
+    info = await storage.stat(path)
+    if info.size is None:
+        raise ManifestError(f"{path}: the store does not tell the size of the index: copy it to one that does")
+    end = await storage.read_range(path, max(0, info.size - END_BYTES), info.size, info.version)
+    foot = read_foot(path, end, info.size)
+    if foot.end_bytes > len(end):
+        end = await storage.read_range(path, info.size - foot.end_bytes, info.size, info.version)
+    return read_end(path, foot, end, info.version)
+
+
+async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> list[bytes]:
+    """The packed lengths of the blocks `first` to `last` (exclusive).
+
+    Raises:
+        ManifestError: The index is damaged.
+        StorageError: The store failed, and retrying did not help.
+    """
+    places = index.block_places[first : last + 1].tolist()
+    data = await storage.read_range(index.path, places[0], places[-1], index.version)
+    blocks = []
+    for start, end, crc in zip(places, places[1:], index.blocks["crc"][first:last].tolist(), strict=False):
+        blocks.append(data[start - places[0] : end - places[0]])
+        if kernels.crc32c(blocks[-1]) != crc:
+            raise damaged(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
+    return blocks
+
+
+class Places(NamedTuple):
+    """Where records are, an int64 array [n] each.
+
+    Attributes:
+        shards: The number of the shard.
+        offsets: Where the record's frame begins in it, in bytes.
+        lengths: Bytes of its payload; its frame has 16 more.
+    """
+
+    shards: Numbers
+    offsets: Numbers
+    lengths: Numbers
+
+
+class IndexedRecords:
+    """Any records of an index. Any number of tasks of one event loop may share it.
+
+    Args:
+        storages: Where the index and the shards are.
+        index: Its tables.
+        verify: Whether each record's length and CRC32C are checked.
+        parallel: How many requests one call has under way at most.
+        cache_bytes: How many bytes of packed lengths are kept; a record takes about 2.
+    """
+
+    def __init__(
+        self,
+        storages: Storages,
+        index: Index,
+        *,
+        verify: bool = True,
+        parallel: int = PARALLEL,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self.index = index
+        self._storages = storages
+        self._verify = verify
+        self._parallel = parallel
+        self._cache_bytes = cache_bytes
+        self._cached: OrderedDict[int, bytes] = OrderedDict()
+        self._cached_bytes = 0
+
+    async def lengths(self, first: int, last: int) -> Numbers:
+        """The payloads' lengths of records `first` to `last` (exclusive), in bytes: int64 [last - first].
+
+        Raises:
+            IndexError: There are no such records.
+            ManifestError: The index is damaged.
+            StorageError: The store failed, and retrying did not help.
+        """
+        self._check(first, last)
+        if first == last:
+            return np.empty(0, np.int64)
+        _, blocks, within = self.index.block_of(np.array([first, last - 1]))
+        lengths = await self._unpacked(np.arange(blocks[0], blocks[1] + 1))
+        return lengths[within[0] : within[0] + last - first]
+
+    async def places(self, records: Numbers) -> Places:
+        """Where records are.
+
+        Args:
+            records: Their numbers, int64 [n], in any order.
+
+        Raises:
+            IndexError, ManifestError, StorageError: As `lengths`.
+        """
+        if not len(records):
+            return Places(*(np.empty(0, np.int64),) * 3)
+        self._check(int(records.min()), int(records.max()) + 1)
+        shards, blocks, within = self.index.block_of(records)
+        wanted, which = np.unique(blocks, return_inverse=True)
+        lengths = await self._unpacked(wanted)
+        counts = self.index.block_counts[wanted]
+        firsts = np.cumsum(counts) - counts
+        ends = np.cumsum(lengths + FRAME_BYTES)
+        starts = ends - lengths - FRAME_BYTES
+        at = firsts[which] + within
+        offsets = starts[at] - starts[firsts][which] + self.index.block_offsets[wanted][which]
+        return Places(shards, offsets, lengths[at])
+
+    async def fetch(self, records: Numbers) -> Frames:
+        """The records with these numbers, in this order; one that is asked for twice comes twice.
+
+        Raises:
+            IndexError: There is no such record.
+            ObjectChangedError: A shard was written since the index was.
+            CorruptRecordError: A record is damaged.
+            StorageError: The store failed, and retrying did not help.
+        """
+        wanted, order = np.unique(records, return_inverse=True)
+        if not len(wanted):
+            return Frames.of(())
+        places = await self.places(wanted)
+        runs = byte_runs(places.shards << OFFSET_BITS | places.offsets, places.lengths)
+        buffers = await self._read_all(runs, places, wanted)
+        if len(runs) == 1:
+            return Frames(buffers[0], spans_in(runs[0], places)[order]).trimmed()
+        return gathered(runs, buffers, places, order)
+
+    async def fetch_run(self, first: int, last: int) -> Frames:
+        """Records first to last (exclusive), which are in one shard, by one request.
+
+        Raises:
+            IndexError, ObjectChangedError, CorruptRecordError, StorageError: As `fetch`.
+        """
+        places = await self.places(np.array([first, last - 1]))
+        end = int(places.offsets[1] + places.lengths[1]) + FRAME_BYTES
+        run = ByteRun(int(places.shards[0]), int(places.offsets[0]), end, 0, last - first)
+        data = await self._read_run(run)
+        spans, position, code, _ = kernels.scan_frames(data, 0, self._verify, len(data))
+        frames = Frames(data, as_spans(spans))
+        if code == kernels.OK and position == len(data) and len(frames) == last - first:
+            return frames
+        return await self.fetch(np.arange(first, last))  # which says what is wrong, and with which record
+
+    async def _read_all(self, runs: list[ByteRun], places: Places, wanted: Numbers) -> list[memoryview]:
+        buffers = [memoryview(b"")] * len(runs)
+
+        async def read(number: int) -> None:
+            run = runs[number]
+            buffers[number] = await self._read_run(run)
+            if self._verify:
+                self._check_run(run, Frames(buffers[number], spans_in(run, places)), wanted)
+
+        await for_each(read, range(len(runs)), self._parallel)
+        return buffers
+
+    async def _read_run(self, run: ByteRun) -> memoryview:
+        """The bytes of one run, of the version that the index knows."""
+        shard = self.index.shards[run.shard]
+        storage = await self._storages.at(shard.path)
+        try:
+            stream = await storage.stream(shard.path, run.start, run.end, shard.version)
+        except ObjectChangedError as error:
+            raise self._changed(shard, run, error.reason) from error
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{self.index.path} names this shard, and it is gone: put it back, or index what there is: "
+                f"streamrec index SHARDS {self.index.path}",
+                shard.path,
+                run.start,
+                run.end,
+            ) from error
+        try:
+            if stream.info.size not in (None, shard.bytes):
+                raise self._changed(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
+            room, filled = memoryview(kernels.allocate(run.end - run.start)), 0
+            while filled < len(room):
+                count = await stream.readinto(room[filled:])
+                if not count:
+                    raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
+                filled += count
+            return room.toreadonly()
+        except ObjectChangedError as error:
+            raise self._changed(shard, run, error.reason) from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
+
+    def _changed(self, shard: ShardInfo, run: ByteRun, how: str) -> ObjectChangedError:
+        """The error for a shard that is not as the index knows it."""
+        return ObjectChangedError(
+            f"this shard is not the one that {self.index.path} was made from ({how}): bring the index up to date: "
+            f"streamrec index --update {self.index.path}",
+            shard.path,
+            run.start,
+            run.end,
+        )
+
+    def _check_run(self, run: ByteRun, frames: Frames, wanted: Numbers) -> None:
+        bad = first_difference(frames)
+        if bad is None:
+            return
+        offset = run.start + int(frames.spans[bad, 0]) - HEADER_BYTES
+        record = int(wanted[run.first + bad] - self.index.first_records[run.shard])
+        raise CorruptRecordError(
+            f"this record's length or CRC32C is not that of its payload: it is damaged, or {self.index.path} is the "
+            f"index of other shards: streamrec verify {self.index.path}",
+            self.index.shards[run.shard].path,
+            offset,
+            record,
+        )
+
+    def _check(self, first: int, last: int) -> None:
+        if not 0 <= first <= last <= len(self.index):
+            path = display_name(self.index.path)
+            raise IndexError(f"records {first:,} to {last:,} of {len(self.index):,}: {path} has no such")
+
+    async def _unpacked(self, blocks: Numbers) -> Numbers:
+        """The lengths in these blocks, which are sorted, one after the other."""
+        data = await self._packed(blocks.tolist())
+        counts = self.index.block_counts[blocks]
+        lengths = unpack(data, self.index.blocks[blocks], counts)
+        sums = np.add.reduceat(lengths + FRAME_BYTES, np.cumsum(counts) - counts)
+        if lengths.min() < 0 or (sums != self.index.block_bytes[blocks]).any():
+            raise damaged(self.index.path, "the lengths of records do not fill their shards")
+        return lengths
+
+    async def _packed(self, blocks: Sequence[int]) -> list[bytes]:
+        found = {block: data for block in blocks if (data := self._cached.get(block)) is not None}
+        for block in found:
+            self._cached.move_to_end(block)
+        missing = np.array([block for block in blocks if block not in found], np.int64)
+
+        storage = await self._storages.at(self.index.path)
+
+        async def read(bounds: tuple[int, int]) -> None:
+            first, last = bounds
+            for block, data in enumerate(await read_blocks(storage, self.index, first, last), first):
+                found[block] = data
+                self._keep(block, data)
+
+        await for_each(read, self._ranges(missing), PARALLEL)
+        return [found[block] for block in blocks]
+
+    def _ranges(self, blocks: Numbers) -> list[tuple[int, int]]:
+        """Which blocks are read together: first and last (exclusive)."""
+        places = self.index.block_places
+        found: list[tuple[int, int]] = []
+        for block in blocks.tolist():
+            if found:
+                first, last = found[-1]
+                if places[block] - places[last] <= GAP_BYTES and places[block + 1] - places[first] <= MOST_BYTES:
+                    found[-1] = first, block + 1
+                    continue
+            found.append((block, block + 1))
+        return found
+
+    def _keep(self, block: int, data: bytes) -> None:
+        if block not in self._cached:
+            self._cached[block] = data
+            self._cached_bytes += len(data)
+        while self._cached_bytes > self._cache_bytes:
+            self._cached_bytes -= len(self._cached.popitem(last=False)[1])
+
+
+def gathered(runs: list[ByteRun], buffers: list[memoryview], places: Places, order: Numbers) -> Frames:
+    """The records of several runs: long ones stay where they are, short ones are copied."""
+    counts = [run.last - run.first for run in runs]
+    rows = np.zeros((len(places.offsets), 4), np.int64)
+    rows[:, 0] = places.offsets + HEADER_BYTES - np.repeat([run.start for run in runs], counts)
+    rows[:, 1] = rows[:, 0] + places.lengths
+    rows[:, 2] = np.repeat(np.arange(len(runs)) << BUFFER_BITS, counts)
+    records = Scattered(buffers, rows[order])
+    return records if are_long([records]) else records.compact()
+
+
+def spans_in(run: ByteRun, places: Places) -> Numbers:
+    """Where the payloads of a run's records are in its bytes."""
+    starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
+    return np.stack([starts, starts + places.lengths[run.first : run.last]], 1)
