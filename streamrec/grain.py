@@ -5,7 +5,7 @@
 
 Rules:
 - Each iterator of an IterDataset gives the same elements, as Grain has it: those of one epoch. Several epochs, each
-  shuffled anew, are `dataset.repeat(n)` of streamrec.
+  shuffled again, are `dataset.repeat(n)` of streamrec.
 - `mp_prefetch` tells each worker process its slice; `distribute` then deals it its part of the shards.
 - A state is one string, so that all states have the same structure.
 
@@ -87,7 +87,7 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
 
         Raises:
             ValueError: It was closed.
-            StreamrecError: What went wrong with the data, behind all elements before it.
+            StreamrecError: What went wrong with the data, after all elements before it.
         """
         if self._closed:
             raise ValueError("this iterator was closed; make a new one of its dataset")

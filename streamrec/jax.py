@@ -37,8 +37,8 @@ class Loader(Epochs[Any]):
         dataset: What is read; its elements are this process's part of a batch. Where there are several processes, it
             must hold `distribute`; `even=` there and `drop_remainder=True` of `batch` give each as many batches, of
             one size.
-        sharding: How the rows of a global batch lie on the devices: a `jax.sharding.Sharding` for all columns, or one
-            for each by its name. None puts whole batches on the default device.
+        sharding: How devices share the rows of a global batch: a `jax.sharding.Sharding` for all columns, or one for
+            each by its name. None puts whole batches on the default device.
         prefetch: How many batches are sent to the devices ahead of the one that is worked on.
 
     Returns:

@@ -40,7 +40,7 @@ class StatisticsCollector(Collector):
         self._prefix = prefix
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics as they stand now."""
+        """All metrics as of now."""
         found = self._snapshot()
         snapshot = found.storage if isinstance(found, Stats) else found
         yield from self._counters(snapshot)
@@ -93,6 +93,6 @@ class StatisticsCollector(Collector):
 
 
 def _buckets(distribution: Distribution) -> list[tuple[str, float]]:
-    """Prometheus counts upwards: each bucket holds what lies below its bound."""
+    """Prometheus counts upwards: each bucket holds what is below its bound."""
     names = [f"{bound:.4g}" for bound in BOUNDS] + ["+Inf"]
     return list(zip(names, accumulate(map(float, distribution.counts)), strict=True))

@@ -124,7 +124,7 @@ class IterableDataset(data.IterableDataset[Any]):
         return self._elements(run)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process's iteration stands, as JSON; {} where there was none."""
+        """The position of this process's iteration, as JSON; {} where there was none."""
         if self._run is not None:
             return self._run.state_dict()
         return dict(self._state or {})
@@ -200,9 +200,9 @@ class Loader(Epochs[Any]):
 
     Args:
         dataset: What is read. Where there are several ranks, it must hold `distribute`.
-        device: Where the tensors lie: "cpu", "cuda", "cuda:1", a `torch.device`.
+        device: Where the tensors are: "cpu", "cuda", "cuda:1", a `torch.device`.
         prefetch: How many elements are moved to the device ahead of the one that is worked on. That many batches and
-            one more lie in its memory, and as many in pinned memory. On the CPU nothing is moved.
+            one more are in its memory, and as many in pinned memory. On the CPU nothing is moved.
 
     Shapes and dtypes are those of the columns; `to_tensors` says what else becomes of an element.
 

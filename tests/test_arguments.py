@@ -99,7 +99,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.group_by_window(len, 5, 2), "reduce_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.group_by_window(len, len), "wants window_size or window_size_func, and not both"),  # type: ignore[arg-type]
     (lambda: ds.scan(0, 5), "scan_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
-    (lambda: ds.scan(object(), len), "which cannot be kept where the run stands"),
+    (lambda: ds.scan(object(), len), "which cannot be kept in a position"),
     (lambda: ds.reduce(0, 5), "reduce_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.repeat().reduce(0, max), "reduce would never end"),
     (lambda: ds.apply(5), "transformation_func is 5 (int): it must be a function"),  # type: ignore[arg-type]

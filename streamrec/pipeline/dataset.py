@@ -61,8 +61,8 @@ class Dataset(Runnable[T]):
 
     Iterate it with `for` (the fetching then goes on beside the loop, on one background thread of the process) or
     with `async for` (on the caller's own loop). Each iteration is a run of its own, and the next epoch: `for epoch in
-    range(3): for batch in dataset: ...` shuffles anew each time, by (seed, epoch). What `cache()` keeps in memory, what
-    globs matched and how large shards are is found once, and kept as long as the Dataset lives.
+    range(3): for batch in dataset: ...` shuffles again each time, by (seed, epoch). What `cache()` keeps in memory,
+    what globs matched and how large shards are is found once, and kept as long as the Dataset lives.
 
     A Dataset is a value: it can be pickled and compared. How often it was iterated does not count for that, and a
     pickled copy begins with its first epoch.
@@ -89,7 +89,7 @@ class Dataset(Runnable[T]):
     def zip(*args: Any) -> Dataset[Any]:
         """Elements of several datasets side by side, as tuples, up to the end of the shortest.
 
-        Where there is one argument, a tuple or dict of datasets in which others may lie, elements look as it does. The
+        Where there is one argument, a tuple or dict of datasets, nested or not, elements look as it does. The
         memory budget is the largest of theirs, and is shared; it is deterministic unless one of them is not.
 
         Raises:
@@ -113,11 +113,11 @@ class Dataset(Runnable[T]):
         """Elements of several datasets, each of one that is drawn at random.
 
         Args:
-            datasets: One at the least; those of weight 0 are left out, and where all are 0 there is no element.
+            datasets: At least one; those of weight 0 are left out, and where all are 0 there is no element.
             weights: How likely each is, relative to the others: a list or an array; None for all alike.
             seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
             stop_on_empty_dataset: Whether all ends where one is drawn that has no more, or it is passed over.
-            rerandomize_each_iteration: True to draw anew in each epoch; None or False for the same choices in each, as
+            rerandomize_each_iteration: True to draw again in each epoch; None or False for the same choices in each, as
                 in tf.data.
 
         Raises:
@@ -146,7 +146,7 @@ class Dataset(Runnable[T]):
         """Elements of several datasets, each of the one whose number `choice_dataset` gives.
 
         Args:
-            datasets: One at the least.
+            datasets: At least one.
             choice_dataset: Integers from 0 to the number of datasets, exclusive. Where it ends, all ends.
             stop_on_empty_dataset: Whether all ends where one is chosen that has no more, or it is passed over.
 
@@ -239,7 +239,7 @@ class Dataset(Runnable[T]):
             batch_size, drop_remainder: As in `batch`.
             padded_shapes: The shape for each part of an element, in dicts and tuples as the element's; None or -1 in
                 a shape, and None for all, is the batch's longest. What is larger is an error.
-            padding_values: What is put behind, for each part or one for all; None for 0, and `b""` among strings.
+            padding_values: What is added at the end, for each part or one for all; None for 0, and `b""` among strings.
 
         Raises:
             ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
@@ -323,8 +323,8 @@ class Dataset(Runnable[T]):
 
         Args:
             size: How many elements a window has.
-            shift: How many elements lie between the beginnings of two windows; None for `size`.
-            stride: How many elements lie between two of a window.
+            shift: How many elements there are from the beginning of a window to that of the next; None for `size`.
+            stride: How many elements there are from one of a window to the next.
             drop_remainder: Whether the last windows are left out where they have fewer.
 
         Examples:
@@ -487,9 +487,9 @@ class Dataset(Runnable[T]):
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
         """Leaves out elements that failed before this: in `map`, `filter`, `parse_example`, `batch`, `interleave`, ...
 
-        `iterator.stats()` counts them (`errors_ignored` of this stage). It may stand anywhere behind; before a `cache`,
-        which keeps no pass in which an element failed. Damage in a shard, a store that fails and a generator that
-        raises are no such errors: they end the run; see `on_error` of `TFRecordDataset`.
+        `iterator.stats()` counts them (`errors_ignored` of this stage). It may come anywhere after that; before a
+        `cache`, which keeps no pass in which an element failed. Damage in a shard, a store that fails and a generator
+        that raises are not such errors: they end the run; see `on_error` of `TFRecordDataset`.
 
         Args:
             log_warning: Whether the log "streamrec" tells of each: the error, the stage, the element's number, and the
@@ -535,10 +535,10 @@ class Dataset(Runnable[T]):
             buffer_size: How many elements it holds; fewer where a quarter of the memory budget ends before (a warning).
                 None for all, where `cardinality()` knows how many there are.
             seed: What the order comes from; None for another order in each run. A resumed run goes on with its own.
-            reshuffle_each_iteration: Whether each epoch of a `repeat` behind this has an order of its own.
+            reshuffle_each_iteration: Whether each epoch of a later `repeat` has an order of its own.
 
         Raises:
-            ValueError: `buffer_size` is less than 1, or None where nobody knows how many elements there are.
+            ValueError: `buffer_size` is less than 1, or None where the number of elements is not known.
 
         Examples:
             >>> sorted(map(int, Dataset.range(5).shuffle(3, seed=7)))
@@ -561,7 +561,7 @@ class Dataset(Runnable[T]):
         even: Literal["pad", "drop", "cycle"] | None = None,
         manifest: str | None = None,
     ) -> Dataset[T]:
-        """This reader's share of the shards; it stands right behind `TFRecordDataset`.
+        """This reader's share of the shards; it comes right after `TFRecordDataset`.
 
         Shards are dealt whole where that is fair, and by ranges of their bytes where it is not; the shares of all
         ranks, and of the loader workers within each, hold each record once. Where shards and readers do not change,
@@ -573,11 +573,11 @@ class Dataset(Runnable[T]):
             world_size: How many processes there are; with `rank`.
             even: None: each record once, and readers of about the same load. Else all readers give exactly as many
                 records: "drop" leaves out the last ones (fewer than there are readers), "pad" goes on with the first
-                of the data set where it ends, and "cycle" has who has fewer begin his own again.
+                of the data set where it ends, and "cycle" repeats the first records of a reader that has fewer.
             manifest: With `even`, the URL of the manifest or of the index, which says how many records a shard holds.
 
         Raises:
-            ValueError: It stands elsewhere; `even` without `manifest`; a rank out of its range.
+            ValueError: It comes elsewhere; `even` without `manifest`; a rank out of its range.
             PositionMismatchError: When it runs: the state to resume from was saved by another reader.
         """
         source = self.chain.source
@@ -602,10 +602,10 @@ class Dataset(Runnable[T]):
         window_bytes: int = WINDOW_BYTES,
         slot_groups: int | None = None,
     ) -> Dataset[Any]:
-        """All records of the data set in random order, dealt to ranks and workers; right behind `TFRecordDataset`.
+        """All records of the data set in random order, distributed to ranks and workers; right after `TFRecordDataset`.
 
-        The order depends on the seed, the epoch and the index alone: not on who reads, on which machine, or in which
-        time. A state is one position: any number of ranks goes on there, each record once. `docs/global-shuffle.md`
+        The order depends on the seed, the epoch and the index alone: not on which rank reads, where, or in which time.
+        A state is one position: any number of ranks goes on there, each record once. `docs/global-shuffle.md`
         has pictures and figures.
 
         Args:
@@ -624,12 +624,12 @@ class Dataset(Runnable[T]):
             block_bytes: Of "blocks": about how large a block is.
             window_bytes: Of "blocks": how many bytes of blocks all ranks together mix at a time; each holds its part
                 of them in memory.
-            slot_groups: Of "blocks": the window is divided into so many parts, of which each has its own slots of a
+            slot_groups: Of "blocks": the window is divided into this many parts, of which each has its own slots of a
                 global batch. Ranks whose number divides it each read blocks of their own; others read some blocks
                 twice. It divides the global batch size. None: the number up to 24 that most numbers divide.
 
         Raises:
-            ValueError: It stands elsewhere, or an argument is out of its range. When it runs: the ranks do not divide
+            ValueError: It comes elsewhere, or an argument is out of its range. When it runs: the ranks do not divide
                 the global batch size, or the memory budget does not hold this rank's part of the window.
             ManifestError: When it runs: the index is damaged, or that of other shards.
             PositionMismatchError: When it runs: the state to resume from was saved with another index.
@@ -656,14 +656,14 @@ class Dataset(Runnable[T]):
         )
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
-        """All elements `count` times over; None or -1 for ever, unless the first epoch has none.
+        """All elements `count` times over; None or -1 without end, unless the first epoch has none.
 
         Each is an epoch: of the second iteration of `dataset.repeat(2)`, the third and the fourth.
         """
         return self._of(sources.Repeat(self.chain, -1 if count is None else integer("count", count, -1)))
 
     def prefetch(self, buffer_size: int | None = None, *, buffer_bytes: int | None = None) -> Dataset[T]:
-        """Lets what stands before this run ahead of what stands behind it, in half of the memory budget at the most.
+        """Lets the stages before this run ahead of those after it, within at most half of the memory budget.
 
         Args:
             buffer_size: By how many elements, as in tf.data; where more come at a time (records of one block), by as

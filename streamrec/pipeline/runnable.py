@@ -1,11 +1,10 @@
-"""Runs: what a Dataset does when it is iterated, and what is known of it before; the verbs stand in `dataset.py`."""
+"""Runs: what a Dataset does when it is iterated, and what is known of it before; the verbs are in `dataset.py`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -61,7 +60,7 @@ class Runnable(Generic[T]):
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> DatasetIterator[T]:
-        """A run for a `for` loop, from the start or from where a saved `state_dict()` stood.
+        """A run for a `for` loop, from the start or from a saved `state_dict()`.
 
         Args:
             state: Where to go on.
@@ -116,9 +115,9 @@ class Runnable(Generic[T]):
             options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
             num_shards: Record i goes into shard i modulo `num_shards`; all are written, and compressed, at the same
                 time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` has the order.
-            max_shard_bytes: Shards follow one another, each below so many bytes before it is compressed (a longer
+            max_shard_bytes: Shards follow one another, each below this many bytes before it is compressed (a longer
                 record has a shard to itself). By default 200 MB where the pattern has `{shard}`.
-            max_shard_records: Likewise, so many records.
+            max_shard_records: Likewise, this many records.
             batched: False: each dict is one Example. True: each is a batch of them in columns, as `encode_examples`
                 takes it. None: it is one where all values are scalars, and else an error.
             overwrite: Whether objects of these names are replaced, when all that replaces them is complete.
@@ -156,33 +155,7 @@ class Runnable(Generic[T]):
             self._begun(None, None, progress is True, chain), target, storages, encoder, callback
         )
 
-    def write_sync(
-        self,
-        pattern: str | os.PathLike[str],
-        options: TFRecordOptions | str | None = None,
-        *,
-        num_shards: int | None = None,
-        max_shard_bytes: int | None = None,
-        max_shard_records: int | None = None,
-        batched: bool | None = None,
-        overwrite: bool = True,
-        manifest: str | os.PathLike[str] | None = None,
-        progress: bool | Callable[[WriteProgress], object] = False,
-        storage_options: Mapping[str, Any] | None = None,
-        filesystem: AbstractFileSystem | None = None,
-        retry: RetryPolicy | None = None,
-    ) -> tuple[ShardInfo, ...]:
-        """`write` for code that is not async: runs it on the background thread and waits. Arguments likewise."""
-        layout = partial(
-            self.write,
-            num_shards=num_shards,
-            max_shard_bytes=max_shard_bytes,
-            max_shard_records=max_shard_records,
-            batched=batched,
-            overwrite=overwrite,
-        )
-        stores = partial(layout, storage_options=storage_options, filesystem=filesystem, retry=retry)
-        return bridge.run(partial(stores, manifest=manifest, progress=progress), pattern, options)
+    write_sync = bridge.synchronous(write)
 
     def as_numpy_iterator(self, state: Mapping[str, Any] | None = None) -> NumpyIterator:
         """A run for a `for` loop whose elements are NumPy's: records of a batch as an array of `bytes` objects.
@@ -286,7 +259,7 @@ class Runnable(Generic[T]):
     def element_spec(self) -> Any:
         """What an element looks like, where the description says it: a `TensorSpec`, or dicts and tuples of them.
 
-        None where it does not: behind `map`, and of a generator without `output_signature`.
+        None where it does not: after `map`, and of a generator without `output_signature`.
 
         Examples:
             >>> from streamrec import Dataset

@@ -42,15 +42,15 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     max_record_bytes: int = MAX_RECORD_BYTES,
     max_connections: int = MAX_CONNECTIONS,
 ) -> Dataset[bytes]:
-    """The records of TFRecord shards, wherever they lie.
+    """The records of TFRecord shards, in any store.
 
     Args:
         filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list; bytes or text.
         compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
         buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
         num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other;
-            AUTOTUNE for 16, on every machine, because the order hangs on it. How many connections read them, and how
-            far ahead, finds itself in any case.
+            AUTOTUNE for 16, on every machine, because the order depends on it. How many connections read them, and
+            how far ahead, is tuned automatically in any case.
         cycle_length: The same under `interleave`'s name.
         block_length: Records from one shard before the next has its turn.
         deterministic: False to take whatever arrives first, a block at a time; None: as `with_options` says.
@@ -64,8 +64,8 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         retry: What happens when the network fails; see RetryPolicy.
         max_record_bytes: A longer record is taken for corruption. By default none is that its shard can hold: a record
             takes as much memory as it has bytes.
-        max_connections: How many requests for ranges of large shards may be under way at a time, at the most; how many
-            there are finds itself. Beside these, each open shard has one. More than 32 pay where one process takes
+        max_connections: How many requests for ranges of large shards may be under way at a time, at most; their number
+            is tuned automatically. Besides these, each open shard has one. More than 32 pay where one process takes
             more than some 2 GB/s.
 
     Returns:

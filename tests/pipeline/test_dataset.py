@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import json
 import pickle
 import threading
 from collections.abc import Callable
@@ -94,38 +93,6 @@ def test_arrays_of_several_shapes_make_no_batch(files: list[str]) -> None:
     dataset = TFRecordDataset(files).map(lambda record: np.zeros(len(record))).batch(4)
     with pytest.raises(ValueError, match="do not make one batch"):
         list(dataset)
-
-
-CHAINS: list[Callable[[Dataset[bytes]], Dataset[Any]]] = [
-    lambda ds: ds,
-    lambda ds: ds.batch(4),
-    lambda ds: ds.batch(7, drop_remainder=True).take(4),
-    lambda ds: ds.take(23).batch(4).repeat(2),
-    lambda ds: ds.repeat(2).batch(8),
-    lambda ds: ds.map(len).batch(9).prefetch(100),
-    lambda ds: ds.prefetch(1000).repeat(2).take(70).batch(6).map(len),
-    lambda ds: ds.batch(3).repeat(3).take(40),
-]
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("cycle", [1, 3])
-@pytest.mark.parametrize("buffer_size", [100, 1 << 20])
-def test_resumes_exactly_everywhere(
-    files: list[str], chain: Callable[[Dataset[bytes]], Dataset[Any]], cycle: int, buffer_size: int
-) -> None:
-    dataset = chain(TFRecordDataset(files, "", buffer_size, cycle, block_length=2))
-    iterator = dataset.iterate()
-    elements: list[Any] = []
-    states = [iterator.state_dict()]
-    for element in iterator:
-        elements.append(element)
-        states.append(iterator.state_dict())
-    assert len(states) == len(elements) + 1
-    for index, state in enumerate(states[:: max(1, len(states) // 12)]):
-        index *= max(1, len(states) // 12)
-        resumed = dataset.iterate(json.loads(json.dumps(state)))
-        assert plain(list(resumed)) == plain(elements[index:])
 
 
 async def test_async_iteration_resumes_too(files: list[str]) -> None:

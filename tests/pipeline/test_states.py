@@ -140,7 +140,7 @@ def test_versions_say_what_to_do() -> None:
     state = saved(Dataset.range(5), 1)
     with pytest.raises(PositionMismatchError, match=r"has format 3, and .* reads format 2: update"):
         Dataset.range(5).iterate({**state, "format": 3})
-    with pytest.raises(PositionMismatchError, match=r"has format 1, and .* reads format 2: start anew without it"):
+    with pytest.raises(PositionMismatchError, match=r"has format 1, and .* reads format 2: start again without it"):
         Dataset.range(5).iterate({**state, "format": 1})
     with pytest.raises(PositionMismatchError, match="something in it was changed or is missing"):
         Dataset.range(5).iterate({**state, "epoch": 7})

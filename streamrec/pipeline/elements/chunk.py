@@ -3,7 +3,7 @@
 Rules:
 - A chunk's elements are Frames (records that are not Python objects yet), Columns, or a list of any objects.
 - Chunks are immutable. Their positions (`positions.py`) say where to resume.
-- A chunk with an error stands for an element that failed: it has no elements, and its place is behind that one.
+- A chunk with an error is an element that failed: it has no elements, and its position is after that one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FAILURE_BYTES", "NUMBERS", "Batches", "Chunk", "Elements", "weigh"]
 
 
 class Batches:
-    """The batches of one size that some records make: each is a window, made when somebody takes it."""
+    """The batches of one size that some records make: each is a window, made when it is taken."""
 
     __slots__ = ("_count", "_frames", "_size")
 
@@ -88,11 +88,11 @@ class Chunk:
 
     @classmethod
     def failure(cls, error: Exception, positions: Positions, index: int) -> Chunk:
-        """An element that failed; `positions.at(index)` is the place behind it."""
+        """An element that failed; `positions.at(index)` is the position after it."""
         return cls((), shifted(positions, index), FAILURE_BYTES, error)
 
     def windows(self, count: int) -> Iterator[Chunk]:
-        """The same elements, so many at a time, each with its part of the bytes."""
+        """The same elements, `count` at a time, each chunk with its part of the bytes."""
         whole = len(self.elements)
         for first in range(0, whole, count):
             last = min(first + count, whole)
@@ -121,7 +121,7 @@ def weigh(elements: Iterable[Any]) -> int:
 
 
 def held_bytes(column: BytesColumn) -> int:
-    """What strings keep alive: the stretch of records that they lie in, of which other features may be the most."""
+    """What strings keep alive: the records around them, of which other features may be the largest part."""
     if column.scattered:  # parsing leaves strings in many buffers only where they are the most of what these hold
         return column.nbytes
     spans = column.spans.reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until somebody asks for one.
+"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until one is asked for.
 
 Rules:
 - A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence; all are of one
@@ -42,7 +42,7 @@ PIECE: Final = 1024
 
 
 class Columns:
-    """Elements whose values stand in columns.
+    """Elements whose values are in columns.
 
     Args:
         nest: A column, or dicts and tuples of columns, of one length; at least one.
@@ -94,7 +94,7 @@ def pieces(elements: Any) -> Iterator[list[Any]]:
 
 
 def rows(nest: Any) -> list[Any]:
-    """The elements that columns stand for."""
+    """The elements of columns, as objects."""
     if not is_nest(nest):
         return list(nest)
     if isinstance(nest, dict):
@@ -117,7 +117,7 @@ def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
 
 
 def compacted(elements: Any) -> Any:
-    """The same elements; records that lie in a buffer much larger than themselves are copied out of it."""
+    """The same elements; records in a buffer much larger than themselves are copied out of it."""
     if isinstance(elements, Columns):
         return Columns(map_nest(compacted, elements.nest))
     return elements.trimmed() if isinstance(elements, Frames) else elements
@@ -232,7 +232,7 @@ def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
 
 
 def map_nests(function: Callable[[list[Any]], Any], nests: list[Any]) -> Any:
-    """A nest of what the function makes of the values that stand at the same place in nests of one structure."""
+    """A nest of what the function makes of the values at the same place in nests of one structure."""
     first = nests[0]
     if not is_nest(first):
         return function(nests)

@@ -1,5 +1,5 @@
 """Merging: elements of several chunks in one, in any order. Frames stay Frames: short records are copied together,
-once, long ones stay where they lie.
+once, long ones stay where they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def merged(parts: Sequence[Any], order: Indices) -> Any:
     """Elements of several windows as one chunk's.
 
     Args:
-        parts: The windows, one at the least.
+        parts: The windows, at least one.
         order: int64: of each element of the result, its index among all elements of the windows, one after the other.
 
     Returns:

@@ -47,7 +47,7 @@ Position = Mapping[str, Any]
 
 
 class RecordPlace(NamedTuple):
-    """Where a record lies: its shard's URL, its number there, and its header's offset, as far as they are known."""
+    """Where a record is: its shard's URL, its number there, and its header's offset, as far as they are known."""
 
     path: str
     record: int | None
@@ -59,7 +59,7 @@ class RecordPlace(NamedTuple):
 
 
 class ElementPlace(NamedTuple):
-    """Where an element lies that came from a cache: the file's URL, and its number among all elements there."""
+    """Where an element is that came from a cache: the file's URL, and its number among all elements there."""
 
     path: str
     number: int
@@ -70,7 +70,7 @@ class ElementPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordLocations:
-    """Where records lie in their shards, so that a position can name them without their data.
+    """Where records are in their shards, so that a position can name them without their data.
 
     Args:
         references: For each, its shard's number and its header's offset there.
@@ -110,7 +110,7 @@ class Positions:
         return ()
 
     def locations(self) -> RecordLocations | None:
-        """Where the records lie that the elements are or were made of, one of each; None where that is not known.
+        """Where the records are that the elements are or were made of, one of each; None where that is not known.
 
         There may be more of them than elements.
         """
@@ -194,7 +194,7 @@ class IndexMap(Derived):
     """Positions of elements that were picked out of others, or of batches of `size` of these.
 
     Args:
-        indices: The index of each element's first among the others, and behind the last where the next one begins.
+        indices: The index of each element's first among the others, and after the last one, where the next one begins.
         size: How many of the others make one element; 1: the element is the other one itself.
     """
 

@@ -26,7 +26,7 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
     """Arrays of numbers or strings that differ in their first dimension alone.
 
     Args:
-        values: What they lie in, one after the other or not.
+        values: The values of all, one row after the other or not.
         starts: int64: where each begins.
         ends: int64: where each ends, exclusive.
         splits_dtype: Of the row splits, where they become a ragged tensor again.
@@ -81,11 +81,11 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         return int(self.row_bytes.sum())
 
     def picked(self, indices: Any) -> RaggedRows:
-        """These, by indices or a slice, where they lie."""
+        """These, by indices or a slice, without a copy of values."""
         return RaggedRows(self.values, self.starts[indices], self.ends[indices], self.splits_dtype)
 
     def flat(self) -> tuple[npt.NDArray[Any], Numbers]:
-        """All values, one row after the other, and the int64 row splits: without a copy where they lie so."""
+        """All values, one row after the other, and the int64 row splits: without a copy where rows are in order."""
         splits = np.concatenate([[0], np.cumsum(self.lengths)])
         if not len(self):
             return self.values[:0], splits
@@ -130,7 +130,7 @@ class SparseRows(Sequence[SparseTensor]):
     """Sparse tensors of one rank.
 
     Args:
-        indices: For each row, int64 of shape [n, rank]: where its values stand.
+        indices: For each row, int64 of shape [n, rank]: the places of its values.
         values: For each row its n values.
         shapes: int64 of shape [rows, rank]: the dense shape of each row.
     """

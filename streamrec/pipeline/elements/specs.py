@@ -82,7 +82,7 @@ RECORD: Final = TensorSpec((), bytes)
 
 @dataclass(frozen=True, slots=True)
 class RaggedTensorSpec:
-    """A `RaggedTensor` of so many ragged dimensions behind the first."""
+    """A `RaggedTensor` with `ragged_rank` ragged dimensions after the first."""
 
     shape: Any
     dtype: Any = np.float32
@@ -109,7 +109,7 @@ def signature_of(nest: Any) -> Any:
     """A nest of specs, as an argument: TensorFlow's become these.
 
     Raises:
-        TypeError: A part is none.
+        TypeError: A part is not a spec.
     """
     return map_nest(spec_of, tuple(nest) if isinstance(nest, list) else nest)
 

@@ -1,8 +1,8 @@
-"""The memory budget: one number of bytes for all that a run buffers, and how it is dealt out.
+"""The memory budget: one number of bytes for all that a run buffers, and how it is divided.
 
 Rules:
-- The consumer's queue takes its share first (`CONSUMER`), and a part is left for what nobody counts (`UNCOUNTED`). What
-  is left then goes to the chain's source.
+- The consumer's queue takes its share first (`CONSUMER`), and a part is left for what is not counted (`UNCOUNTED`).
+  What is left then goes to the chain's source.
 - A source that buffers takes its share of what reaches it (`Within.take`), and hands the rest on to the chains that
   it holds. Sources that run chains beside each other hand each an equal part (`Within.part`). So whatever is nested
   in whatever, all shares together are the budget and never more; how far each is filled is its owner's to keep.
@@ -10,10 +10,10 @@ Rules:
   shuffle holds depends on it, and so does its order.
 - A share that is too small for one chunk holds one chunk, or nothing would move.
 
-| who | share of what reaches it | at most |
+| what | share of what reaches it | at most |
 |---|---|---|
 | the queue to the consumer | a quarter | 64 MiB |
-| what nobody counts: free memory that is used again, what is being copied | a sixteenth | 64 MiB |
+| what is not counted: free memory that is used again, what is being copied | a sixteenth | 64 MiB |
 | `prefetch` | a half | what it was asked for |
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
@@ -54,11 +54,11 @@ UNKNOWN_DEFAULT: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which part of a budget somebody takes.
+    """A part of a budget.
 
     Args:
         divisor: The part is `1 / divisor`; 2 or more.
-        most: Bytes that it is at the most; None for any number.
+        most: Bytes that it is at most; None for any number.
     """
 
     divisor: int
@@ -82,14 +82,14 @@ UNCOUNTED: Final = Share(16, 64 << 20)
 
 
 def default_budget() -> int:
-    """The bytes that a run may hold where nobody said: an eighth of the machine's memory, 64 MiB to 1 GiB."""
+    """The bytes that a run may hold by default: an eighth of the machine's memory, 64 MiB to 1 GiB."""
     memory = machine_memory()
     return UNKNOWN_DEFAULT if memory is None else max(LEAST_DEFAULT, min(memory // MACHINE_SHARE, MOST_DEFAULT))
 
 
 @cache
 def machine_memory() -> int | None:
-    """Bytes of memory that this process may use: the machine's, or its container's. None where nobody tells.
+    """Bytes of memory that this process may use: the machine's, or its container's; None where it is not known.
 
     Looked up once a process: reading these files takes 0.13 ms, a run of three elements 0.7 ms.
     """

@@ -1,7 +1,7 @@
 """What a pipeline is, before it runs: frozen, picklable, comparable descriptions, nested in one another.
 
 Rules:
-- A chain is a source and the stages behind it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
+- A chain is a source and the stages after it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
 - A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
 - `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
 - A source that buffers takes a share of the budget by `within.take`, and runs its chains within the rest (`budget.py`).
@@ -163,10 +163,10 @@ class ChunkCounter(Protocol):
         """It runs, beside others perhaps that are counted here too."""
 
     def asked(self) -> None:
-        """Somebody waits for the next chunk."""
+        """The next chunk is waited for."""
 
     def gave(self, chunk: Chunk | None) -> None:
-        """It came; None: nobody waits any more."""
+        """It came; None: it is not waited for any more."""
 
     def ends(self) -> None:
         """It runs no more."""
@@ -185,7 +185,7 @@ class SourceCounter(ChunkCounter, Protocol):
         """A function of the user's failed at element `number` of this run, at a place of a chunk; the error says so."""
 
     def blamed(self, error: Exception) -> Exception:
-        """An error that the source ended with; it says so, if a function of the user's raised it and nobody did yet."""
+        """An error that the source ended with; it says so, if a function of the user's raised it."""
 
 
 class ChainCounter(ChunkCounter, Protocol):
@@ -201,7 +201,7 @@ class ChainCounter(ChunkCounter, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a running source has, and what is known of those behind it.
+    """What a running source has, and what is known of the stages after it.
 
     Args:
         run: The driver: gives a chain's chunks from a position on.
@@ -209,14 +209,14 @@ class RunContext:
         counter: What counts the source.
         budget: Bytes that the source may hold, with all that it runs.
         deterministic: Whether sources that were not told otherwise keep the order.
-        epoch: The run's own, and how often an enclosing `repeat` has begun anew.
+        epoch: The run's own, and how often an enclosing `repeat` has begun again.
         seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
-        skip: How many of the first elements will be dropped: the position lies within a chunk.
+        skip: How many of the first elements will be dropped: the position is within a chunk.
         rank: Which rank runs it; None to look for it in the environment.
-        batch: How many elements make a batch behind the source: chunks may end between two where that costs nothing.
+        batch: How many elements make a batch after the source: chunks may end between two where that costs nothing.
         begun: How many elements of such a batch came before the source's first.
-        beside: Whether stages behind the source work in threads: what it does on the loop it can do meanwhile.
-        goes_on: Whether who takes the chunks takes elements that failed, too; else the first one ends the chain.
+        beside: Whether stages after the source work in threads: what it does on the loop it can do meanwhile.
+        goes_on: Whether the consumer of the chunks takes elements that failed, too; else the first one ends the chain.
     """
 
     run: Callable[[Chain, Position | None, RunContext], AsyncGenerator[Chunk]]

@@ -1,7 +1,7 @@
 """Offloading: the user's functions run in a worker thread, and stop between two calls when the run is cancelled.
 
-A thread cannot be broken off, and a run that is left must leave none behind. So whoever awaits it tells it to halt,
-and waits until the call that is under way returns.
+A thread cannot be broken off, and a run that is left must leave none running. So the task that awaits it tells it to
+halt, and waits until the call that is under way returns.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Offloader:
         self._seconds_a_byte = inf
 
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
-        """All outputs of an input of so many bytes, 0 for an unknown number, and the error that ended them."""
+        """All outputs of an input of `nbytes` bytes, 0 for an unknown number, and the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
             return await offloaded(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
         timed = partial(self._timed, outputs, nbytes)

@@ -1,8 +1,9 @@
-"""Who iterates: which rank of how many, and which loader worker of how many. Looked up where a pipeline runs.
+"""The reader that iterates: which rank of how many, and which loader worker of how many. Looked up where a
+pipeline runs.
 
 Rules:
-- Nothing heavy is imported for it: who runs under torch or JAX has imported them, and is found in `sys.modules`.
-- The first that knows counts: torch.distributed, where its process group stands; JAX, where it runs distributed;
+- Nothing heavy is imported for it: a process that runs under torch or JAX has them in `sys.modules`.
+- The first that knows counts: torch.distributed, where its process group is set up; JAX, where it runs distributed;
   `RANK` and `WORLD_SIZE`, as torchrun and others set them; else there is one process.
 - Within a rank the workers of a torch `DataLoader` are told apart by `torch.utils.data.get_worker_info()`.
 """
@@ -46,7 +47,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One of those who read: a rank's only process, or one of its loader workers.
+    """A reader: a rank's only process, or one of its loader workers.
 
     Args:
         number: Its number, from 0; those of a rank follow each other.
@@ -71,7 +72,7 @@ def rank_of(rank: int | None, world_size: int | None) -> Rank | None:
 
 
 def reader_here(rank: Rank | None = None) -> Reader:
-    """Who iterates here.
+    """The reader that iterates here.
 
     Args:
         rank: The rank, where it is known; None to look.
@@ -90,7 +91,7 @@ def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) ->
     The first reader says it, and each that has nothing.
 
     Args:
-        reader: Who has worked the plan out.
+        reader: The one that has worked the plan out.
         loads: For each reader, how much it has: bytes, or records.
         what: What is divided.
         remedy: What to do.

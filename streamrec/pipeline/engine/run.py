@@ -120,7 +120,7 @@ async def run_chain(chain: Chain, position: Position | None, within: RunContext)
                 await source.aclose()
                 outputs, nbytes = drain(steps), 0
             else:
-                if skip:  # the position lies within a chunk
+                if skip:  # the position is within a chunk
                     count = len(chunk.elements)
                     first, skip = skip, max(0, skip - count)
                     if first >= count:

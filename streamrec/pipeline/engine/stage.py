@@ -157,7 +157,7 @@ halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
 
 
 def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
-    """What comes out behind the last step when a chunk goes into the first; a step that is done takes no more."""
+    """What comes out after the last step when a chunk goes into the first; a step that is done takes no more."""
     if not steps:
         yield chunk
         return
@@ -176,7 +176,7 @@ def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def drain(steps: Sequence[Step]) -> Iterator[Chunk]:
-    """What comes out when the input has ended; an error of a step comes behind what is left in those after it."""
+    """What comes out when the input has ended; an error of a step comes after what is left in those after it."""
     failure: Exception | None = None
     for index, step in enumerate(steps):
         try:

@@ -36,7 +36,7 @@ FORMAT = 2
 """The version of states: a later release reads it, or says why not."""
 
 FEW: Final = 4
-"""So many names are told one by one."""
+"""At most this many names are listed one by one."""
 
 SKETCH_CHARACTERS: Final = 1 << 14
 """Characters of a sketch."""
@@ -97,7 +97,7 @@ def first_difference(saved: str, names: Sequence[str]) -> str:
 
 
 def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
-    """A state, as JSON: which pipeline, which file names, where it stands; and a digest of all that."""
+    """A state, as JSON: which pipeline, which file names, its position; and a digest of all that."""
     state = {
         "format": FORMAT,
         "pipeline": list(chain.lines()),
@@ -127,14 +127,14 @@ def position_of(chain: Chain, state: Any) -> Position:
         was, now = next(pair for pair in zip_longest(saved, ours, fillvalue="nothing") if pair[0] != pair[1])
         raise PositionMismatchError(
             f"this state was saved by another pipeline: it had {was}, and now there is {now}{where(state, chain)}; "
-            "resume with the pipeline that saved it, or start anew without the state"
+            "resume with the pipeline that saved it, or start again without the state"
         )
     position: Position = state["position"]
     return position
 
 
 def check_state(state: Any) -> None:
-    """Refuses what is no state, or not as it was saved."""
+    """Refuses what is not a state, or not as it was saved."""
     if not isinstance(state, Mapping) or "format" not in state:
         raise PositionMismatchError(
             f"a {type(state).__name__} without a 'format' is no state: pass what `state_dict()` gave, as it is"
@@ -142,14 +142,14 @@ def check_state(state: Any) -> None:
     if type(state["format"]) is not int:
         raise PositionMismatchError("the 'format' of this state is no number: pass what `state_dict()` gave, as it is")
     if state["format"] != FORMAT:
-        advice = "update streamrec" if state["format"] > FORMAT else "start anew without it"
+        advice = "update streamrec" if state["format"] > FORMAT else "start again without it"
         raise PositionMismatchError(
             f"this state has format {state['format']!r}, and this release of streamrec reads format {FORMAT}: {advice}"
         )
     if state.get("digest") != digest_of({key: value for key, value in state.items() if key != "digest"}):
         raise PositionMismatchError(
             "this state is not as it was saved: something in it was changed or is missing; take another one, or start "
-            "anew without it"
+            "again without it"
         )
 
 
@@ -161,7 +161,7 @@ def start_of_next_epoch(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
-    """A digest of a state, the same behind JSON and back.
+    """A digest of a state, the same after JSON and back.
 
     Raises:
         PositionMismatchError: It is nested too deep, or has keys that JSON has not.

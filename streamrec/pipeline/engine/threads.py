@@ -1,4 +1,4 @@
-"""Threads: where a run's work is done beside its event loop. They live as long as the run.
+"""Threads: where a run's work is done outside its event loop. They live as long as the run.
 
 A call is handed over in the very turn of the loop that asks for it. (anyio's `to_thread.run_sync` goes through the loop
 twice first, and on a loop that was not started by `asyncio.run` it looks through all tasks for one that its threads end
@@ -7,8 +7,8 @@ without it: 3 to 8 % less processor time, and 10 to 20 % more speed, where batch
 
 Rules:
 - As many threads as there are calls at once; of those that are idle the last one is used first: its stack is warm.
-- A call is never broken off. Whoever awaits it and is cancelled goes on waiting for its end.
-- One that is left all the same (somebody cancels twice) ends behind its call, if the run is closed by then.
+- A call is never broken off. A task that awaits it and is cancelled goes on waiting for its end.
+- A thread that is left all the same (its task is cancelled twice) ends after its call, if the run is closed by then.
 - They are daemons: the interpreter does not wait for a function that never returns.
 """
 
@@ -96,7 +96,7 @@ class Worker:
             call.run()
             try:
                 self._loop.call_soon_threadsafe(self._done, call)
-            except RuntimeError:  # the loop is closed: nobody waits
+            except RuntimeError:  # the loop is closed: no task waits
                 return
             del call
 

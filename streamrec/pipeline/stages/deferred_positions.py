@@ -64,7 +64,7 @@ class Origins:
 class WaitedElements(Positions):
     """What the elements of a window were made of: it is a dataset of its own, which no position of the chain knows.
 
-    No dataclass: who goes through descriptions need not go through this.
+    Not a dataclass, so that a walk through descriptions does not go through this.
 
     Args:
         places: Where they came from.

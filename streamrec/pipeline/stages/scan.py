@@ -128,7 +128,7 @@ def packed(state: Any) -> str:
         return b64encode(pack([state])).decode()
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"scan's state is {described(state)}, which cannot be kept where the run stands: use arrays, numbers, "
+            f"scan's state is {described(state)}, which cannot be kept in a position: use arrays, numbers, "
             "strings, and dicts, tuples and lists of them"
         ) from error
 

@@ -70,7 +70,7 @@ class StateClock:
         self._track = trace.track(name) if trace is not None else 0
 
     def enter(self, state: str, now: float, elements: int = 0) -> None:
-        """From now on this state holds; IDLE is none. `elements` came out of the last one."""
+        """From now on this state holds. `elements` came out of the last one."""
         last = self._state
         if last is state:
             return

@@ -165,6 +165,13 @@ def test_ragged_batches(files: list[str]) -> None:
 
 
 STAGES: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
+    lambda ds: ds,
+    lambda ds: ds.batch(7, drop_remainder=True).take(4),
+    lambda ds: ds.take(23).batch(4).repeat(2),
+    lambda ds: ds.repeat(2).batch(8),
+    lambda ds: ds.map(len).batch(9).prefetch(100),
+    lambda ds: ds.prefetch(1000).repeat(2).take(70).batch(6).map(len),
+    lambda ds: ds.batch(3).repeat(3).take(40),
     lambda ds: ds.skip(11),
     lambda ds: ds.filter(long),
     lambda ds: ds.take_while(lambda record: not record.startswith(b"4.9")),
