@@ -47,8 +47,6 @@ __all__ = [
     "PROOF_ALONE",
     "PROOF_BESIDE",
     "START",
-    "AdaptiveConcurrency",
-    "ByteBudget",
     "ConnectionProgress",
     "Connections",
     "KneeSearch",
@@ -65,14 +63,11 @@ process takes over TLS, and as much as over plain HTTP; beyond, stores begin to 
 GROWTH: Final = 0.5
 """Which share of its proportional gain a step must bring, to be kept."""
 
-REST: Final = 8
-"""For how many measurements it rests after a step that was taken back; doubled each time."""
-
-LONGEST_REST: Final = 256
-
 
 class KneeSearch:
     """A search for the number of parallel workers from which on more of them bring little.
+
+    After a step that was taken back it rests for 8 measurements, and each time for twice as many, up to 256.
 
     Args:
         start: Workers to begin with.
@@ -82,6 +77,13 @@ class KneeSearch:
         target: How many there should be now.
         most: As given.
         failed: Whether a step was ever taken back.
+
+    Examples:
+        >>> search = KneeSearch(start=4, most=32)
+        >>> for _ in range(20):  # the wire takes 10 connections of 60 MB/s
+        ...     search.observe(min(search.target * 60e6, 600e6))
+        >>> search.target
+        10
     """
 
     def __init__(self, start: int, most: int) -> None:
@@ -90,7 +92,7 @@ class KneeSearch:
         self.failed = False
         self._before: tuple[int, float] | None = None
         self._rest = 0
-        self._next_rest = REST
+        self._next_rest = 8
 
     def settle(self, rate: float, enough: bool = False) -> bool:
         """Takes the step that was tried last back, and returns False, unless it has paid or gives `enough`.
@@ -106,7 +108,7 @@ class KneeSearch:
             return True
         self.target = count
         self.failed = True
-        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, LONGEST_REST)
+        self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest, 256)
         return False
 
     def rests(self) -> bool:
@@ -121,27 +123,12 @@ class KneeSearch:
         self._before = (self.target, rate)
         self.target = min(self.target + step, self.most)
 
-
-class AdaptiveConcurrency(KneeSearch):
-    """The running search for connections.
-
-    Examples:
-        >>> concurrency = AdaptiveConcurrency(start=4, most=32)
-        >>> for _ in range(20):  # the wire takes 10 connections of 60 MB/s
-        ...     concurrency.measured(min(concurrency.target * 60e6, 600e6))
-        >>> concurrency.target
-        10
-    """
-
-    def __init__(self, start: int = START, most: int = MAX_CONNECTIONS) -> None:
-        super().__init__(start, most)
-
-    def measured(self, rate: float, step: int = 0) -> None:
-        """What the connections of `target` gave together.
+    def observe(self, rate: float, step: int = 0) -> None:
+        """What the workers of `target` gave together; tries a quarter more where that may pay.
 
         Args:
             rate: Bytes per second.
-            step: At least how many more connections to try (one for each open shard, or the step changes nothing).
+            step: At least how many more to try (one for each open shard, or the step changes nothing).
         """
         if self.settle(rate) and not self.rests() and self.target < self.most:
             self.grow(rate, max(self.target // 4, step, 1))
@@ -151,65 +138,11 @@ SLAB_BYTES: Final = 4 * BLOCK_BYTES
 """Blocks are had by fours: from here on memory comes in huge pages, with hardly a page fault."""
 
 
-class ByteBudget:
-    """Bytes that may be held ahead of their turn, in all.
-
-    Args:
-        limit: How many.
-
-    Attributes:
-        held: Bytes that were taken and not given back.
-        promised: Bytes that were asked for, and for which none were taken yet.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-        self.promised = 0
-
-    def promise(self, nbytes: int) -> bool:
-        """Counts bytes that will be taken little by little; False where even half of them is not to be had."""
-        if self.held + (self.promised + nbytes) // 2 > self.limit:
-            return False
-        self.promised += nbytes
-        return True
-
-    def withdraw(self, nbytes: int) -> None:
-        """Some of the bytes that were promised are taken now, or never."""
-        self.promised -= nbytes
-
-    def take(self, nbytes: int) -> bool:
-        """Takes bytes; False, and none taken, where they are not to be had now."""
-        if self.held + nbytes > self.limit:
-            return False
-        self.held += nbytes
-        return True
-
-    def give(self, nbytes: int) -> None:
-        """Gives bytes back."""
-        self.held -= nbytes
-
-    def widen(self, nbytes: int) -> None:
-        """From now on more bytes, or fewer, may be held: what is held already stays."""
-        self.limit += nbytes
-
-
-FLOOR: Final = 0.1
-"""Seconds in which no connection is called slow."""
-
-SLOW: Final = 3
-"""A slow connection gives less than this part of what each of the others gives: a third."""
-
-
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
 
 MOST_OPEN: Final = 64
 """How many small objects may be open at a time: processors take no more. As many as connections, if these are more."""
-
-LEAST_OPEN: Final = 8
-OF_LIMIT: Final = 8
-"""Of the files that the process may have open, those ahead of their turn are at most this part: an eighth."""
 
 PROOF_ALONE: Final = 1 << 20
 PROOF_BESIDE: Final = 8 << 20
@@ -227,14 +160,7 @@ MOST_AHEAD: Final = 2
 """At most this many times as many requests are ahead of their turn as the wire takes: those that end soon
 have successors already, and those that wait for room are waited for, while the rest of a slow one is asked for."""
 
-COUNT_SECONDS: Final = 0.01
-"""For how long a count of those that move holds good."""
-
 ONE: Final = RangeLimits(1, LEAST_RANGE)
-
-LEAST_WINDOW: Final = 0.1
-WINDOW_LATENCIES: Final = 3
-REMEMBERED: Final = 32
 
 
 class StreamShare:
@@ -267,12 +193,14 @@ class Connections:
     """What the streams of one run share.
 
     Args:
-        budget: Bytes that all streams together may hold ahead of their turn.
-        concurrency: The search for the number of connections.
+        limit: Bytes that all streams together may hold ahead of their turn.
+        search: The search for the number of connections.
         clock: Seconds that only grow.
 
     Attributes:
-        budget: What all may hold ahead of its turn.
+        limit: As given, and widened since.
+        held: Bytes that are held, or have room.
+        promised: Bytes that were asked for, and have no room yet.
         ahead: How many requests ahead of their turn are under way.
         flowing: How many connections there are whose bytes are waited for.
         each: Bytes that came on each of these, on average, since the run began.
@@ -281,22 +209,24 @@ class Connections:
 
     def __init__(
         self,
-        budget: int = BUFFER_BYTES,
-        concurrency: AdaptiveConcurrency | None = None,
+        limit: int = BUFFER_BYTES,
+        search: KneeSearch | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
-        self.budget = ByteBudget(budget)
+        self.limit = limit
+        self.held = self.promised = 0
         self.ahead = 0
         self.flowing = 0
         self.each = 0.0
         self._free_blocks: list[memoryview] = []
-        self._concurrency = concurrency or AdaptiveConcurrency()
+        self._search = search or KneeSearch(START, MAX_CONNECTIONS)
         self._shares: set[StreamShare] = set()
         self.pace = ConnectionSpeed()
-        self._latencies: deque[float] = deque(maxlen=REMEMBERED)
-        self._rates: deque[float] = deque(maxlen=REMEMBERED)
-        self._most_files = max(LEAST_OPEN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // OF_LIMIT)
+        self._latencies: deque[float] = deque(maxlen=32)
+        self._rates: deque[float] = deque(maxlen=32)
+        # of the files that the process may have open, an eighth may be ahead of their turn
+        self._most_files = max(8, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)
         self._count = 1
         self._count_until = -math.inf
         self._begin_window(clock())
@@ -304,7 +234,7 @@ class Connections:
     @property
     def target(self) -> int:
         """How many connections should be at work in all."""
-        return self._concurrency.target
+        return self._search.target
 
     def join(self) -> StreamShare:
         """A stream is being opened."""
@@ -323,8 +253,8 @@ class Connections:
     def terms(self, share: StreamShare) -> RangeLimits:
         """What a stream may use now."""
         moving = self._moving()
-        budget = self.budget.limit // moving
-        connections = min(self._concurrency.target // moving, budget * 8 // (LEAST_RANGE * 5))
+        budget = self.limit // moving
+        connections = min(self._search.target // moving, budget * 8 // (LEAST_RANGE * 5))
         if connections < 2 or share.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
             return ONE
         pace = self.pace
@@ -332,20 +262,22 @@ class Connections:
 
     def promise(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
         """A range of `nbytes` may be asked for ahead of its turn; False where there is no room for it now."""
-        if share.reserved + (share.promised + nbytes) // 2 > self._room(urgent) or not self.budget.promise(nbytes):
+        half, half_of_all = (share.promised + nbytes) // 2, (self.promised + nbytes) // 2
+        if share.reserved + half > self._room(urgent) or self.held + half_of_all > self.limit:
             self._short = True
             return False
         share.promised += nbytes
+        self.promised += nbytes
         return True
 
     def withdraw(self, share: StreamShare, nbytes: int) -> None:
         """Some of the bytes that were promised have their room, or come no more, or not ahead of their turn."""
         share.promised -= nbytes
-        self.budget.withdraw(nbytes)
+        self.promised -= nbytes
 
     def reserve(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
         """Takes room for a block; False where it is not to be had now."""
-        if share.reserved + nbytes > self._room(urgent) or not self.budget.take(nbytes):
+        if share.reserved + nbytes > self._room(urgent) or not self.take(nbytes):
             self._short = True
             return False
         share.reserved += nbytes
@@ -354,9 +286,24 @@ class Connections:
     def release(self, share: StreamShare, nbytes: int) -> None:
         """Gives reserved bytes back: their consumer has them, or they are not wanted."""
         share.reserved -= nbytes
-        self.budget.give(nbytes)
-        if not self.budget.held:
+        self.give(nbytes)
+
+    def take(self, nbytes: int) -> bool:
+        """Takes room for bytes of no stream here; False, and none taken, where it is not to be had now."""
+        if self.held + nbytes > self.limit:
+            return False
+        self.held += nbytes
+        return True
+
+    def give(self, nbytes: int) -> None:
+        """Gives such room back."""
+        self.held -= nbytes
+        if not self.held:
             self._free_blocks.clear()
+
+    def widen(self, nbytes: int) -> None:
+        """From now on more bytes, or fewer, may be held: what is held already stays."""
+        self.limit += nbytes
 
     def take_block(self) -> memoryview:
         """Memory of BLOCK_BYTES, whose bytes are anything. It is used again: fresh memory costs more than a copy."""
@@ -373,7 +320,7 @@ class Connections:
     @property
     def spare(self) -> int:
         """How many requests ahead of their turn may be made beside those under way, of whatever stream."""
-        return max(0, MOST_AHEAD * self._concurrency.target - self.ahead)
+        return max(0, MOST_AHEAD * self._search.target - self.ahead)
 
     def answered(self, seconds: float) -> None:
         """A first byte took so long."""
@@ -406,12 +353,12 @@ class Connections:
         """
         pace = self.pace
         useful = max(size, 1) / pace.rate
-        wanted = math.ceil(self._concurrency.target * (1 + pace.latency / useful))
-        return min(wanted, max(MOST_OPEN, self._concurrency.most), self._most_files)
+        wanted = math.ceil(self._search.target * (1 + pace.latency / useful))
+        return min(wanted, max(MOST_OPEN, self._search.most), self._most_files)
 
     def _room(self, urgent: bool) -> int:
         """What one stream may hold ahead of its turn."""
-        part = self.budget.limit // self._moving()
+        part = self.limit // self._moving()
         return part if urgent else part - part // SPARE
 
     def _moving(self) -> int:
@@ -419,20 +366,20 @@ class Connections:
         now = self.clock()
         if now >= self._count_until:
             self._count = max(1, sum(share.waiting or now - share.last < RECENT for share in self._shares))
-            self._count_until = now + COUNT_SECONDS
+            self._count_until = now + 0.01
         return self._count
 
     def _measure(self, now: float) -> None:
         """A window ends. It tells something only where more connections would have had work."""
-        target = self._concurrency.target
+        target = self._search.target
         if self.ahead and not self._short and now - self._since < 2 * self._window:
-            self._concurrency.measured(self._bytes / (now - self._since), step=len(self._shares))
-        changed = self._concurrency.target != target
+            self._search.observe(self._bytes / (now - self._since), step=len(self._shares))
+        changed = self._search.target != target
         self._begin_window(now + 2 * self.pace.latency if changed else now)
 
     def _begin_window(self, since: float) -> None:
         self._since = since
-        self._window = max(LEAST_WINDOW, WINDOW_LATENCIES * self.pace.latency)
+        self._window = max(0.1, 3 * self.pace.latency)
         self._bytes = 0
         self._short = False
 
@@ -479,11 +426,14 @@ class ConnectionProgress:
             self._connections.flowing -= 1
 
     def lags(self, slack: int) -> bool:
-        """Whether it is waited for, and has given `slack` bytes less than a part of what each of the others has."""
+        """Whether it is waited for, and has given `slack` bytes less than a third of what each of the others has.
+
+        Within a tenth of a second no connection is slow.
+        """
         if self._begun is None:
             return False
         seconds, each = self._so_far(*self._begun)
-        return seconds > FLOOR and each / SLOW > self._nbytes + slack
+        return seconds > 0.1 and each / 3 > self._nbytes + slack
 
     def _so_far(self, since: float, before: float) -> tuple[float, float]:
         return self._seconds + self._connections.clock() - since, self._each + self._connections.each - before

@@ -23,7 +23,7 @@ from streamrec.errors import ClosedError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.clients import borrow, key_of
-from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS, AdaptiveConcurrency, Connections
+from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS, START, Connections, KneeSearch
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.options import ClientOptions
@@ -84,7 +84,7 @@ class Storages:
         report_interval: float = 60.0,
     ) -> None:
         check_source(storage_options, filesystem)
-        self.connections = Connections(buffer_bytes, AdaptiveConcurrency(most=max_connections))
+        self.connections = Connections(buffer_bytes, KneeSearch(START, max_connections))
         self._options = dict(storage_options or {})
         self._filesystem = filesystem
         self._retry = retry or RetryPolicy()

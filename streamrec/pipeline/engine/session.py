@@ -154,8 +154,8 @@ class Session:
             if known is source:
                 return opened
         storages = await self._clients.of(options)
-        storages.connections.budget.widen(buffer_bytes)
-        self._stack.callback(storages.connections.budget.widen, -buffer_bytes)
+        storages.connections.widen(buffer_bytes)
+        self._stack.callback(storages.connections.widen, -buffer_bytes)
         listing = Listing(storages, filenames, memo.get(Listing), partial(memo.keep, Listing), patterns=patterns)
         opened = OpenSource(storages, listing)
         self._opened.append((source, opened))

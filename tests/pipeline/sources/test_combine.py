@@ -361,9 +361,9 @@ async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:
             inner = await branch.open("inner", SourceStores({"auto_mkdir": True}), 50, [f"{folder}/*"], Memo())
             assert inner.storages is outer.storages
             assert inner.listing is not outer.listing
-            assert inner.storages.connections.budget.limit == 150
+            assert inner.storages.connections.limit == 150
             assert await branch.open("other", SourceStores(), 0, [f"{folder}/*"], Memo()) is not inner
-        assert outer.storages.connections.budget.limit == 100
+        assert outer.storages.connections.limit == 100
         assert (await kept.open("inner", local, 0, [f"{folder}/s-1"], Memo())).listing is not inner.listing
 
 

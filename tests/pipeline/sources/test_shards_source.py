@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.storage import RetryPolicy
-from streamrec.storage.connections import MOST_OPEN, ByteBudget
+from streamrec.storage.connections import MOST_OPEN, Connections
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -130,13 +130,13 @@ def test_places_without_a_shard_lend_their_room_for_the_epoch(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int] = []
-    widen = ByteBudget.widen
+    widen = Connections.widen
 
-    def noted(budget: ByteBudget, nbytes: int) -> None:
-        widen(budget, nbytes)
-        limits.append(budget.limit >> 20)
+    def noted(connections: Connections, nbytes: int) -> None:
+        widen(connections, nbytes)
+        limits.append(connections.limit >> 20)
 
-    monkeypatch.setattr(ByteBudget, "widen", noted)
+    monkeypatch.setattr(Connections, "widen", noted)
     dataset = dataset_of(store, "s3://large/a", num_parallel_reads=16).with_options(memory_budget=256 << 20)
     assert list(dataset) == LARGE
     assert limits == [176 - 20 * 6, 176 - 2 * 6, 176 - 20 * 6, 0]  # 256 without the consumer's 64, and a sixteenth

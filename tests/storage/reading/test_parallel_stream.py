@@ -14,7 +14,7 @@ from streamrec.errors import ClosedError, ObjectChangedError, PermissionDeniedEr
 from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import BLOCK_BYTES, Body
-from streamrec.storage.connections import AdaptiveConcurrency, Connections
+from streamrec.storage.connections import Connections, KneeSearch
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, RangeBuffer, open_parallel
 from streamrec.storage.stream import ResumingStream
@@ -55,7 +55,7 @@ async def read_up_to_an_error(stream: ParallelStream) -> tuple[bytes, StorageErr
 def check_nothing_is_left(backend: Scattered, connections: Connections) -> None:
     assert landing() == []
     assert all(asked.closed for asked in backend.log)
-    assert connections.budget.held == 0
+    assert connections.held == 0
 
 
 @draws(15)
@@ -74,7 +74,7 @@ def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end:
 
         def watch() -> None:
             nonlocal most
-            most = max(most, connections.budget.held)
+            most = max(most, connections.held)
 
         backend.watch = watch
         stream = await opened(backend, connections, start, end)
@@ -142,7 +142,7 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
 
 async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() -> None:
     clock = Ticks()
-    connections = Connections(len(LARGE), AdaptiveConcurrency(start=4, most=4), clock)
+    connections = Connections(len(LARGE), KneeSearch(start=4, most=4), clock)
     backend = Scattered(LARGE, dries_up=100_000)
     relieved = asyncio.Event()
 
@@ -265,7 +265,7 @@ class FirstAnswered(Scattered):
 async def test_ranges_of_streams_that_rest_count_too() -> None:
     """Each stream was once the only one that moved, and had all connections; then they waited for each other."""
     now = 0.0
-    connections = Connections(1 << 30, AdaptiveConcurrency(start=16, most=16), clock=lambda: now)
+    connections = Connections(1 << 30, KneeSearch(start=16, most=16), clock=lambda: now)
     backends = [FirstAnswered(DATA, seed) for seed in range(16)]
     streams = [await opened(backend, connections) for backend in backends]
     got = await asyncio.gather(*map(read_up_to_8_mib, streams))
@@ -289,7 +289,7 @@ def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, s
     """Each has more connections while it is alone, and one while it is not: no byte comes twice or is missing."""
 
     async def run() -> None:
-        connections = Connections(BUDGET, AdaptiveConcurrency(start=4, most=8))
+        connections = Connections(BUDGET, KneeSearch(start=4, most=8))
         backends = [Scattered(DATA, seed + number) for number in range(len(starts))]
 
         async def read(backend: Scattered, turns: int) -> None:
@@ -310,7 +310,7 @@ async def test_a_stream_without_a_budget_goes_on_alone() -> None:
     connections = Connections(0)
     stream = await opened(Scattered(DATA), connections)
     assert await read_all(stream) == DATA
-    assert connections.budget.held == 0
+    assert connections.held == 0
 
 
 async def test_an_object_without_a_version_is_not_split() -> None:
@@ -377,7 +377,7 @@ async def test_over_http_in_any_network(simulated: ObjectStore, storages: Storag
     assert await read_all(stream, MIB) == DATA
     asked = [entry for entry in simulated.log if entry.method == "GET"]
     assert len(asked) > 4
-    assert storages.connections.budget.held == 0
+    assert storages.connections.held == 0
 
 
 async def test_an_object_that_is_replaced_by_a_shorter_one(

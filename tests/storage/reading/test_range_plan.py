@@ -13,8 +13,8 @@ from streamrec.storage.connections import (
     PROOF_ALONE,
     PROOF_BESIDE,
     START,
-    AdaptiveConcurrency,
     Connections,
+    KneeSearch,
     StreamShare,
 )
 from streamrec.storage.range_plan import (
@@ -106,26 +106,26 @@ class Clock:
 
 @given(st.floats(1, 200), st.integers(2, 30))
 def test_the_climb_finds_how_many_the_wire_takes(wire: float, windows: int) -> None:
-    concurrency = AdaptiveConcurrency()
+    search = KneeSearch(START, MAX_CONNECTIONS)
     for _ in range(40 + windows):
-        concurrency.measured(min(concurrency.target, wire))
+        search.observe(min(search.target, wire))
     expected = min(max(wire, START), MAX_CONNECTIONS)
-    assert expected * 0.75 - 1 <= concurrency.target <= min(expected * 1.3 + 1, MAX_CONNECTIONS)
+    assert expected * 0.75 - 1 <= search.target <= min(expected * 1.3 + 1, MAX_CONNECTIONS)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e10), st.integers(0, 100)), max_size=200))
 def test_the_climb_stays_within_its_limits(measured: list[tuple[float, int]]) -> None:
-    concurrency = AdaptiveConcurrency()
+    search = KneeSearch(START, MAX_CONNECTIONS)
     for rate, step in measured:
-        concurrency.measured(rate, step)
-        assert START <= concurrency.target <= MAX_CONNECTIONS
+        search.observe(rate, step)
+        assert START <= search.target <= MAX_CONNECTIONS
 
 
 def test_the_climb_rests_longer_and_longer() -> None:
-    concurrency, tried = AdaptiveConcurrency(), []
+    search, tried = KneeSearch(START, MAX_CONNECTIONS), []
     for index in range(300):
-        concurrency.measured(1e9)
-        if concurrency.target > START:
+        search.observe(1e9)
+        if search.target > START:
             tried.append(index)
     waits = [second - first for first, second in pairwise(tried)]
     assert waits == sorted(waits)
@@ -198,12 +198,12 @@ def test_the_budget_is_never_exceeded(budget: int, steps: Steps) -> None:
             assert (share.promised + 1) // 2 <= budget // 5 + 1
         if not connections.reserve(share, min(nbytes, share.promised), urgent) and share.reserved:
             connections.release(share, (share.reserved + 1) // 2)
-        assert sum(share.reserved for share in shares) == connections.budget.held <= budget
-        assert sum(share.promised for share in shares) == connections.budget.promised
+        assert sum(share.reserved for share in shares) == connections.held <= budget
+        assert sum(share.promised for share in shares) == connections.promised
         assert all(share.reserved <= budget // 5 and share.promised >= 0 for share in shares)
     for share in shares:
         connections.leave(share)
-    assert (connections.budget.held, connections.budget.promised) == (0, 0)
+    assert (connections.held, connections.promised) == (0, 0)
     assert connections.reserve(connections.join(), budget, urgent=True)
 
 
@@ -237,7 +237,7 @@ def test_more_connections_only_where_they_bring_more(wire: float, expected: int)
 @pytest.mark.parametrize("most", [4, 100])
 def test_the_user_says_how_many_connections_there_are_at_most(most: int) -> None:
     clock = Clock()
-    connections = Connections(4 << 30, AdaptiveConcurrency(most=most), clock=clock)
+    connections = Connections(4 << 30, KneeSearch(START, most), clock=clock)
     run_a_wire(connections, clock, 20e9, seconds=8)
     assert connections.target == most
 

@@ -200,7 +200,7 @@ class Fetchers:
     def ahead(self) -> int:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes
-        fit = self._connections.budget.limit // (size + SLACK_BYTES)
+        fit = self._connections.limit // (size + SLACK_BYTES)
         if not self._sizes or (size > SMALL_BYTES and fit < 4):
             return self._shards.ahead
         return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
@@ -235,7 +235,7 @@ class Fetchers:
 
     def close(self) -> None:
         """Takes back what was lent."""
-        self._connections.budget.widen(-self._unused)
+        self._connections.widen(-self._unused)
 
     def _lend(self) -> None:
         """What places without a shard would hold is lent to ranges, as soon as that is known."""
@@ -245,11 +245,11 @@ class Fetchers:
         if shards < places:
             beside = self._shards.beside
             self._unused = beside(shards, self._budget) - beside(places, self._budget)
-            self._connections.budget.widen(self._unused)
+            self._connections.widen(self._unused)
 
     def _admit(self, queue: ShardQueue) -> bool:
         room = self._typical_bytes + SLACK_BYTES
-        if not self._connections.budget.take(room):
+        if not self._connections.take(room):
             return False
         self._beyond[queue] = room
         return True
@@ -258,14 +258,14 @@ class Fetchers:
         """What a queue beyond the places may hold: all of its shard where there is room. None for one in its place."""
         room = self._beyond.get(queue)
         more = (size or 0) + SLACK_BYTES - (room or 0)
-        if room is not None and more > 0 and self._connections.budget.take(more):
+        if room is not None and more > 0 and self._connections.take(more):
             room = self._beyond[queue] = room + more
         return room
 
     def _settle(self, beyond: set[ShardQueue]) -> None:
         """Queues that have a place by now, or are gone, give their room back."""
         for queue in [queue for queue in self._beyond if queue not in beyond]:
-            self._connections.budget.give(self._beyond.pop(queue))
+            self._connections.give(self._beyond.pop(queue))
             if queue.limit_bytes:
                 queue.limit_bytes = max(queue.limit_bytes, min(self._share, QUEUE_BYTES))
 
