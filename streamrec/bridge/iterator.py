@@ -36,7 +36,7 @@ from typing import Generic, Self, TypeVar
 
 from streamrec.bridge.channel import Channel, End, Put
 from streamrec.bridge.job import Job
-from streamrec.bridge.loop import check_owner, is_inherited, loop_thread, park_if_exiting
+from streamrec.bridge.loop import check_owner, is_inherited, loop_thread, raise_unless_exiting
 from streamrec.errors import ClosedError
 
 __all__ = ["SyncIterator", "iterate"]
@@ -156,8 +156,4 @@ class SyncIterator(Generic[T]):
             raise ClosedError(CLOSED)
         if error is None:
             raise StopIteration
-        park_if_exiting()
-        try:
-            raise error
-        finally:
-            del error  # no cycle of this frame and the traceback
+        raise_unless_exiting(error)

@@ -28,7 +28,7 @@ from functools import partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from streamrec.bridge.channel import Channel
-from streamrec.bridge.loop import EXITING, GRACE, Latch, LoopThread, is_inherited, loop_thread, park_if_exiting
+from streamrec.bridge.loop import EXITING, GRACE, Latch, LoopThread, is_inherited, loop_thread, raise_unless_exiting
 from streamrec.display import display_text
 from streamrec.errors import ClosedError
 
@@ -89,9 +89,9 @@ class Job(Generic[T]):
 
     def start(self) -> None:
         """Makes the loop begin the work."""
-        self.thread.jobs.add(self.fail)
+        self.thread.jobs.add(self.end)
         if not self.thread.post(self._begin):
-            self.fail(ClosedError(self.thread.close_reason))
+            self.end(ClosedError(self.thread.close_reason))
 
     def wait(self) -> None:
         """Blocks until the work has ended."""
@@ -103,14 +103,9 @@ class Job(Generic[T]):
         Raises:
             BaseException: What the work raised, with its traceback.
         """
-        error = self._error
-        if error is None:
-            return cast(T, self._result)
-        park_if_exiting()
-        try:
-            raise error
-        finally:
-            del error  # no cycle of this frame and the traceback
+        if self._error is not None:
+            raise_unless_exiting(self._error)
+        return cast(T, self._result)
 
     def stop(self) -> None:
         """Cancels the work and blocks until its cleanup is done; no effect on work that has ended.
@@ -152,7 +147,7 @@ class Job(Generic[T]):
 
     def _begin(self) -> None:
         if self.thread.dead:
-            self.fail(ClosedError(self.thread.close_reason))
+            self.end(ClosedError(self.thread.close_reason))
             return
         function, args = self._call
         name = f"streamrec: {getattr(function, '__qualname__', type(function).__qualname__)}"
@@ -167,7 +162,7 @@ class Job(Generic[T]):
         if self._channel is not None:
             self._channel.refuse_puts()
         if self._task is None:
-            self._finish(None)  # it was never posted, and won't be
+            self.end(None)  # it was never posted, and won't be
         elif again or not self._task.cancelling():  # at exit the loop thread may have been first
             self._task.cancel()
 
@@ -181,7 +176,7 @@ class Job(Generic[T]):
             self._result = task.result()
         elif (self._orphan or self.thread.close_reason is EXITING) and error not in self._failures:
             self._log(error)
-        self._finish(error)
+        self.end(error)
 
     def _cut_short(self, cause: BaseException) -> ClosedError:
         error = ClosedError(self.thread.close_reason if self.thread.dead else CANCELLED)
@@ -195,15 +190,12 @@ class Job(Generic[T]):
         message = "streamrec: cleanup failed, and no caller waits for it"
         self.thread.loop.call_exception_handler({"message": message, "exception": error, "task": self._task})
 
-    def fail(self, error: BaseException) -> None:
-        """Ends the job from outside: its loop is ending."""
-        self._finish(error)
-
-    def _finish(self, error: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
+        """Reports the end, unless it is reported already: of the work, or of its loop."""
         if self._latch.is_open:
             return
         self._error = error
-        self.thread.jobs.discard(self.fail)
+        self.thread.jobs.discard(self.end)
         if self._channel is not None:
             self._channel.end(error)
         self._latch.open()

@@ -34,11 +34,20 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from streamrec.errors import ClosedError, LoopThreadError
 
-__all__ = ["EXITING", "GRACE", "Latch", "LoopThread", "check_owner", "is_inherited", "loop_thread", "park_if_exiting"]
+__all__ = [
+    "EXITING",
+    "GRACE",
+    "Latch",
+    "LoopThread",
+    "check_owner",
+    "is_inherited",
+    "loop_thread",
+    "raise_unless_exiting",
+]
 
 GRACE = 5.0  # seconds for cleanup that no caller waits for; not tuned
 
@@ -299,10 +308,14 @@ def is_inherited(maker: int) -> bool:
     return maker != _process.pid
 
 
-def park_if_exiting() -> None:
-    """In a daemon thread of an exiting process: block until it ends. Elsewhere: return at once."""
+def raise_unless_exiting(error: BaseException) -> NoReturn:
+    """Raises an error of the work; a daemon thread of a process that exits waits for its end instead."""
     if _process.exiting and threading.current_thread().daemon:
         Latch().wait()
+    try:
+        raise error
+    finally:
+        del error  # no cycle of this frame and the traceback
 
 
 def _refuse_on(thread: LoopThread) -> None:
