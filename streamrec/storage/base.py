@@ -61,8 +61,6 @@ class Storage:
     """One store, for one event loop.
 
     Args:
-        backend: How this kind of store is talked to.
-        retry: When to try again and when to give up.
         connections: What its streams share with those of other stores; None: a budget of their own.
         traffic: What its requests share; None: their own.
         release: Ends the use of a backend that others share; None: it is closed with the Storage.

@@ -39,10 +39,6 @@ class RangeBuffer:
     """One request, and what has arrived of it ahead of its turn.
 
     Args:
-        stream: The request.
-        connections: What its stream shares with the others.
-        share: Its stream's place there.
-        stop: One past its last byte.
         urgent: Whether it is the rest of a slow range.
 
     Attributes:
@@ -244,9 +240,6 @@ async def open_parallel(
     """Opens an object; when this returns the first response has arrived.
 
     Args:
-        request: Makes the requests.
-        connections: What this stream shares with the others.
-        start: First byte.
         end: One past the last byte, or None: to the end.
         version: The version to insist on, or None: the first one seen.
 
@@ -278,15 +271,7 @@ async def open_parallel(
 
 
 class ParallelStream:
-    """A ByteStream over one or several requests; made by `open_parallel`.
-
-    Args:
-        request: Makes the further requests.
-        connections: What this stream shares with the others.
-        share: This stream's place there.
-        first: The first request, which was answered.
-        end: One past the last byte, or None: to the end.
-    """
+    """A ByteStream over one or several requests; made by `open_parallel`."""
 
     def __init__(
         self,

@@ -101,10 +101,6 @@ def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
 class RangePlan:
     """The plan for one object whose open request begins at `start`.
 
-    Args:
-        start: The first byte that is wanted.
-        stop: One past the last one.
-
     Examples:
         >>> plan = RangePlan(0, 100 << 20)
         >>> plan.cut(1 << 20, RangeLimits(4, 8 << 20)) >> 20
@@ -120,12 +116,7 @@ class RangePlan:
         self._ends_open = True
 
     def cut(self, reached: int, terms: RangeLimits) -> int | None:
-        """Where the request that takes all the rest should end instead; None where it should go on.
-
-        Args:
-            reached: How far that request has come.
-            terms: What there is to be had.
-        """
+        """Where the request that takes all the rest should end instead; None where it should go on."""
         if not self._ends_open or terms.connections < 2 or self._stop - reached < LEAST_SPLIT:
             return None
         self._next = reached + self._size(reached, terms, 0)
@@ -136,7 +127,6 @@ class RangePlan:
         """The next range, to be `accept`ed; None while there is none to be asked for.
 
         Args:
-            terms: What there is to be had.
             under_way: Requests whose bytes have not all arrived.
         """
         if self._next == self._stop or under_way >= max(terms.connections, 1):

@@ -38,12 +38,7 @@ class HedgedRequest:
     """The bytes of an object from `start` on; not sent yet.
 
     Args:
-        backend: Where to ask.
-        policy: When to give up.
-        traffic: What it shares with the store's other requests.
-        tally: Where it is counted.
         info: What is known of the object, which the response must agree with.
-        start: First byte.
         end: One past the last byte, or None: to the end.
 
     Attributes:

@@ -368,12 +368,7 @@ def _many(count: int, one: str, more: str = "") -> str:
 
 
 class Reporter:
-    """Logs how statistics stand, at intervals and at the end.
-
-    Args:
-        statistics: What is logged.
-        interval: Seconds between two lines.
-    """
+    """Logs how statistics stand, at intervals and at the end."""
 
     def __init__(self, statistics: Statistics, interval: float) -> None:
         self._statistics = statistics

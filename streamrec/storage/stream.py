@@ -43,13 +43,8 @@ class ResumingStream:
     """A ByteStream over a backend; not open yet.
 
     Args:
-        backend: Where to ask.
-        policy: When to give up.
-        path: The object's URL.
-        start: First byte.
         end: One past the last byte, or None: to the end.
         version: The version to insist on, or None: the first one seen.
-        traffic: What it shares with the store's other requests; None: nothing.
         tally: Where it is counted; None: in one of its own. Streams over ranges of one object share one.
 
     Attributes:

@@ -201,7 +201,6 @@ class Traffic:
     """The requests of one Storage.
 
     Args:
-        statistics: The run's statistics; None: of its own.
         scheme: Under which name the store is counted.
         hedging: When second requests are sent; None: never.
     """
@@ -234,8 +233,6 @@ class Traffic:
         """Whether a second request may be sent now; if so, it is counted and paid for.
 
         Args:
-            limiter: Of the request's bucket.
-            tally: Where it is counted.
             beside_siblings: Others are not late.
             stalled: It is for a body that is stalled, and not for a response that has not begun.
         """

@@ -98,14 +98,7 @@ def encode_crc32c(crc32c: int) -> str:
 
 
 class StagedSink(PartSink):
-    """A PartSink for a name that is taken.
-
-    Args:
-        backend: The store.
-        path: The URL of the object that is replaced.
-        hidden: The URL beside it.
-        sink: The upload to that one.
-    """
+    """A PartSink for a name that is taken."""
 
     def __init__(self, backend: Backend, path: str, hidden: str, sink: PartSink) -> None:
         self.parallel = sink.parallel
@@ -183,14 +176,6 @@ def part_bytes(index: int, first: int, grows: bool) -> int:
 
 class Upload:
     """One upload under way; made by `Storage.upload`.
-
-    Args:
-        sink: The store's side.
-        policy: When to give up.
-        path: The object's URL.
-        part_size: Bytes of a part.
-        parallel: How many parts may be under way.
-        traffic: What its requests share with the store's others; None: nothing.
 
     Attributes:
         may_be_there: Whether the object has appeared, or may have: not where the name was another writer's.

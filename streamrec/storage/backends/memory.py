@@ -28,11 +28,7 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
 
 
 class MemoryBackend(Backend):
-    """One memory filesystem.
-
-    Args:
-        filesystem: fsspec's, any instance.
-    """
+    """One memory filesystem."""
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._fs = filesystem

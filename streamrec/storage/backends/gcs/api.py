@@ -135,12 +135,7 @@ def _refresh(held: Credentials) -> None:
 
 
 class GcsApi:
-    """Requests to the API, with the credentials and the session of a filesystem.
-
-    Args:
-        filesystem: An asynchronous GCSFileSystem whose session was made in the running loop.
-        timeout: aiohttp's time limits for each request.
-    """
+    """Requests to the API, with the credentials and the session of a filesystem."""
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._fs = filesystem
@@ -177,10 +172,8 @@ class GcsApi:
         A token that is refused before its time is renewed once, and the request sent once more.
 
         Args:
-            method: The HTTP method.
             place: The path below the endpoint, percent-encoded; or a full URL.
             query: Parameters; those that are None are left out.
-            headers: Headers besides the usual ones.
             body: What to send, in pieces, or None.
         """
         parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)

@@ -69,12 +69,7 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
 
 
 class GcsBackend(Backend):
-    """One GCS client.
-
-    Args:
-        filesystem: An asynchronous GCSFileSystem whose session was made in the running loop.
-        timeout: aiohttp's time limits for each request.
-    """
+    """One GCS client."""
 
     remote = True
     compares_first = False

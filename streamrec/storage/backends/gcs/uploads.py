@@ -40,13 +40,7 @@ _RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
 
 
 class GcsUpload(PartSink):
-    """One upload under way.
-
-    Args:
-        api: What sends requests.
-        path: The object's URL.
-        overwrite: Whether an object of this name is replaced.
-    """
+    """One upload under way."""
 
     def __init__(self, api: GcsApi, path: str, overwrite: bool) -> None:
         bucket, self._key = split_object(path)

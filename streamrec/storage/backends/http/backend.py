@@ -56,11 +56,7 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> HttpBackend:
 
 
 class HttpBackend(Backend):
-    """One HTTP session.
-
-    Args:
-        filesystem: An asynchronous HTTPFileSystem whose session was made in the running loop.
-    """
+    """One HTTP session."""
 
     remote = True
 

@@ -47,9 +47,6 @@ class BufferedBody(asyncio.BufferedProtocol):
     """The receiving end; made by `take_over`.
 
     Args:
-        transport: What the bytes come through.
-        handler: Its protocol until now.
-        remaining: Bytes of the body that have not come yet.
         finish: Called when all have come, and the transport is the handler's again.
     """
 

@@ -138,13 +138,7 @@ _of_thread = threading.local()
 
 
 class RecordReader:
-    """A SocketReader by Python's ssl module: a call for each record, where OpenSSL cannot be called past it.
-
-    Args:
-        connection: The connection.
-        incoming: The memory BIO that it reads.
-        file: The descriptor of its socket, which does not block.
-    """
+    """A SocketReader by Python's ssl module: a call for each record, where OpenSSL cannot be called past it."""
 
     def __init__(self, connection: ssl.SSLObject, incoming: ssl.MemoryBIO, file: int) -> None:
         self._connection = connection

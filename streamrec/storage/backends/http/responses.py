@@ -112,15 +112,7 @@ _NOTHING = memoryview(b"")
 
 
 class AiohttpBody:
-    """A Body over a response whose head has arrived.
-
-    Args:
-        response: The response; closed with the body.
-        info: The object's size and version.
-        start: First byte, for errors.
-        end: One past the last byte, for errors.
-        splits: Whether the server gives ranges.
-    """
+    """A Body over a response whose head has arrived."""
 
     __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
 
@@ -231,8 +223,6 @@ def check_answer(
     """Raises what an answer of 300 and above means.
 
     Args:
-        answer: The answer.
-        path: The object's URL.
         start: First byte that was asked for, or None.
         end: One past the last byte, or None.
         said: The server's words where its body was read; else the status line's.

@@ -47,8 +47,6 @@ class TLSBody:
     """The receiving end; made by `take_over_tls`.
 
     Args:
-        protocol: asyncio's TLS of the connection.
-        remaining: Bytes of the body that have not come yet.
         finish: Called when all have come, and the connection is asyncio's again.
         way: Left where an error is neither the network's nor the server's.
     """
@@ -155,12 +153,6 @@ def take_over_tls(
     transport: asyncio.Transport, remaining: int, finish: Callable[[], None], way: FastPath
 ) -> TLSBody | None:
     """Takes a TLS connection from asyncio; None where asyncio is about to do something with it.
-
-    Args:
-        transport: The client's.
-        remaining: As of `TLSBody`.
-        finish: Likewise.
-        way: Likewise.
 
     Raises:
         AttributeError: Something is not as this module knows it.

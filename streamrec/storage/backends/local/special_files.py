@@ -33,12 +33,7 @@ def is_unsized(number: int) -> bool:
 
 
 class SpecialBody:
-    """A Body over an open file that is read in order, by a thread.
-
-    Args:
-        path: Its URL.
-        number: The file's descriptor; closed with the body.
-    """
+    """A Body over an open file that is read in order, by a thread."""
 
     keeps_time = True
     splits = False

@@ -170,12 +170,7 @@ def _client_config(policy: RetryPolicy) -> dict[str, Any]:
 
 
 class S3Backend(Backend):
-    """One S3 client.
-
-    Args:
-        filesystem: An asynchronous S3FileSystem whose session was made in the running loop.
-        renewal: How its credentials are renewed, if they can be; closed with the backend.
-    """
+    """One S3 client."""
 
     remote = True
     compares_first = False
@@ -301,14 +296,7 @@ def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
 
 
 class ClientBody:
-    """A Body over the client's own, read as its users do.
-
-    Args:
-        body: The client's; closed with this one.
-        info: The object's size and version.
-        start: First byte, for errors.
-        end: One past the last byte, for errors.
-    """
+    """A Body over the client's own, read as its users do."""
 
     keeps_time = False
     splits = True

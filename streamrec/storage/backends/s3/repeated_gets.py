@@ -70,12 +70,7 @@ class _Sent:
 
 
 class RepeatedGets:
-    """The further GETs of one filesystem.
-
-    Args:
-        filesystem: An asynchronous S3FileSystem whose session was made.
-        renewal: How its credentials are renewed, if they can be.
-    """
+    """The further GETs of one filesystem."""
 
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
@@ -99,8 +94,6 @@ class RepeatedGets:
         """One GET; None where the client itself is to send it.
 
         Args:
-            bucket: The bucket.
-            key: The object's key.
             headers: What is asked for: Range, If-Match.
 
         Raises:

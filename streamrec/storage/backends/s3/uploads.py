@@ -77,11 +77,7 @@ ALL = "all buckets of this client"
 
 
 class Bodies:
-    """The bodies of one client's requests.
-
-    Args:
-        filesystem: An asynchronous S3FileSystem whose session was made.
-    """
+    """The bodies of one client's requests."""
 
     def __init__(self, filesystem: S3FileSystem) -> None:
         self._fs = filesystem
@@ -92,10 +88,7 @@ class Bodies:
         """One request.
 
         Args:
-            verb: The client's name for it.
-            pieces: The body.
             again: Whether this body was sent before.
-            parameters: As the client takes them.
 
         Raises:
             Exception: As the client.
@@ -155,7 +148,6 @@ def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[s
     """What tells the object in the store from what was sent; None where nothing does.
 
     Args:
-        sent: What was sent.
         parts: Its parts, in order; none where it went in one request.
         head: The answer to HEAD, with the checksum where the store has one.
     """
@@ -201,11 +193,7 @@ _LOG = logging.getLogger("streamrec")
 
 
 class UnfinishedUploads:
-    """Multipart uploads that were not finished, and the right to end them; one for each client.
-
-    Args:
-        filesystem: As for S3Backend.
-    """
+    """Multipart uploads that were not finished, and the right to end them; one for each client."""
 
     def __init__(self, filesystem: S3FileSystem) -> None:
         self._fs = filesystem
@@ -246,15 +234,7 @@ class UnfinishedUploads:
 
 
 class S3Upload(PartSink):
-    """A multipart upload, or one PUT where there is only one part.
-
-    Args:
-        filesystem: As for S3Backend.
-        bodies: What sends requests with a body.
-        unfinished: What ends unfinished uploads.
-        path: The object's URL.
-        overwrite: Whether an object of this name is replaced.
-    """
+    """A multipart upload, or one PUT where there is only one part."""
 
     parallel = 1_000
     grows = True
