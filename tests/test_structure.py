@@ -4,8 +4,8 @@ import ast
 import re
 import subprocess
 import sys
-import tokenize
-from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
@@ -15,8 +15,7 @@ from google.protobuf.message import Message
 
 import streamrec
 from streamrec.lazy import IMPORT
-
-PACKAGE = Path(streamrec.__file__).parent
+from tests.test_size import PACKAGE, nodes, trees
 
 MAY_IMPORT = {
     "arguments": {"display"},
@@ -56,22 +55,21 @@ LAZY = sorted(PACKAGE.rglob("__init__.pyi"))
 """What the packages whose names are imported when they are asked for are to type checkers."""
 
 
-def modules() -> list[Path]:
-    return sorted(PACKAGE.rglob("*.py"))
-
-
 def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].partition(".")[0]
 
 
-def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+@cache
+def imports(path: Path) -> list[str]:
+    """The dotted names that a file imports."""
+    found = []
+    for node in ast.walk(trees().get(path) or ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
-            assert node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
 
 
 OF_OUR_OWN = {
@@ -80,22 +78,17 @@ OF_OUR_OWN = {
     *("openings", "pushing", "seat", "seats", "storing", "titles"),
     *("watching", "weather", "weave", "weaving", "woven"),
 }
-"""Names that nobody knows who has not been told; docs/internals.md has the field's terms that stand in their place."""
+"""Words of our own for which docs/internals.md has terms of the field."""
 
 
 def test_names_are_the_fields() -> None:
-    for path in modules():
-        with tokenize.open(path) as file:
-            names = {
-                token.string.strip("_").lower()
-                for token in tokenize.generate_tokens(file.readline)
-                if token.type == tokenize.NAME
-            }
-        assert not (names | {path.stem}) & OF_OUR_OWN, path
+    for path, node in nodes():
+        names = {getattr(node, part, None) for part in ("id", "attr", "arg", "name", "asname")} | {path.stem}
+        assert not {str(name).strip("_").lower() for name in names} & OF_OUR_OWN, path
 
 
 def test_imports_point_one_way() -> None:
-    for path in [*modules(), *LAZY]:
+    for path in [*trees(), *LAZY]:
         room = room_of(path)
         allowed = MAY_IMPORT.get(room)
         for name in imports(path):
@@ -107,17 +100,14 @@ def test_imports_point_one_way() -> None:
 
 
 def test_no_function_level_imports() -> None:
-    for path in modules():
-        if room_of(path) not in {*MAY_IMPORT, "cli"}:
-            continue
-        for function in ast.walk(ast.parse(path.read_text())):
-            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                for node in ast.walk(function):
-                    assert not isinstance(node, ast.Import | ast.ImportFrom), f"{path}:{node.lineno}"
+    for path, function in nodes():
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and room_of(path) in {*MAY_IMPORT, "cli"}:
+            for node in ast.walk(function):
+                assert not isinstance(node, ast.Import | ast.ImportFrom), f"{path}:{node.lineno}"
 
 
 def test_the_command_line_stands_on_public_names() -> None:
-    for path in modules():
+    for path in trees():
         for name in imports(path):
             parts = name.split(".")
             if parts[0] != "streamrec" or len(parts) == 1:
@@ -130,26 +120,12 @@ def test_the_command_line_stands_on_public_names() -> None:
 
 
 def test_no_import_cycles_between_modules() -> None:
-    graph: dict[str, set[str]] = {}
-    names = {".".join(("streamrec", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in modules()}
-    for name, path in names.items():
-        graph[name] = {
-            target
-            for imported in imports(path)
-            for target in (imported, imported.rpartition(".")[0])
-            if target in names and target != name
-        }
-    done: set[str] = set()
-
-    def visit(name: str, trail: tuple[str, ...]) -> None:
-        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
-        if name not in done:
-            for target in sorted(graph[name]):
-                visit(target, (*trail, name))
-            done.add(name)
-
-    for name in graph:
-        visit(name, ())
+    paths = {".".join(("streamrec", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in trees()}
+    graph = {}
+    for name, path in paths.items():
+        targets = {target for imported in imports(path) for target in (imported, imported.rpartition(".")[0])}
+        graph[name] = targets & paths.keys() - {name}
+    TopologicalSorter(graph).prepare()  # its error names the modules of a cycle
 
 
 @pytest.mark.parametrize("path", LAZY, ids=lambda path: ".".join(path.parent.relative_to(PACKAGE.parent).parts))
