@@ -33,12 +33,6 @@ __all__ = ["Concatenate", "Prefetch", "Repeat"]
 
 LOG = logging.getLogger("streamrec")
 
-MANY_BARREN = 100
-"""After this many epochs without an element a warning says so."""
-
-FEW_ROWS = 1 << 10
-"""Epochs of more rows are run one by one: what it costs to start them is little beside them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Repeat(ChainSource):
@@ -65,7 +59,7 @@ class Repeat(ChainSource):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         source = self.inner.source
-        if isinstance(source, InMemory) and not self.inner.stages and 0 < len(source) <= FEW_ROWS:
+        if isinstance(source, InMemory) and not self.inner.stages and 0 < len(source) <= 1 << 10:
             inner = state["inner"] if state else {}
             first = state["epoch"] * len(source) + inner["source"]["next"] + inner.get("skip", 0) if state else 0
             async for chunk in cycle_rows(source, first, None if self.count < 0 else self.count * len(source)):
@@ -85,7 +79,7 @@ class Repeat(ChainSource):
             if empty and self.count < 0 and epoch == 0:
                 return
             barren = barren + 1 if empty else 0
-            if barren == MANY_BARREN:
+            if barren == 100:
                 LOG.warning("repeat(): %d epochs in a row had no element; is its source used up?", barren)
             if empty:
                 await anyio.lowlevel.checkpoint()

@@ -48,9 +48,6 @@ LOG = logging.getLogger("streamrec")
 AHEAD: Final = Share(4, 4 << 20)
 """How much is made before it is asked for."""
 
-TURN_SECONDS = 0.005
-"""An async generator that never waits lets others on the loop have their turns this often."""
-
 Made = tuple[Any, int, str | None]
 """An element, its weight in bytes, and the JSON of its maker's state after it, if that has one."""
 
@@ -309,7 +306,7 @@ async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer
                     dropped += 1
                 else:
                     await ahead.add_async((element, weigh_one(element), tell()))
-                if perf_counter() - turn > TURN_SECONDS:
+                if perf_counter() - turn > 0.005:  # others on the loop have their turns
                     await asyncio.sleep(0)
                     turn = perf_counter()
     place.check(dropped, dropping)

@@ -58,7 +58,7 @@ def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, mon
     damaged = TFRecordDataset(path).shuffle(20, seed=5)
     whole = TFRecordDataset(path).take(59).shuffle(20, seed=5)
     expected = list(whole)
-    monkeypatch.setattr("streamrec.pipeline.sources.shuffle.shuffle.LEAST_HOP", 0)
+    monkeypatch.setattr("streamrec.pipeline.sources.shuffle.shuffle.MIN_HOP_BYTES", 0)
     assert list(whole.with_options(epoch=0)) == expected
     assert_resumes_everywhere(whole)
     found: list[Any] = []

@@ -51,9 +51,6 @@ VERSION = 1
 
 HEAD, BLOCK, END = b"H", b"B", b"E"
 
-RECORD_BYTES = 1 << 40
-"""An element may be as long as memory allows."""
-
 BLOCK_BYTES = 1 << 20
 """About how many bytes of elements are one record."""
 
@@ -85,7 +82,7 @@ class CacheFile:
         if "*" in path or has_braces(path) or is_numbered(path):
             raise ValueError(f"{verb} wants the name of one file, and {display_name(path)!r} is a pattern")
         path = located(path, filesystem)
-        return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=RECORD_BYTES), options, filesystem, retry))
+        return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=1 << 40), options, filesystem, retry))
 
     @property
     def path(self) -> str:

@@ -35,9 +35,6 @@ __all__ = ["Choose"]
 
 Indices = npt.NDArray[np.int64]
 
-CHOICE_BYTES = 4 << 20
-"""What the chain of choices may hold: hundreds of thousands of them."""
-
 FEWEST, MOST = 64, 1 << 14
 """So many choices are looked at together: not all that there are, each time that a chain gives a little more."""
 
@@ -72,7 +69,7 @@ class Choose(Source):
         choice = state["choices"] if state else None
         arrived = Signal()
         beside = within.apart(len(self.parts))
-        few = replace(beside, budget=min(CHOICE_BYTES, within.budget // (len(self.parts) + 1)))
+        few = replace(beside, budget=min(4 << 20, within.budget // (len(self.parts) + 1)))
         async with (
             run_inputs([self.choices], [choice], few, arrived) as (choices,),
             run_inputs(self.parts, positions, replace(within, budget=within.budget - few.budget), arrived) as parts,

@@ -45,9 +45,6 @@ __all__ = [
     "permute",
 ]
 
-ROUNDS = 10
-KEY_BYTES = 8
-
 Numbers = npt.NDArray[np.int64]
 
 
@@ -57,7 +54,7 @@ def keys_of(*values: Any) -> Numbers:
     >>> bool((keys_of(7, 0) == keys_of(7, 0)).all()), bool((keys_of(7, 0) == keys_of(7, 1)).any())
     (True, False)
     """
-    return np.frombuffer(shake_128(repr(values).encode()).digest(ROUNDS * KEY_BYTES), "<i8").astype(np.int64)
+    return np.frombuffer(shake_128(repr(values).encode()).digest(10 * 8), "<i8").astype(np.int64)
 
 
 def permute(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbers | int = 0) -> Numbers:

@@ -102,9 +102,6 @@ class FetchAhead(Generic[K]):
 PARALLEL_BLOCKS: Final = 32
 """Requests for blocks that are under way at most: at 60 MB/s each, 4 MiB take two first-byte latencies."""
 
-PARALLEL_RUNS: Final = 3
-"""Runs of positions likewise; each is many requests."""
-
 
 def mean_bytes(index: Index) -> float:
     """The bytes of a record on average, with its frame."""
@@ -133,7 +130,7 @@ def read_exact(
 
     size = mean_bytes(records.index)
     wanted = ((positions, int(len(positions) * size) + 1) for positions in runs)
-    ahead = FetchAhead(tasks, fetch, wanted, limit, PARALLEL_RUNS)
+    ahead = FetchAhead(tasks, fetch, wanted, limit, parallel=3)
 
     async def take(positions: Numbers) -> Frames:
         found = await ahead.get()

@@ -46,9 +46,6 @@ BLOCKS_CHUNK_BYTES: Final = 16 << 20
 EXACT_CHUNK_BYTES: Final = 8 << 20
 """The same of an exact order: of more of a small data set, the gaps that are read are too many."""
 
-AHEAD_BLOCKS: Final = 24
-"""At most this many blocks are fetched ahead: what fills the wire."""
-
 WHOLE_BYTES: Final = 32 << 20
 """Packed lengths that are no more than this are read at once, when a run begins: about 16 million records."""
 
@@ -207,7 +204,7 @@ class GlobalShuffle(AssignedSource):
                 "memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
                 "window_bytes, which changes the order"
             )
-        return min(budget, needed + AHEAD_BLOCKS * self.block_bytes)
+        return min(budget, needed + 24 * self.block_bytes)  # as many ahead fill the wire
 
 
 def place_in(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordPlace:

@@ -28,18 +28,6 @@ that has other things to do."""
 MAX_SIZE: Final = 4096
 """Never more elements than this at a time."""
 
-WINDOW_SECONDS: Final = 0.1
-"""Rates are measured over at least this time."""
-
-WINDOW_CALLS: Final = 2
-"""And over this many calls for each that runs at once."""
-
-WAITED: Final = 0.05
-"""More calls are tried where the consumer waited for more than this share of the time."""
-
-CALM: Final = 8
-"""After this many windows without waiting there is one call less; doubled each time that this was one too few."""
-
 FIRST_DEPTH: Final = 8 << 20
 """Bytes that a prefetch begins with: a chunk that is taken, and one that comes."""
 
@@ -106,12 +94,12 @@ class CallCount(KneeSearch):
         super().__init__(start, most)
         self._least = least
         self._calm = 0
-        self._patience = CALM
+        self._patience = 8  # calm windows after which there is one call less; doubled each time that was one too few
         self._shrunk = False
 
     def due(self, seconds: float, calls: int) -> bool:
         """Whether a window has been long enough to tell something."""
-        return seconds >= WINDOW_SECONDS and calls >= WINDOW_CALLS * self.target
+        return seconds >= 0.1 and calls >= 2 * self.target
 
     def measured(self, seconds: float, calls: int, waited: float) -> None:
         """A window is over.
@@ -121,7 +109,7 @@ class CallCount(KneeSearch):
             calls: How many calls ended in it.
             waited: Seconds of it that the consumer waited while as many calls as allowed were at work.
         """
-        rate, short = calls / seconds, waited > WAITED * seconds
+        rate, short = calls / seconds, waited > 0.05 * seconds
         if not self.settle(rate, enough=not short):
             return
         self._calm = 0 if waited else self._calm + 1

@@ -52,13 +52,6 @@ __all__ = ["ParallelMap"]
 UNDER_WAY: Final = Share(4)
 """What elements under way, and results that wait, may hold."""
 
-OUTSTANDING: Final = 4
-"""For each call that runs, this many runs of elements may have been started whose results were not delivered: while one
-takes long, others go on."""
-
-LEAST_RUN: Final = 8
-"""Where little input is left, all calls get some of it, but none less than this part of a run that pays."""
-
 CUT_SECONDS: Final = 0.05
 """A thread that takes longer for a run of elements gives what it has after the call that it is in."""
 
@@ -210,7 +203,7 @@ class ParallelCalls:
             return None
         if not (self._may_start or self._in_flight.interrupted):
             return None
-        even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // LEAST_RUN)
+        even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // 8)  # all calls get some
         return self._in_flight.start(min(self._size, even))
 
     @property
@@ -219,7 +212,7 @@ class ParallelCalls:
         expected = (in_flight.at_work + 1) * self._size * self._task_size.bytes_each
         return not in_flight.undelivered or (
             in_flight.at_work < call_count.target
-            and in_flight.undelivered < OUTSTANDING * call_count.target
+            and in_flight.undelivered < 4 * call_count.target  # while one takes long, others go on
             and in_flight.result_bytes + expected <= self._half
         )
 

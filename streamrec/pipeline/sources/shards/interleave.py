@@ -306,21 +306,15 @@ class Interleave:
         self._block = 0
 
 
-SHORT_BYTES: Final = 128 << 10
-"""A chunk that is shorter waits for nothing, and takes what is there already."""
-
-MOST_PULLS: Final = 32
-
-
 def pull(interleave: Interleave) -> tuple[Chunk | None, Exception | None]:
     """The next records in order, as far as they have arrived, None for none; and the error of the shard after them.
 
-    Short records of several pulls are copied together.
+    A chunk that is short takes all that has arrived: its records are copied together.
     """
     pulled: list[tuple[Frames, Positions]] = []
     nbytes, error = 0, None
     try:
-        while len(pulled) < MOST_PULLS and nbytes < SHORT_BYTES and (next_one := interleave.pull()) is not None:
+        while len(pulled) < 32 and nbytes < 128 << 10 and (next_one := interleave.pull()) is not None:
             pulled.append(next_one)
             nbytes += abs(next_one[0].extent)
     except Exception as failure:

@@ -33,7 +33,7 @@ __all__ = [
 
 Numbers = npt.NDArray[np.int64]
 
-MOST_SHARDS = 1 << (63 - OFFSET_BITS)
+MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 
 
 class QueueRecords(NamedTuple):
@@ -100,9 +100,9 @@ class TakenRecords(NamedTuple):
 
 def check(shard: int, offset: int) -> None:
     """Refuses what a reference cannot name."""
-    if shard >= MOST_SHARDS or offset >> OFFSET_BITS:
+    if shard >= MAX_SHARDS or offset >> OFFSET_BITS:
         raise ValueError(
-            f"shard {shard:,}, byte {offset:,}: shuffle tells apart {MOST_SHARDS:,} shards of up to "
+            f"shard {shard:,}, byte {offset:,}: shuffle tells apart {MAX_SHARDS:,} shards of up to "
             f"{1 << OFFSET_BITS:,} bytes; put a batch(1).unbatch() before it, which it remembers in another way"
         )
 

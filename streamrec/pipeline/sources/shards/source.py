@@ -58,7 +58,7 @@ __all__ = ["Shards", "read"]
 QUEUE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
 
-LEAST_BLOCK_BYTES = 64 << 10
+MIN_BLOCK_BYTES = 64 << 10
 """Blocks are no smaller than this, however small the budget."""
 
 SMALL_BYTES = 8 << 20
@@ -114,7 +114,7 @@ class Shards(Source):
 
     def beside(self, queues: int, budget: int) -> int:
         """What this many queues leave of a budget."""
-        return max(0, budget - queues * queue_bytes(self.options.block_bytes or LEAST_BLOCK_BYTES))
+        return max(0, budget - queues * queue_bytes(self.options.block_bytes or MIN_BLOCK_BYTES))
 
     def element_spec(self) -> Any:
         return RECORD
@@ -411,7 +411,7 @@ class Fetchers:
         alone = self._shards.plan.cycle_length == 1 or (self._listing.complete and len(self._listing.paths) == 1)
         blocks, group = (2, self._batch) if alone else (1, self._shards.plan.block_length)
         wanted = self._options.block_bytes or BLOCK_BYTES * blocks
-        block = min(wanted, max(self._share // (2 * blocks), LEAST_BLOCK_BYTES))
+        block = min(wanted, max(self._share // (2 * blocks), MIN_BLOCK_BYTES))
         compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
         return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
 

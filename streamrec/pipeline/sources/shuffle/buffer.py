@@ -60,9 +60,6 @@ CHUNK_BYTES = 6 << 20
 TRACED_ROUNDS = 4
 """The positions of what came in are kept until this many buffers more did: of e**4, one element stays longer."""
 
-LEAST_PIECE = 4096
-"""A chunk is let in by at least this many elements."""
-
 SIZES = (1 << BUFFER_BITS) - 1
 
 ROW_WEIGHT = 64
@@ -301,7 +298,7 @@ class ShuffleBuffer:
         """
         count = len(chunk.elements)
         rows = self._enter(chunk)
-        piece = max(LEAST_PIECE, len(self._slots.rows) // 2)
+        piece = max(4096, len(self._slots.rows) // 2)
         for first in range(0, count, piece):
             positions = shifted(chunk.positions, first)
             yield from self._let_in(Entry(rows[first : first + piece], positions, self._next))

@@ -46,9 +46,6 @@ PIECE_BYTES = 6 << 20
 """About how large a block of copies is."""
 
 SMALL_BYTES = PIECE_BYTES // 12
-MOST_BLOCKS = 256
-"""More blocks of records than this are copied together where they are small: each costs its part of every gather."""
-
 Numbers = npt.NDArray[np.int64]
 
 
@@ -124,7 +121,7 @@ class BufferStore:
         free_bytes = self._free_bytes * (WASTE if are_long(live_bytes, len(rows)) else 1)
         limit = max(WASTE * live_bytes, free_bytes)
         count = len(self._blocks) - len(self._free) - self._others
-        crowded = count > MOST_BLOCKS and self.held_bytes < count * SMALL_BYTES
+        crowded = count > 256 and self.held_bytes < count * SMALL_BYTES  # each costs its part of a gather
         if self.held_bytes <= limit and not crowded:
             return
         numbers = rows[:, TAG] >> BUFFER_BITS

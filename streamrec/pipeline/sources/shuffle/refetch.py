@@ -30,7 +30,6 @@ from streamrec.tfrecord import HEADER_BYTES, Frames
 
 __all__ = ["Refetch"]
 
-PARALLEL = 16
 NOTHING = Frames.of(())
 
 Numbers = npt.NDArray[np.int64]
@@ -54,7 +53,7 @@ class Refetch(Source):
             await opened.listing.until(plan[-1].shard + 1)
         most = max(within.budget // 2, RUN_BYTES)
         while plan:
-            group = plan[: max(1, bisect_bytes(plan[:PARALLEL], most))]
+            group = plan[: max(1, bisect_bytes(plan[:16], most))]
             plan = plan[len(group) :]
             for frames in await self._fetch_all(opened, group):
                 yield Chunk(frames, Positions(), memoryview(frames.buffer).nbytes)

@@ -47,7 +47,7 @@ __all__ = ["Shuffle"]
 BUFFER: Final = Share(2)
 """What the buffer may hold: half of that is alive, half may be dead until what is alive is copied together."""
 
-LEAST_HOP: Final = 512 << 10
+MIN_HOP_BYTES: Final = 512 << 10
 """Chunks of this many bytes are let in by a thread, while the loop makes the next one."""
 
 
@@ -134,7 +134,7 @@ class Shuffle(ChainSource):
 
 async def work_out(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
     """All outputs, worked out in a thread where that takes longer than a hop there."""
-    chunks, failure = await through(threads, outputs, nbytes >= LEAST_HOP)
+    chunks, failure = await through(threads, outputs, nbytes >= MIN_HOP_BYTES)
     if failure is not None:
         raise failure
     return chunks
