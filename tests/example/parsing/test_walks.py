@@ -102,17 +102,6 @@ def test_damaged_sequences(data: st.DataObject) -> None:
     check(parse_sequence_example, batch, context, lists, string_columns=columns)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.usefixtures("walk")
-def test_every_layout_of_messages(layout: str) -> None:
-    records = [example(("a", ints(index)), ("b", strings(b"%d" % index))) for index in range(5)]
-    features: dict[str, Feature] = {"a": FixedLenFeature([], np.int64), "b": FixedLenFeature([], bytes)}
-    for columns in (False, True):
-        found = parse_example(serialized(records, layout), features, string_columns=columns)
-        assert materialised(found["a"]).tolist() == [0, 1, 2, 3, 4]
-        assert materialised(found["b"]).tolist() == [b"0", b"1", b"2", b"3", b"4"]
-
-
 @pytest.mark.parametrize("row", [(0, 4, 0), (2, 1, 0), (-1, 1, 0), (0, 1, 2), (0, 1, -1)])
 @pytest.mark.usefixtures("walk")
 def test_rows_outside_their_buffers_are_refused(row: tuple[int, int, int]) -> None:
