@@ -9,16 +9,17 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import CorruptRecordError, Framer, TFRecordOptions, encode_records
+from streamrec import CorruptRecordError, Framer, TFRecordOptions, decode_compressed, encode_records
 from streamrec.errors import MissingExtraError, TruncatedShardError
 from streamrec.tfrecord import CompressionType, Deflater, Inflater, compression, detect_compression
 from tests.effort import thorough
+from tests.kernels.streams import GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 FILES = [
     ("records.tfrecord", ""),
     ("records.tfrecord.gz", "GZIP"),
@@ -251,3 +252,34 @@ def test_isal_is_asked_for_what_it_can_do() -> None:
         TFRecordOptions("ZSTD", library="isal")
     with pytest.raises(ValueError, match="it is 0 to 3"):
         TFRecordOptions("GZIP", compression_level=9, library="isal")
+
+
+TEXT = b"a text " * 1000
+
+
+@pytest.mark.parametrize(("kind", "compress"), [("GZIP", gzip.compress), ("ZLIB", zlib.compress), ("", bytes)])
+def test_decode_compressed_takes_each_string_by_itself(kind: str, compress: object) -> None:
+    assert callable(compress)
+    assert decode_compressed(compress(TEXT), kind) == TEXT
+    several = decode_compressed([[compress(TEXT)], [compress(b"")]], kind)
+    assert several.tolist() == [[TEXT], [b""]]
+    assert several.dtype == np.dtype(object)
+
+
+def test_decode_compressed_names_damage() -> None:
+    with pytest.raises(TruncatedShardError):
+        decode_compressed(gzip.compress(TEXT)[:-9], "GZIP")
+    with pytest.raises(CorruptRecordError):
+        decode_compressed(b"no gzip at all", "GZIP")
+    with pytest.raises(TypeError, match="compressed bytes are wanted"):
+        decode_compressed(5, "GZIP")
+    with pytest.raises(ValueError, match="compression_type='LZ4'"):
+        decode_compressed(b"", "LZ4")
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
+def test_decode_compressed_gives_what_tensorflow_gives(kind: str) -> None:
+    tf = pytest.importorskip("tensorflow")
+    data = gzip.compress(TEXT) if kind == "GZIP" else zlib.compress(TEXT)
+    assert tf.io.decode_compressed([data], kind).numpy().tolist() == decode_compressed([data], kind).tolist()

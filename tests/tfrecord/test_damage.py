@@ -12,6 +12,7 @@ from streamrec.errors import TruncatedShardError
 from streamrec.tfrecord import Loss
 from streamrec.tfrecord.damage import WINDOW
 from tests.effort import few
+from tests.kernels.streams import header
 from tests.tfrecord.damage import Case, Edit, damaged, random_case, records_of, starts_of
 
 CASES = few(1500)
@@ -196,17 +197,11 @@ def test_records_in_the_payload_of_a_damaged_one_come_as_if_they_were_the_shards
     assert len(read(intact, encode_records([b"[" + inner + b"]"]))) == 1
 
 
-def stale_header(length: int) -> bytes:
-    """A header that is right and has no payload."""
-    frame = encode_record(length.to_bytes(8, "little"))
-    return frame[12:]
-
-
 @feedings
 def test_a_stale_header_does_not_hide_what_it_claims(feeding: str) -> None:
     """Its payload's end is there, and wrong; or is never reached, which the end of the shard tells."""
     for length in (20, 100, 100_000):
-        data = b"#" * 30 + stale_header(length) + SHARD
+        data = b"#" * 30 + header(length) + SHARD
         framer = Framer(on_error="resync")
         assert read(framer, data, feeding) == RECORDS
         assert [(loss.offset, loss.nbytes) for loss in framer.take_losses()] == [(0, 42)]
@@ -215,7 +210,7 @@ def test_a_stale_header_does_not_hide_what_it_claims(feeding: str) -> None:
 def test_a_stale_header_that_claims_a_gigabyte_holds_no_more_than_the_window() -> None:
     block = encode_records([bytes([i]) * 65_000 for i in range(16)])
     framer = Framer(on_error="resync")
-    framer.feed(b"#" * 30 + stale_header(1 << 30))
+    framer.feed(b"#" * 30 + header(1 << 30))
     count, most = 0, 0
     for _ in range(40):
         count += len(framer.feed(block))

@@ -4,7 +4,6 @@ import hashlib
 import json
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 
 from streamrec import CorruptRecordError, Framer, encode_record, encode_records
 from streamrec.errors import TruncatedShardError
+from tests.kernels.streams import GOLDEN, header
+from tests.tfrecord.damage import starts_of
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDS = [b"", b"a", b"cat", b"x" * 11, b"\0" * 300, b"last"]
 
 Feeding = Callable[[Framer, bytes], Iterator[bytes]]
@@ -128,18 +128,10 @@ def test_a_longer_record_than_allowed_is_corruption() -> None:
 
 
 def test_a_bogus_length_with_a_right_crc_allocates_nothing() -> None:
-    huge = bytearray(encode_record(b"")[:12])
-    huge[:8] = (1 << 62).to_bytes(8, "little")
-    huge[8:] = encode_record_header_crc(bytes(huge[:8]))
     framer = Framer(max_record_bytes=(1 << 63) - 1)
-    framer.feed(bytes(huge))
+    framer.feed(header(1 << 62))
     assert framer.wants == (1 << 62) + 16
     assert framer.held == 12
-
-
-def encode_record_header_crc(length: bytes) -> bytes:
-    """A record whose payload is the length itself ends in the CRC that the header needs."""
-    return encode_record(length)[-4:]
 
 
 def test_starting_within_a_shard_keeps_count() -> None:
@@ -227,18 +219,9 @@ def test_one_flipped_bit_loses_no_good_record_before_it(records: list[bytes], pl
     framer = Framer()
     found = list(framer.feed(bytes(data)))
     assert found == records[: len(found)]
-    assert len(found) == sum(1 for end in record_ends(records) if end <= place)
+    assert len(found) == sum(end <= place for end in starts_of(records)[1:])
     with pytest.raises((CorruptRecordError, TruncatedShardError)):
         framer.close()
-
-
-def record_ends(records: list[bytes]) -> list[int]:
-    ends = []
-    end = 0
-    for record in records:
-        end += len(record) + 16
-        ends.append(end)
-    return ends
 
 
 def test_golden_records() -> None:
