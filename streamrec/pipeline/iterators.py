@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
 
@@ -45,9 +45,6 @@ from streamrec.tfrecord import Frames
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "Run", "ThreadedAsyncIterator", "in_this_loop"]
 
 T = TypeVar("T")
-
-FAIR_ELEMENTS: Final = 4096
-"""At most this many elements are taken on an event loop before its other tasks have their turn."""
 
 
 class Run:
@@ -293,11 +290,11 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                 del failed, chunk  # as above
 
     async def _next_window(self) -> Chunk | None:
-        """The first elements of the next chunk; the others wait in `_windows`."""
+        """The next chunk, or at most 4,096 elements of it; the others wait until other tasks have had their turn."""
         chunk = await self._queue.get()
-        if chunk is None or len(chunk.elements) <= FAIR_ELEMENTS:
+        if chunk is None or len(chunk.elements) <= 4096:
             return chunk
-        self._windows = chunk.windows(FAIR_ELEMENTS)
+        self._windows = chunk.windows(4096)
         return next(self._windows)
 
     async def aclose(self) -> None:

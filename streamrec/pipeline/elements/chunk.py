@@ -70,8 +70,6 @@ OBJECT_BYTES = 64
 FAILURE_BYTES = 1 << 10
 """What an error keeps alive, about."""
 SPAN_BYTES = 16
-STRING_BYTES = 40
-"""What a `bytes` object costs beside its bytes: 33, and what the allocator rounds up."""
 
 NUMBERS: Final = frozenset({bool, int, float, *(np.dtype(code).type for code in "?bBhHiIlLefdFD")})
 """Types of numbers that all weigh the same."""
@@ -132,7 +130,7 @@ def weigh_objects(array: npt.NDArray[Any]) -> int:
     """About how many bytes the objects of an array keep alive: strings, or arrays such as decoded images."""
     if array.size and isinstance(array.flat[0], np.ndarray):
         return sum(each.nbytes + OBJECT_BYTES for each in array.flat)
-    return sum(map(len, array.flat)) + STRING_BYTES * array.size
+    return sum(map(len, array.flat)) + 40 * array.size  # a `bytes` object: 33, and what the allocator rounds up
 
 
 def weigh_one(element: Any) -> int:

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,6 @@ __all__ = [
     "select",
     "window",
 ]
-
-PIECE: Final = 1024
-"""So many elements become objects at a time."""
 
 
 class Columns:
@@ -84,12 +81,12 @@ def window(elements: Any, first: int, last: int) -> Any:
 
 
 def pieces(elements: Any) -> Iterator[list[Any]]:
-    """All elements as objects, in new lists of some of them: of few where they are long."""
+    """All elements as objects, in new lists of at most 1,024 of them: of few where they are long."""
     if isinstance(elements, Frames):
         yield from elements.pieces()
         return
-    for first in range(0, len(elements), PIECE):
-        piece = elements[first : first + PIECE]
+    for first in range(0, len(elements), 1024):
+        piece = elements[first : first + 1024]
         yield rows(piece.nest) if isinstance(piece, Columns) else list(piece)
 
 

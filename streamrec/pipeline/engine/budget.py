@@ -37,20 +37,6 @@ from typing import Final
 
 __all__ = ["CONSUMER", "UNCOUNTED", "Share", "cgroup_limits", "default_budget", "machine_memory"]
 
-MACHINE_SHARE: Final = 8
-"""The default budget is this part of the machine's memory: several processes a machine are usual, and a model,
-its optimizer and the batches on their way to a device live there too."""
-
-LEAST_DEFAULT: Final = 64 << 20
-"""The default is no smaller: below it, sixteen shards have less than two blocks each."""
-
-MOST_DEFAULT: Final = 1 << 30
-"""The default is no larger, because nothing gains by more but shuffle buffers of large records, and a machine with
-hundreds of gigabytes runs dozens of loaders."""
-
-UNKNOWN_DEFAULT: Final = 256 << 20
-"""The default where the system doesn't tell how much memory it has (Windows)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -82,9 +68,14 @@ UNCOUNTED: Final = Share(16, 64 << 20)
 
 
 def default_budget() -> int:
-    """The bytes that a run may hold by default: an eighth of the machine's memory, 64 MiB to 1 GiB."""
+    """The bytes that a run may hold by default: an eighth of the machine's memory, 64 MiB to 1 GiB.
+
+    An eighth, because several processes a machine are usual, and a model, its optimizer and the batches on their way to
+    a device are there, too. With less than 64 MiB, sixteen shards have less than two blocks each. Only shuffle buffers
+    of large records gain by more than 1 GiB, and a machine with hundreds of gigabytes runs dozens of loaders.
+    """
     memory = machine_memory()
-    return UNKNOWN_DEFAULT if memory is None else max(LEAST_DEFAULT, min(memory // MACHINE_SHARE, MOST_DEFAULT))
+    return 256 << 20 if memory is None else max(64 << 20, min(memory // 8, 1 << 30))
 
 
 @cache

@@ -88,11 +88,6 @@ class Memo:
 RANDOM_BITS: Final = 32
 """Random numbers of datasets are below 2**32, as tf.data's."""
 
-WORDS = 4
-"""Words that one step of the generator's counter gives."""
-
-MASK = (1 << 64) - 1
-
 
 def words(seed: int, epoch: int, first: int, count: int) -> npt.NDArray[np.uint64]:
     """Random words first to first + count of a seed's epoch, uint64.
@@ -101,6 +96,6 @@ def words(seed: int, epoch: int, first: int, count: int) -> npt.NDArray[np.uint6
         >>> bool((words(7, 0, 0, 9)[5:] == words(7, 0, 5, 4)).all())
         True
     """
-    step, skipped = divmod(first, WORDS)
-    generator = np.random.Philox(counter=step, key=(seed & MASK) | (epoch << 64))
+    step, skipped = divmod(first, 4)  # a step of the counter gives four words
+    generator = np.random.Philox(counter=step, key=(seed & (1 << 64) - 1) | (epoch << 64))
     return np.asarray(generator.random_raw(skipped + count)[skipped:])

@@ -24,9 +24,6 @@ __all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here", "warn_once",
 
 logger = logging.getLogger("streamrec")
 
-FEWER = 2
-"""Where one rank has this many times the bytes of another, that is told."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rank:
@@ -105,7 +102,7 @@ def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) ->
     if empty:
         numbers = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
         warn_once(f"of {len(unit)} {name}, these get nothing of {what}: {numbers}. {remedy}")
-    elif max(ranks) >= FEWER * min(ranks):
+    elif max(ranks) >= 2 * min(ranks):
         most, least = ranks.index(max(ranks)), ranks.index(min(ranks))
         times = max(ranks) / min(ranks)
         warn_once(f"rank {most} of {len(ranks)} gets {times:.1f} times as much as rank {least} of {what}. {remedy}")

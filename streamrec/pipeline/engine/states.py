@@ -38,9 +38,6 @@ FORMAT = 2
 FEW: Final = 4
 """At most this many names are listed one by one."""
 
-SKETCH_CHARACTERS: Final = 1 << 14
-"""Characters of a sketch."""
-
 
 def told(names: Sequence[str]) -> str:
     """Names for people, and their digest where they are not all told.
@@ -68,7 +65,7 @@ def identities(names: Sequence[str]) -> list[str]:
 
 
 def stretches(names: Sequence[str]) -> list[Sequence[str]]:
-    size = -(-len(names) // SKETCH_CHARACTERS) or 1
+    size = -(-len(names) // (1 << 14)) or 1  # that many characters at most
     return [names[first : first + size] for first in range(0, len(names), size)]
 
 

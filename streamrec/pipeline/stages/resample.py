@@ -1,7 +1,7 @@
 """Resample: elements are left out at random, so that their classes come as often as a target says.
 
 Of a class of which there are too many, an element is kept with the probability that makes it as rare as wanted. How
-often classes come is told, or counted as the elements pass, from `SMOOTHING` of each class on, as tf.data does it.
+often classes come is given, or counted as the elements pass, from ten of each class on, as tf.data does it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from streamrec.pipeline.stages.calling import Calling, Results, called
 from streamrec.pipeline.stages.select import select_chunk
 
 __all__ = ["Resample", "distribution"]
-
-SMOOTHING: Final = 10
-"""Elements of each class that are taken to have come before the first."""
 
 Shares = npt.NDArray[np.float64]
 NO_CLASSES: Final[npt.NDArray[np.int64]] = np.empty(0, np.int64)
@@ -80,7 +77,7 @@ class _Resampling(Calling):
         super().__init__(self._classified)
         self._stage = stage
         self._key = key
-        self._counts = np.array([SMOOTHING] * len(stage.target) if state is None else state, np.int64)
+        self._counts = np.array([10] * len(stage.target) if state is None else state, np.int64)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element that failed is of no class."""

@@ -45,12 +45,6 @@ BETWEEN: Final = "waiting"
 CONSUMER_WAITING: Final = "waiting for data"
 CONSUMER_WORKING: Final = "working"
 
-LOCK_SECONDS: Final = 0.2
-"""How long a display waits for the lock. Not tuned."""
-
-TRACE_SECONDS: Final = 0.02
-"""Numbers are written to a trace at most this often. Not tuned."""
-
 
 class StateClock:
     """How long each of several states held; one holds at any time. Used under the run's lock.
@@ -434,7 +428,7 @@ class Telemetry:
             self._elements += len(chunk.elements)
             self._nbytes += chunk.nbytes
             self._current = elements
-            if self._trace is not None and now - self._counted >= TRACE_SECONDS:
+            if self._trace is not None and now - self._counted >= 0.02:  # seconds; not tuned
                 self._trace_numbers(self._trace, now)
         if self._display is not None:
             self._display.tick()
@@ -477,7 +471,7 @@ class Telemetry:
         A display has a lock of its own, and is closed when the iterator is dropped, maybe while this lock is held: so
         it does not wait for it for long.
         """
-        if self._lock.acquire(timeout=LOCK_SECONDS):
+        if self._lock.acquire(timeout=0.2):
             try:
                 self._last_stats = self.stats()
             finally:

@@ -22,12 +22,8 @@ from streamrec.pipeline.telemetry.stats import Stats
 
 __all__ = ["Display", "PlainDisplay", "choose_display", "format_line"]
 
-RECENT_SECONDS: Final = 5.0
-"""What the speed and the bottleneck are of. Not tuned."""
-
 PLAIN_SECONDS: Final = 10.0
-NOTEBOOK_SECONDS: Final = 0.5
-"""Between two updates, at least. Not tuned."""
+"""Between two lines, at least. Not tuned."""
 
 
 def choose_display(stats: Callable[[], Stats]) -> Display:
@@ -64,7 +60,7 @@ class Display:
         """What is shown now."""
         now, stats = self._clock(), self._stats()
         self._seen.append((now, stats))
-        while len(self._seen) > 2 and now - self._seen[1][0] >= RECENT_SECONDS:
+        while len(self._seen) > 2 and now - self._seen[1][0] >= 5:  # seconds; not tuned
             self._seen.popleft()
         then, earlier = self._seen[0]
         return format_line(stats, earlier if now > then else None, now - then)
@@ -156,7 +152,7 @@ class NotebookDisplay(Display):
 
     def tick(self) -> None:
         if self._handle is not None and self._clock() >= self._next:
-            self._next = self._clock() + NOTEBOOK_SECONDS
+            self._next = self._clock() + 0.5
             self._handle.update(self._data(), raw=True)
 
     def close(self) -> None:

@@ -134,9 +134,6 @@ class ChainStats:
             yield from chain.readers()
 
 
-MIN_WAITED_SHARE: Final = 0.1
-"""A consumer that waits for a smaller share of its time is not held up. Not tuned."""
-
 NOTHING: Final = "nothing yet"
 CONSUMER: Final = "the consumer"
 NETWORK: Final = "the network"
@@ -165,7 +162,7 @@ def find_bottleneck(chain: ChainStats, waited: float, seconds: float, backends: 
     """
     if not seconds:
         return NOTHING
-    if waited < MIN_WAITED_SHARE * seconds or waited < seconds - chain.asked:
+    if waited < 0.1 * seconds or waited < seconds - chain.asked:
         return CONSUMER
     return slowest(chain, backends)
 
@@ -272,8 +269,6 @@ class Stats:
 
 
 HEAD: Final = ("", "elements in", "out", "MB in", "out", "busy s", "no input", "no output", "queue MB")
-WIDEST: Final = 44
-"""Characters of a description's line that are shown."""
 PARTS: Final = (("busy", "busy"), ("input", "waited for input"), ("output", "waited for output"))
 
 
@@ -327,7 +322,7 @@ def table(chain: ChainStats) -> str:
 
 def cells(depth: int, stage: StageStats) -> Iterator[str]:
     name = f"{'  ' * depth}{stage.line}"
-    yield name if len(name) <= WIDEST else f"{name[: WIDEST - 1]}…"
+    yield name if len(name) <= 44 else f"{name[:43]}…"
     yield from (f"{count:,}" for count in (stage.elements_in, stage.elements_out))
     yield from (f"{count / 1e6:,.1f}" for count in (stage.bytes_in, stage.bytes_out))
     yield from (f"{value:,.1f}" for value in (stage.busy, stage.waited_for_input, stage.waited_for_output))

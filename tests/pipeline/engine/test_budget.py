@@ -16,8 +16,6 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.budget import (
     CONSUMER,
-    LEAST_DEFAULT,
-    MOST_DEFAULT,
     cgroup_limits,
     default_budget,
     machine_memory,
@@ -178,7 +176,7 @@ def test_results_that_are_larger_than_their_input_stay_within_the_share(calls: i
 def test_the_default_is_a_share_of_the_machines_memory() -> None:
     memory = machine_memory()
     assert memory is not None
-    assert default_budget() == max(LEAST_DEFAULT, min(memory // 8, MOST_DEFAULT))
+    assert default_budget() == max(64 * MIB, min(memory // 8, 1024 * MIB))
     with Dataset.range(3).iterate() as elements:
         assert elements.memory_budget == default_budget()
     with Dataset.range(3).with_options(memory_budget=12345).iterate() as elements:
