@@ -84,23 +84,6 @@ class OpenSource:
     listing: ListedShards
 
 
-class Clients:
-    """The stores of one run, made when first asked for. They are closed with the stack."""
-
-    def __init__(self, stack: AsyncExitStack) -> None:
-        self._stack = stack
-        self._made: list[tuple[SourceStores, Storages]] = []
-
-    async def of(self, options: SourceStores) -> Storages:
-        """The stores of these options."""
-        for known, storages in self._made:
-            if known == options:
-                return storages
-        storages = await self._stack.enter_async_context(options.storages())
-        self._made.append((options, storages))
-        return storages
-
-
 class Session:
     """The open sources of one run, or of a branch of it. Made by `session`.
 
@@ -108,13 +91,14 @@ class Session:
         threads: The run's.
     """
 
-    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, clients: Clients, threads: Threads) -> None:
+    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, threads: Threads, run: Session | None) -> None:
         self.threads = threads
         self._tasks = tasks
         self._stack = stack
-        self._clients = clients
-        self._opened: list[tuple[object, OpenSource]] = []
-        self._kept: list[tuple[object, Any]] = []
+        self._run = self if run is None else run
+        self._clients: list[tuple[SourceStores, Storages]] = []
+        self._opened: dict[int, tuple[object, OpenSource]] = {}
+        self._kept: dict[int, tuple[object, Any]] = {}
 
     def remember(self, source: object, make: Callable[[], T]) -> T:
         """What a source keeps from epoch to epoch.
@@ -123,12 +107,9 @@ class Session:
             source: The description of the source; the same object means the same source.
             make: Makes what is kept, at first.
         """
-        for known, kept in self._kept:
-            if known is source:
-                return kept  # type: ignore[no-any-return]
-        made = make()
-        self._kept.append((source, made))
-        return made
+        if id(source) not in self._kept:
+            self._kept[id(source)] = source, make()
+        return self._kept[id(source)][1]  # type: ignore[no-any-return]
 
     async def open(
         self,
@@ -150,23 +131,31 @@ class Session:
             memo: Keeps what was found, for later runs.
             patterns: Whether all names are patterns; see `Listing`.
         """
-        for known, opened in self._opened:
-            if known is source:
-                return opened
-        storages = await self._clients.of(options)
+        if id(source) in self._opened:
+            return self._opened[id(source)][1]
+        storages = await self._run.clients(options)
         storages.connections.widen(buffer_bytes)
         self._stack.callback(storages.connections.widen, -buffer_bytes)
         listing = Listing(storages, filenames, memo.get(Listing), partial(memo.keep, Listing), patterns=patterns)
         opened = OpenSource(storages, listing)
-        self._opened.append((source, opened))
+        self._opened[id(source)] = source, opened
         self._tasks.start_soon(listing.run)
         return opened
+
+    async def clients(self, options: SourceStores) -> Storages:
+        """The run's clients for these options, made when first asked for; they are closed with the run."""
+        for known, storages in self._clients:
+            if known == options:
+                return storages
+        storages = await self._stack.enter_async_context(options.storages())
+        self._clients.append((options, storages))
+        return storages
 
     @asynccontextmanager
     async def branch(self) -> AsyncGenerator[Session]:
         """A session for a chain that comes and goes within the run: its listings end with it, clients stay."""
         async with AsyncExitStack() as stack, background() as tasks:
-            yield Session(tasks, stack, self._clients, self.threads)
+            yield Session(tasks, stack, self.threads, self._run)
 
 
 @asynccontextmanager
@@ -175,4 +164,4 @@ async def session() -> AsyncGenerator[Session]:
     async with AsyncExitStack() as stack, background() as tasks:
         threads = Threads()
         stack.callback(threads.close)
-        yield Session(tasks, stack, Clients(stack), threads)
+        yield Session(tasks, stack, threads, None)

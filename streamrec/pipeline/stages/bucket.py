@@ -23,7 +23,7 @@ from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.batch import batched, made
-from streamrec.pipeline.stages.calling import Calls
+from streamrec.pipeline.stages.calling import Calling
 from streamrec.pipeline.stages.deferred_positions import (
     NONE,
     CompletedPositions,
@@ -156,7 +156,7 @@ class WaitingElements:
         return joined(parts)
 
 
-class Grouping(Step):
+class Grouping(Calling):
     """A step that gives each group of elements when it is full.
 
     Args:
@@ -174,11 +174,10 @@ class Grouping(Step):
         key: str,
         state: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__()
+        super().__init__(function, groups.value)
         self._groups = groups
         self._drop_remainder = drop_remainder
         self._key = key
-        self._lengths = Calls(function)
         self._buckets: list[WaitingElements] = []
         self._places = Origins()
         self._last: tuple[Positions, int] | None = None
@@ -187,19 +186,31 @@ class Grouping(Step):
         self._resumed: Ordinals = np.cumsum(state["waiting"], dtype=np.int64) if state else NONE
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        """Takes a chunk; returns the groups that it fills."""
-        self.failures = []
+        """The groups that a chunk fills."""
         out, first, count = [], 0, len(chunk.elements)
-        error: Exception | None = None
-        while not first or error is not None:
+        wanted = self._wanted(count)
+        elements = chunk.elements if len(wanted) == count else select(chunk.elements, wanted) if len(wanted) else ()
+        for results in self._results(elements):
+            last = count
+            if results.error is not None:
+                last = int(wanted[results.last])
+                self.failures[-1] = (results.error, last)
             rest = Chunk(window(chunk.elements, first, count), shifted(chunk.positions, first), 0) if first else chunk
-            ids, error = self._ids(rest.elements)
+            ids = np.full(last - first, GONE, np.int64)
+            ids[wanted[results.first : results.last] - first] = self._groups.ids(results.results)
             out += self._filled(rest, ids, first)
-            first += len(ids) + 1
-            if error is not None:
-                self.failures.append((error, first - 1))
-                out += self.fail(Chunk.failure(error, chunk.positions, first))
+            if results.error is not None:
+                out += self.fail(Chunk.failure(results.error, chunk.positions, last + 1))
+            first = last + 1
         return out
+
+    def _wanted(self, count: int) -> Ordinals:
+        """The indices of those of the next `count` elements that had not been given before the run was resumed."""
+        passed = min(max(self._span - self._seen, 0), count)
+        if not passed:
+            return np.arange(count)
+        again = self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)] - self._seen
+        return np.concatenate([again, np.arange(passed, count)])
 
     def _filled(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
         """The groups that these elements fill, of which the first is element `first` of what was fed."""
@@ -237,19 +248,6 @@ class Grouping(Step):
         self._places, self._last, self._resumed = Origins(), None, NONE
         self._seen = self._span = 0
         return [*left, chunk]
-
-    def _ids(self, elements: Elements) -> tuple[Ordinals, Exception | None]:
-        """The buckets of elements, up to the one at which the function fails, and its error."""
-        count = len(elements)
-        wanted = np.arange(min(max(self._span - self._seen, 0), count), count)
-        if len(wanted) < count:
-            again = self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)] - self._seen
-            wanted = np.concatenate([again, wanted])
-            elements = select(elements, wanted) if len(wanted) else ()
-        lengths = list(self._lengths.results(elements, self._groups.value))
-        ids = np.full(count, GONE, np.int64)
-        ids[wanted[: len(lengths)]] = self._groups.ids(lengths)
-        return ids if len(lengths) == len(wanted) else ids[: wanted[len(lengths)]], self._lengths.taken_error()
 
     def _events(self, ids: Ordinals) -> list[tuple[int, Ordinals]]:
         """The buckets that these fill, in order, each with the places of those among them that go into the batch."""

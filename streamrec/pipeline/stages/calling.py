@@ -5,7 +5,7 @@ A function gets what tf.data's would get: a tuple is passed as several arguments
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
@@ -21,7 +21,7 @@ from streamrec.pipeline.elements.specs import TensorSpec, conformed
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
 from streamrec.tfrecord import Frames
 
-__all__ = ["Calling", "Calls", "Conform", "Map", "Results", "called", "is_async"]
+__all__ = ["Calling", "Conform", "Map", "Results", "called", "is_async"]
 
 
 def called(function: Callable[..., Any], element: Any) -> Any:
@@ -32,31 +32,6 @@ def called(function: Callable[..., Any], element: Any) -> Any:
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or an object that is called, is declared `async`."""
     return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
-
-
-class Calls:
-    """Calls of a function of the user's, up to the first at which it fails."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-        self._error: Exception | None = None
-
-    def results(self, elements: Iterable[Any], kind: Callable[[Any], Any] | None = None) -> Iterator[Any]:
-        """What the function makes of each element, made a `kind`, up to the one at which it fails."""
-        halt = halting.get() or Halt()
-        try:
-            for element in elements:
-                if halt.asked:
-                    return
-                result = called(self._function, element)
-                yield result if kind is None else kind(result)
-        except Exception as error:
-            self._error = error
-
-    def taken_error(self) -> Exception | None:
-        """The error that ended `results`, once."""
-        error, self._error = self._error, None
-        return error
 
 
 @dataclass(frozen=True, slots=True)
