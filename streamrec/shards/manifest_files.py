@@ -21,14 +21,14 @@ import anyio
 
 from streamrec import bridge
 from streamrec.display import display_name, display_repr, display_text
-from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, TruncatedShardError
+from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import MAGIC
 from streamrec.shards.indexed_records import END_BYTES, open_index
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.patterns import Filenames, list_numbered, listed
 from streamrec.shards.places import location_of
-from streamrec.shards.scan import ShardScan
+from streamrec.shards.scan import Scan, scan
 from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, located
 from streamrec.storage.tasks import for_each, side_by_side
 from streamrec.tfrecord import CompressionType
@@ -196,20 +196,16 @@ async def compare_shard(storages: Storages, manifest: Manifest, shard: ShardInfo
             await stream.aclose()
         return 0, [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
     unsummed = shard.crc32c is None  # then each record's own CRC32C is checked
-    scan = ShardScan(storage, stream, manifest.compression_type, verify=unsummed)
-    found = ""
-    try:
-        await scan.run(to_end=True)
-    except (CorruptRecordError, TruncatedShardError) as error:
-        found = f"{scan.records:,} before this: {error}"
+    found, _, damage = await scan(storage, stream, manifest.compression_type, verify=unsummed, to_end=True)
     problems = []
-    if scan.bytes != shard.bytes:
-        problems.append(VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{scan.bytes:,}"))
-    if shard.crc32c is not None and scan.crc32c != shard.crc32c:
-        problems.append(VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{scan.crc32c:08x}"))
-    if found or scan.records != shard.records:
-        problems.append(VerifyProblem(shard.path, "records", f"{shard.records:,}", found or f"{scan.records:,}"))
-    return scan.bytes, problems
+    if found.bytes != shard.bytes:
+        problems.append(VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{found.bytes:,}"))
+    if shard.crc32c is not None and found.crc32c != shard.crc32c:
+        problems.append(VerifyProblem(shard.path, "crc32c", f"{shard.crc32c:08x}", f"{found.crc32c:08x}"))
+    if damage is not None or found.records != shard.records:
+        counted = f"{found.records:,}" if damage is None else f"{found.records:,} before this: {damage}"
+        problems.append(VerifyProblem(shard.path, "records", f"{shard.records:,}", counted))
+    return found.bytes, problems
 
 
 async def write_manifest(
@@ -248,16 +244,14 @@ async def write_manifest(
         paths = await find_shards(storages, filenames)
         await storages.check_spared(manifest, paths)
         check_named_once(paths)
-        counted: dict[str, tuple[ShardInfo, CompressionType]] = {}
+        counted: dict[str, Scan] = {}
 
         async def count(path: str) -> None:
             storage = await storages.at(path)
-            scan = ShardScan(storage, await storage.stream(path))
-            await scan.run()
-            counted[path] = scan.info(), scan.compression_type
+            counted[path] = await scan(storage, await storage.stream(path))
 
         await for_each(count, paths, parallel)
-        found = Manifest(manifest, paths[0], compression_of(counted), tuple(counted[path][0] for path in paths))
+        found = Manifest(manifest, paths[0], compression_of(counted), tuple(counted[path].info for path in paths))
         async with await (await storages.at(manifest)).upload(manifest, overwrite=overwrite) as upload:
             await upload.write(found.to_json())
     return found.shards
@@ -275,9 +269,9 @@ def check_named_once(paths: Sequence[str]) -> None:
         seen.add(location)
 
 
-def compression_of(counted: Mapping[str, tuple[ShardInfo, CompressionType]]) -> CompressionType:
+def compression_of(counted: Mapping[str, Scan]) -> CompressionType:
     """How all shards are compressed."""
-    kinds = {kind: path for path, (_, kind) in sorted(counted.items())}
+    kinds = {found.compression_type: path for path, found in sorted(counted.items())}
     if len(kinds) > 1:
         examples = ", ".join(f"{path} ({kind or 'not compressed'})" for kind, path in kinds.items())
         raise ManifestError(f"these shards are compressed in different ways: {examples}; give each kind its manifest")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import numpy as np
@@ -29,7 +29,7 @@ from streamrec.errors import (
 from streamrec.shards.index import IndexedShard, Numbers
 from streamrec.shards.manifest import ShardInfo, add_mark
 from streamrec.shards.options import ReadOptions
-from streamrec.shards.reader import NO_FRAMES, ShardReader
+from streamrec.shards.reader import ShardReader
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import (
     BLOCK_RECORDS,
@@ -40,7 +40,6 @@ from streamrec.tfrecord import (
     MAX_RECORD_BYTES,
     CompressionType,
     Framer,
-    Frames,
     LengthPacker,
     PackedLengths,
     as_spans,
@@ -49,7 +48,7 @@ from streamrec.tfrecord import (
     unpack,
 )
 
-__all__ = ["ShardScan", "lengths_of_file", "lengths_of_idx", "scan_file", "scan_idx", "scan_stream"]
+__all__ = ["lengths_of_file", "lengths_of_idx", "scan", "scan_file", "scan_idx", "scan_stream"]
 
 READ_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 16 << 10
@@ -169,93 +168,76 @@ class SummedStream:
         await self._stream.aclose()
 
 
-class ShardScan:
-    """Reads a whole shard once, for what a manifest and an index say of it. Its records are counted and dropped.
+class Scan(NamedTuple):
+    """What a shard turned out to be.
+
+    Attributes:
+        info: Its size, CRC32C, marks, and how many records come before any damage.
+        compression_type: How it is compressed.
+        damage: The first damage, if it was read to its end all the same.
+    """
+
+    info: ShardInfo
+    compression_type: CompressionType
+    damage: CorruptRecordError | TruncatedShardError | None
+
+
+async def scan(
+    storage: Storage,
+    stream: ByteStream,
+    compression_type: str | None = None,
+    *,
+    verify: bool = False,
+    to_end: bool = False,
+    lengths: LengthPacker | None = None,
+) -> Scan:
+    """Reads a whole shard once, for what a manifest or an index says of it. Records are counted and dropped.
 
     Args:
-        storage: Where the shard is.
+        storage: Where it is.
         stream: All of its bytes; closed when they are read.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Whether the CRC32C of each record's payload is checked.
+        to_end: Whether bytes after damage are read and summed too, and the damage is no error.
         lengths: Takes the lengths of the records, if they are wanted.
 
-    Attributes:
-        records: How many records came, up to damage.
-        compression_type: How the shard is compressed, known when it was read.
+    Raises:
+        CorruptRecordError, TruncatedShardError: It is damaged.
+        StorageError: The store failed, and retrying did not help.
     """
+    path, summed = stream.info.path, SummedStream(stream)
+    options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
+    reader = await ShardReader.open(storage, path, options, stream=summed)
+    records, damage = 0, None
+    marks: list[tuple[int, int]] = []
 
-    def __init__(
-        self,
-        storage: Storage,
-        stream: ByteStream,
-        compression_type: str | None = None,
-        *,
-        verify: bool = False,
-        lengths: LengthPacker | None = None,
-    ) -> None:
-        self.records = 0
-        self.compression_type: CompressionType = ""
-        self._storage = storage
-        self._stream = SummedStream(stream)
-        self._options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
-        self._lengths = lengths
-        self._marks: list[tuple[int, int]] = []
+    def take(offset: int, found: Numbers) -> None:
+        nonlocal records
+        add_mark(marks, records, offset)
+        records += len(found)
+        if lengths is not None:
+            lengths.add(found)
 
-    @property
-    def bytes(self) -> int:
-        """How many bytes were read, as they are stored."""
-        return self._stream.position
-
-    @property
-    def crc32c(self) -> int:
-        """The CRC32C of these bytes."""
-        return self._stream.crc32c
-
-    async def run(self, *, to_end: bool = False) -> None:
-        """Reads the shard.
-
-        Args:
-            to_end: Whether bytes after damage are read and summed too, before the error is raised.
-
-        Raises:
-            CorruptRecordError, TruncatedShardError: The shard is damaged.
-            StorageError: The store failed, and retrying did not help.
-        """
-        reader = await ShardReader.open(self._storage, self._stream.info.path, self._options, stream=self._stream)
-        self.compression_type = reader.compression_type
-        try:
-            await self._take_all(reader)
-        except (CorruptRecordError, TruncatedShardError):
-            self.records = reader.place.record
-            if to_end:
-                rest = memoryview(bytearray(READ_BYTES))
-                while await self._stream.readinto(rest):
-                    pass
-            raise
-        finally:
-            await reader.aclose()
-
-    def info(self) -> ShardInfo:
-        """What the shard turned out to be."""
-        found = self._stream.info
-        marks = () if self.compression_type else tuple(self._marks)
-        return ShardInfo(found.path, self.records, self.bytes, self.crc32c, marks, found.version)
-
-    async def _take_all(self, reader: ShardReader) -> None:
-        frames: Frames | None = NO_FRAMES
-        while frames is not None:
+    try:
+        while True:
             frames = await reader.read_alone()
             for long in reader.take_long_records():
-                self._take(long.offset, np.array([long.length]))
-            if frames is not None:
-                self._take(frames.offset(0), frames.lengths)
-
-    def _take(self, offset: int, lengths: Numbers) -> None:
-        """Records that follow each other; the first one begins at `offset`."""
-        add_mark(self._marks, self.records, offset)
-        self.records += len(lengths)
-        if self._lengths is not None:
-            self._lengths.add(lengths)
+                take(long.offset, np.array([long.length]))
+            if frames is None:
+                break
+            take(frames.offset(0), frames.lengths)
+    except (CorruptRecordError, TruncatedShardError) as error:
+        if not to_end:
+            raise
+        damage, records = error, reader.place.record
+        rest = memoryview(bytearray(READ_BYTES))
+        while await summed.readinto(rest):
+            pass
+    finally:
+        await reader.aclose()
+    known_marks = () if reader.compression_type else tuple(marks)
+    info = ShardInfo(path, records, summed.position, summed.crc32c, known_marks, stream.info.version)
+    return Scan(info, reader.compression_type, damage)
 
 
 async def scan_stream(storage: Storage, path: str) -> IndexedShard:
@@ -267,13 +249,12 @@ async def scan_stream(storage: Storage, path: str) -> IndexedShard:
         StorageError: The store failed, and retrying did not help.
     """
     packer = LengthPacker()
-    scan = ShardScan(storage, await storage.stream(path), "", lengths=packer)
     try:
-        await scan.run()
+        found = await scan(storage, await storage.stream(path), "", lengths=packer)
     except StreamrecError as error:
         await _refuse_compressed(storage, path, error)
         raise
-    return IndexedShard(scan.info(), packer.finish())
+    return IndexedShard(found.info, packer.finish())
 
 
 async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:

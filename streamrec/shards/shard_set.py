@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -30,7 +29,7 @@ from streamrec.storage import Storages
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import Frames
 
-__all__ = ["Contiguous", "Dealt", "Part", "ShardSet", "UploadPlan"]
+__all__ = ["Contiguous", "Dealt", "Part", "ShardSet"]
 
 
 class Part(NamedTuple):
@@ -111,58 +110,46 @@ PART_SIZE: Final = 8 << 20
 SMALL_PART_SIZE: Final = 5 << 20
 """The least that S3 takes."""
 
-MOST_PARALLEL: Final = 4
+MAX_PARALLEL: Final = 4
 
 CONTIGUOUS_AT_ONCE: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class UploadPlan:
-    """How shards share the memory for uploads.
-
-    Attributes:
-        at_once: How many shards are under way at the same time.
-        part_size: Bytes of a part of each.
-        parallel: Parts of one shard under way at the same time.
-    """
+class UploadPlan(NamedTuple):
+    """How shards share the memory for uploads: how many at a time, bytes of a part, parts of a shard at a time."""
 
     at_once: int
-    part_size: int = PART_SIZE
-    parallel: int = 1
+    part_size: int
+    parallel: int
 
-    @property
-    def memory(self) -> int:
-        """Bytes that all uploads hold at most."""
-        return self.at_once * (self.parallel + 1) * self.part_size
 
-    @classmethod
-    def of(cls, memory: int, num_shards: int | None) -> UploadPlan:
-        """The plan for this many bytes.
+def plan_uploads(memory: int, num_shards: int | None) -> UploadPlan:
+    """The plan for this many bytes.
 
-        Args:
-            memory: Bytes that uploads may hold.
-            num_shards: How many shards must be under way at the same time; None for as many as help.
+    Args:
+        memory: Bytes that uploads may hold.
+        num_shards: How many shards must be under way at the same time; None for as many as help.
 
-        Raises:
-            ValueError: They do not fit.
+    Raises:
+        ValueError: They do not fit.
 
-        >>> UploadPlan.of(256 << 20, None), UploadPlan.of(128 << 20, 12)
-        (UploadPlan(at_once=4, part_size=8388608, parallel=4), UploadPlan(at_once=12, part_size=5242880, parallel=1))
-        """
-        wanted = num_shards or CONTIGUOUS_AT_ONCE
-        parallel = min(MOST_PARALLEL, memory // (wanted * PART_SIZE) - 1)
-        if parallel >= 1:
-            return cls(wanted, PART_SIZE, parallel)
-        plan = cls(wanted, SMALL_PART_SIZE)
-        if plan.memory <= memory or wanted == 1:
-            return plan
-        if num_shards is None:
-            return cls(max(1, memory // (2 * SMALL_PART_SIZE)), SMALL_PART_SIZE)
-        raise ValueError(
-            f"num_shards={num_shards}: so many shards at once hold {plan.memory:,} bytes, and a half of the memory "
-            f"budget is {memory:,}: give max_shard_bytes or max_shard_records instead, fewer shards, or "
-            f"with_options(memory_budget={2 * plan.memory})"
-        )
+    >>> plan_uploads(256 << 20, None), plan_uploads(128 << 20, 12)
+    (UploadPlan(at_once=4, part_size=8388608, parallel=4), UploadPlan(at_once=12, part_size=5242880, parallel=1))
+    """
+    wanted = num_shards or CONTIGUOUS_AT_ONCE
+    parallel = min(MAX_PARALLEL, memory // (wanted * PART_SIZE) - 1)
+    if parallel >= 1:
+        return UploadPlan(wanted, PART_SIZE, parallel)
+    needed = wanted * 2 * SMALL_PART_SIZE
+    if needed <= memory or wanted == 1:
+        return UploadPlan(wanted, SMALL_PART_SIZE, 1)
+    if num_shards is None:
+        return UploadPlan(max(1, memory // (2 * SMALL_PART_SIZE)), SMALL_PART_SIZE, 1)
+    raise ValueError(
+        f"num_shards={num_shards}: so many shards at once hold {needed:,} bytes, and a half of the memory "
+        f"budget is {memory:,}: give max_shard_bytes or max_shard_records instead, fewer shards, or "
+        f"with_options(memory_budget={2 * needed})"
+    )
 
 
 class ShardSet:
@@ -189,7 +176,7 @@ class ShardSet:
         self._entered = False
         self._target = target
         self._storages = storages
-        self._plan = plan = UploadPlan.of(memory, target.num_shards if target.numbered else 1)
+        self._plan = plan = plan_uploads(memory, target.num_shards if target.numbered else 1)
         self._layout: Dealt | Contiguous = Contiguous(target.max_shard_bytes, target.max_shard_records)
         if target.num_shards is not None:
             self._layout = Dealt(target.num_shards)

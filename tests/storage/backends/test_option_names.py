@@ -67,7 +67,7 @@ def test_no_groups_of_exceptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def fails(*_: Any, **__: Any) -> Any:
         raise RuntimeError("of another kind")
 
-    monkeypatch.setattr("streamrec.shards.manifest_files.ShardScan", fails)
+    monkeypatch.setattr("streamrec.shards.manifest_files.scan", fails)
     with pytest.raises(RuntimeError, match="of another kind"):
         streamrec.write_manifest_sync([f"{tmp_path}/?"], f"{tmp_path}/m.json")
 
