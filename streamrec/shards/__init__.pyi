@@ -2,17 +2,27 @@ from streamrec.shards.assignment import Even, Portion, assign_records, check_eve
 from streamrec.shards.index import Index
 from streamrec.shards.indexed_records import IndexedRecords, Places, open_index
 from streamrec.shards.indexing import join_index, join_index_sync, part_of, write_index, write_index_sync
-from streamrec.shards.listing import Listing, expand_name, find_shards, list_shards, matching_files
+from streamrec.shards.listing import (
+    Listing,
+    assign_shards,
+    expand_name,
+    find_shards,
+    list_shards,
+    matching_files,
+    sizes_of,
+)
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.manifest_files import (
     VerifyProblem,
     VerifyReport,
+    find_in_manifest,
     read_manifest,
     verify,
     verify_sync,
     write_manifest,
     write_manifest_sync,
 )
+from streamrec.shards.opening import ShortShard, may_be_short, open_short_shard, read_short_shards
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.patterns import Filenames, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
@@ -22,8 +32,6 @@ from streamrec.shards.record_source import RecordSource
 from streamrec.shards.shard_set import ShardSet
 from streamrec.shards.shard_upload import ShardTarget
 from streamrec.shards.shard_writer import ShardWriter
-from streamrec.shards.short_shards import ShortShard, may_be_short, open_short_shard, read_short_shards
-from streamrec.shards.sizes import assign_shards, find_in_manifest, sizes_of
 from streamrec.shards.tfrecord_writer import TFRecordWriter
 
 __all__ = [

@@ -4,15 +4,15 @@ Readers are numbered, and each works the whole plan out for itself from what all
 talk to one another. Two plans:
 
 `assign_bytes` needs the shards' sizes only.
-- Whole shards are dealt out where that is fair: the largest and the smallest load differ by at most
+- Whole shards are assigned where that is fair: the largest and the smallest load differ by at most
   FAIR of the mean. First in turn, as `shards[reader::readers]`; else the largest to the reader with the
   least so far.
-- Where it is not, uncompressed shards are laid end to end and cut where each reader's share ends. Compressed
-  ones cannot be cut: they are dealt first, and the cuts even out what they leave uneven. A cut moves to the end of a
+- Where it is not, uncompressed shards are laid end to end and cut where each reader's part ends. Compressed
+  ones cannot be cut: they are assigned first, and the cuts even out what they leave uneven. A cut moves to the end of a
   shard that is near (SNAP of the mean), so loads are within 2 * SNAP of the mean, as long as no compressed shard is
   larger than the mean. (Records begin on one side of a cut: a load may differ by a record besides.)
 
-`assign_records` needs to know how many records each shard holds, and deals them exactly: the readers' numbers of
+`assign_records` needs to know how many records each shard holds, and assigns them exactly: the readers' numbers of
 records are equal (`even`), or differ by one. A reader that begins in the middle of a shard reads from the last
 mark before its first record, or from the start of the shard where there are none, and drops the records before: so
 this works for compressed shards as well, and costs each reader half a shard more on average there.
@@ -65,7 +65,7 @@ class Portion:
 
     Args:
         path: The shard's URL.
-        piece: A stretch of its bytes; None for all of it.
+        piece: A byte range of it; None for all of it.
         first: Number of the first record to give, counted from the start of the shard.
         last: One past the number of the last; None for all there are.
         place: Where to begin to read, without a piece: a record's place, at or before the first.
@@ -97,7 +97,7 @@ class Portion:
 
 
 def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
-    """Deals shards, or pieces of them, to readers by size; see the top of this file.
+    """Assigns shards, or pieces of them, to readers by size; see the top of this file.
 
     Args:
         shards: The shards, in order.
@@ -113,7 +113,7 @@ def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion
         [[('a', None, None), ('b', 0, 50)], [('b', 50, None)]]
     """
     in_turn = [list(range(reader, len(shards), readers)) for reader in range(readers)]
-    for numbers in (in_turn, _dealt_by_size(shards, range(len(shards)), readers)):
+    for numbers in (in_turn, _assign_by_size(shards, range(len(shards)), readers)):
         if _fair([sum(shards[number].size for number in own) for own in numbers]):
             return [[_whole(shards[number]) for number in own] for own in numbers]
     return _cut(shards, readers)
@@ -122,7 +122,7 @@ def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion
 def assign_records(
     shards: Sequence[ShardInfo], readers: int, reader: int, even: Even | None = None, manifest: str | None = None
 ) -> list[Portion]:
-    """One reader's records: a stretch of all records, laid end to end.
+    """One reader's records: a range of all records, laid end to end.
 
     Args:
         shards: The shards as a manifest has them, in order.
@@ -142,13 +142,15 @@ def assign_records(
     """
     total = sum(shard.records for shard in shards)
     if not total:
-        return list(_stretch(shards, 0, 0, manifest))
+        return list(_portions_between(shards, 0, 0, manifest))
     each = even_count(total, readers, even or "drop")
     first, last = reader * each, (reader + 1) * each
     if even is None or (even == "cycle" and total >= readers):
         first, last = reader * total // readers, (reader + 1) * total // readers
     return [
-        portion for begin, end in _wrapped(first, last, total) for portion in _stretch(shards, begin, end, manifest)
+        portion
+        for begin, end in _wrap(first, last, total)
+        for portion in _portions_between(shards, begin, end, manifest)
     ]
 
 
@@ -171,25 +173,25 @@ def _fair(loads: Sequence[int]) -> bool:
     return (max(loads) - min(loads)) * len(loads) <= FAIR * sum(loads)
 
 
-def _dealt_by_size(shards: Sequence[ShardSize], numbers: Sequence[int], readers: int) -> list[list[int]]:
+def _assign_by_size(shards: Sequence[ShardSize], numbers: Sequence[int], readers: int) -> list[list[int]]:
     """Whole shards, the largest first, each to the reader that has the least so far."""
-    dealt: list[list[int]] = [[] for _ in range(readers)]
+    assigned: list[list[int]] = [[] for _ in range(readers)]
     loads = [(0, reader) for reader in range(readers)]
     for number in sorted(numbers, key=lambda number: -shards[number].size):
         load, reader = heapq.heappop(loads)
-        dealt[reader].append(number)
+        assigned[reader].append(number)
         heapq.heappush(loads, (load + shards[number].size, reader))
-    return [sorted(own) for own in dealt]
+    return [sorted(own) for own in assigned]
 
 
 def _cut(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
     """Shards that cannot be cut by size; the others end to end, cut where shares end."""
-    whole = _dealt_by_size(shards, [n for n, shard in enumerate(shards) if not shard.splittable], readers)
+    whole = _assign_by_size(shards, [n for n, shard in enumerate(shards) if not shard.splittable], readers)
     line = [number for number, shard in enumerate(shards) if shard.splittable]
     ends = list(accumulate((shards[number].size for number in line), initial=0))
     wants = _fill([sum(shards[number].size for number in own) for own in whole], ends[-1])
     near = SNAP * sum(shard.size for shard in shards) / readers
-    cuts = [_snapped(round(cut), ends, near) for cut in accumulate(wants, initial=0.0)]
+    cuts = [_snap(round(cut), ends, near) for cut in accumulate(wants, initial=0.0)]
     cuts[-1] = ends[-1]
     plan = []
     for own, begin, end in zip(whole, cuts, cuts[1:], strict=False):
@@ -211,10 +213,10 @@ def _fill(loads: Sequence[int], more: int) -> list[float]:
     return [max(0.0, level - load) for load in loads]
 
 
-def _snapped(cut: int, ends: Sequence[int], near: float) -> int:
+def _snap(cut: int, ends: Sequence[int], near: float) -> int:
     """The end of a shard that is near a cut, or the cut."""
-    behind = bisect_left(ends, cut)
-    nearest = min(ends[max(behind - 1, 0) : behind + 1], key=lambda end: abs(end - cut), default=cut)
+    after = bisect_left(ends, cut)
+    nearest = min(ends[max(after - 1, 0) : after + 1], key=lambda end: abs(end - cut), default=cut)
     return nearest if abs(nearest - cut) <= near else cut
 
 
@@ -235,8 +237,8 @@ def _whole(shard: ShardSize) -> Portion:
     return Portion(shard.path, expected=shard.expected)
 
 
-def _wrapped(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
-    """A stretch that goes on at the beginning wherever it reaches the end."""
+def _wrap(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
+    """A range that continues at the beginning wherever it reaches the end."""
     while first < last and total:
         begin = first % total
         end = min(total, begin + last - first)
@@ -244,7 +246,7 @@ def _wrapped(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
         first += end - begin
 
 
-def _stretch(shards: Sequence[ShardInfo], begin: int, end: int, manifest: str | None) -> Iterator[Portion]:
+def _portions_between(shards: Sequence[ShardInfo], begin: int, end: int, manifest: str | None) -> Iterator[Portion]:
     """The records `begin` to `end`, shard by shard."""
     start = 0
     for shard in shards:

@@ -234,7 +234,7 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
         raise ManifestError(
-            f"{path}: this index does not end as one does, so it is cut off, or it is no index: pass the URL of an "
+            f"{path}: this index does not end as one does, so it is cut off, or it is not an index: pass the URL of an "
             f"index, or write it again: streamrec index SHARDS {path}"
         )
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)

@@ -176,7 +176,7 @@ class IndexedRecords:
         buffers = await self._read_all(runs, places, wanted)
         if len(runs) == 1:
             return Frames(buffers[0], spans_in(runs[0], places)[order]).trimmed()
-        return gathered(runs, buffers, places, order)
+        return gather(runs, buffers, places, order)
 
     async def fetch_run(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive), which are in one shard, by one request.
@@ -315,7 +315,7 @@ class IndexedRecords:
             self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
 
-def gathered(runs: list[ByteRun], buffers: list[memoryview], places: Places, order: Numbers) -> Frames:
+def gather(runs: list[ByteRun], buffers: list[memoryview], places: Places, order: Numbers) -> Frames:
     """The records of several runs: long ones stay where they are, short ones are copied."""
     counts = [run.last - run.first for run in runs]
     rows = np.zeros((len(places.offsets), 4), np.int64)

@@ -1,4 +1,4 @@
-"""From names to shards: the listings that globs need, all at a time, taken in order.
+"""From names to shards: the listings that globs need, all at a time, taken in order; and the shards' sizes.
 
 Rules:
 - Names come in the order in which they were given; a glob's matches in its place, sorted. Which listing answers
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -27,7 +27,7 @@ from anyio.abc import TaskGroup
 from streamrec import bridge
 from streamrec.display import logger
 from streamrec.errors import NotFoundError, PermissionDeniedError, UnsupportedOperationError
-from streamrec.shards.assignment import Portion
+from streamrec.shards.assignment import Portion, ShardSize, assign_bytes
 from streamrec.shards.options import Expected
 from streamrec.shards.patterns import (
     Filenames,
@@ -39,11 +39,16 @@ from streamrec.shards.patterns import (
     listed,
 )
 from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, located, split_chain
+from streamrec.storage.tasks import for_each
+from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
-__all__ = ["Listing", "expand_name", "find_shards", "list_shards", "matching_files"]
+__all__ = ["Listing", "assign_shards", "expand_name", "find_shards", "list_shards", "matching_files", "sizes_of"]
 
 PARALLEL: Final = 8
 """Listings under way at the same time."""
+
+PARALLEL_REQUESTS: Final = 16
+"""Other requests under way at the same time."""
 
 
 async def find_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> list[str]:
@@ -279,3 +284,60 @@ async def _found(name: str, **store: Unpack[StoreOptions]) -> list[str]:
             return await find_shards(storages, name, patterns=True)
         except NotFoundError:
             return []
+
+
+async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo]) -> list[ShardSize]:
+    """The sizes of shards; the store is asked for those that are not known.
+
+    A store that tells no size before the end of an object makes a shard that cannot be cut, of size 0.
+
+    Raises:
+        StorageError: A size cannot be had.
+    """
+    found = dict(known)
+
+    async def stat(path: str) -> None:
+        found[path] = await (await storages.at(path)).stat(path)
+
+    unknown = {path for path in paths if path not in found or found[path].size is None}
+    await for_each(stat, sorted(unknown), PARALLEL_REQUESTS)
+    return [
+        ShardSize(path, info.size or 0, info.size is not None, Expected(info.size, info.version))
+        for path, info in ((path, found[path]) for path in paths)
+    ]
+
+
+async def assign_shards(
+    storages: Storages, shards: Sequence[ShardSize], readers: int, compression_type: str | None
+) -> list[list[Portion]]:
+    """`assign_bytes`, where it is not known yet which shards are compressed.
+
+    Only shards that would be cut are looked at; when one of them turns out to be compressed, all are. So every reader
+    comes to the same plan.
+
+    Raises:
+        StorageError: A shard cannot be read.
+    """
+    named = check_compression_type(compression_type)
+    plan = assign_bytes([replace(shard, splittable=shard.splittable and not named) for shard in shards], readers)
+    if named is not None:
+        return plan
+    cut = {portion.path for own in plan for portion in own if portion.piece is not None}
+    if not await compressed_among(storages, cut):
+        return plan
+    found = await compressed_among(storages, {shard.path for shard in shards})
+    whole = [replace(shard, splittable=shard.splittable and shard.path not in found) for shard in shards]
+    return assign_bytes(whole, readers)
+
+
+async def compressed_among(storages: Storages, paths: Iterable[str]) -> set[str]:
+    """Those shards that are compressed."""
+    found = set()
+
+    async def look(path: str) -> None:
+        storage = await storages.at(path)
+        if detect_compression(await storage.read_range(path, 0, DETECT_BYTES)):
+            found.add(path)
+
+    await for_each(look, sorted(paths), PARALLEL_REQUESTS)
+    return found

@@ -151,7 +151,7 @@ class Manifest:
             found = plain_json(data)
             version = found["version"] if found["format"] == FORMAT else None
         except (ValueError, LookupError, TypeError) as error:
-            raise ManifestError(f"{path}: this is no manifest ({error!r}): pass the URL that was written") from error
+            raise ManifestError(f"{path}: this is not a manifest ({error!r}): pass the URL that was written") from error
         if version != VERSION:
             raise ManifestError(
                 f"{path}: format {found['format']!r}, version {found['version']!r}, where {FORMAT!r}, version {VERSION}"
@@ -201,7 +201,7 @@ def plain_json(data: bytes | str) -> Any:
         return found
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
+        raise ValueError(f"{constant} is not a number of JSON")
 
     try:
         return json.loads(data, object_pairs_hook=unique, parse_constant=refuse)
@@ -218,7 +218,7 @@ def crc_of(value: Any) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{8}", value):
-        raise ValueError(f"{value!r} is no CRC32C of eight hexadecimal digits")
+        raise ValueError(f"{value!r} is not a CRC32C of eight hexadecimal digits")
     return int(value, 16)
 
 

@@ -12,7 +12,7 @@ Rules of `verify`:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from typing import Literal, Unpack
@@ -26,16 +26,18 @@ from streamrec.shards.index import MAGIC
 from streamrec.shards.indexed_records import END_BYTES, open_index
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
+from streamrec.shards.options import Expected, rewrite_advice
 from streamrec.shards.patterns import Filenames, list_numbered, listed
 from streamrec.shards.places import location_of
 from streamrec.shards.scan import Scan, scan
-from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, located
+from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check_keywords, located
 from streamrec.storage.tasks import for_each, side_by_side
 from streamrec.tfrecord import CompressionType
 
 __all__ = [
     "VerifyProblem",
     "VerifyReport",
+    "find_in_manifest",
     "read_manifest",
     "verify",
     "verify_sync",
@@ -115,9 +117,40 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
     if end.endswith(MAGIC):
         return (await open_index(storage, path)).manifest
     if not end.rstrip().endswith(b"}"):
-        raise ManifestError(f"{path}: this is no manifest and no index, by its last bytes: pass the URL of one")
+        raise ManifestError(f"{path}: this is neither a manifest nor an index, by its last bytes: pass the URL of one")
     start = await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
     return Manifest.from_json(path, start + end)
+
+
+async def find_in_manifest(
+    storages: Storages, manifest: str, paths: Sequence[str], listed: Mapping[str, ObjectInfo]
+) -> list[ShardInfo]:
+    """What a manifest says of shards.
+
+    Args:
+        storages: Where it is stored.
+        manifest: Its URL.
+        paths: The shards.
+        listed: What a listing says of them, as far as there was one; it is compared with the manifest.
+
+    Raises:
+        NotFoundError: There is no such manifest.
+        ManifestError: What is there is not a manifest, does not name a shard, or says another size or version.
+    """
+    found = await read_manifest(await storages.at(manifest), manifest)
+    known = {location_of(shard.path): shard for shard in found.shards}
+    found_shards = []
+    for path in paths:
+        shard = known.get(location_of(path))
+        if shard is None:
+            raise ManifestError(
+                f"{manifest}: this manifest does not name {path}, so the number of its records is unknown: pass the "
+                f"names that it has; or {rewrite_advice(manifest)}"
+            )
+        if path in listed:
+            Expected(shard.bytes, shard.version, None, manifest).check(listed[path])
+        found_shards.append(replace(shard, path=path))
+    return found_shards
 
 
 async def verify(

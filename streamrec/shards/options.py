@@ -128,7 +128,7 @@ def rewrite_advice(manifest: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of an uncompressed shard: the records whose headers begin in it.
+    """A byte range of an uncompressed shard: the records whose headers begin in it.
 
     Args:
         start: Any byte; 0 is a record's header, from others on the first one is searched for.

@@ -50,7 +50,7 @@ def listed(filenames: Filenames) -> list[str]:
     A name may be bytes: the elements of `Dataset.list_files` are, as tf.data's.
 
     Raises:
-        TypeError: They are no names; the message says what came.
+        TypeError: They are not names; the message says what was given.
     """
     names: list[Any] = [filenames]
     if isinstance(filenames, Iterable) and not isinstance(filenames, str | bytes):
@@ -83,7 +83,7 @@ def expand_braces(pattern: str) -> Iterator[str]:
 
 
 def brace_choices(inside: str) -> Iterator[str]:
-    """What one pair of braces stands for; nothing where it is no choice and no range."""
+    """What one pair of braces stands for; nothing where it is neither a choice nor a range."""
     numbers = RANGE.fullmatch(inside)
     if numbers:
         first, last = int(numbers[1]), int(numbers[2])
@@ -134,7 +134,7 @@ def shard_path(pattern: str, number: int) -> str:
     try:
         return NUMBER.sub(lambda found: format(number, found[1] or ""), pattern)
     except ValueError as error:
-        raise ValueError(f"{pattern!r}: this is no format of a number ({error}): write {{shard:05d}}") from error
+        raise ValueError(f"{pattern!r}: this is not a format of a number ({error}): write {{shard:05d}}") from error
 
 
 def is_shard_of(path: str, pattern: str) -> bool:

@@ -10,7 +10,7 @@ damage, and is reported.
 So on an undamaged shard every record comes once, wherever the cuts are and whatever payloads hold, but for one case: a
 record that holds a TFRecord stream in which records follow one another for more than SETTLE_BYTES after a cut. Its
 inner records would come as the shard's own, up to where they break off, which is reported as damage. (Bytes that were
-written to deceive can do more: a CRC is no signature.)
+written to deceive can do more: a CRC is not a signature.)
 
 Bytes before the start are fetched in that case only; bytes after the end as far as the last record reaches, and
 at most SLACK_BYTES more, which mostly saves a request.
@@ -31,7 +31,7 @@ FIRST_BYTES = 64 << 10
 LONG_BYTES = 16 << 20
 """A record that is longer is not waited for: it is believed if another one begins where it ends."""
 BACK_BYTES = 1 << 20
-MOST_BACK_BYTES = 16 << 20
+MAX_BACK_BYTES = 16 << 20
 
 
 class PieceStream:
@@ -202,7 +202,7 @@ class _Beginning:
                     if is_record(await self._stream.read_range(here + begin, here + end)):
                         return here + end
                     second_best = second_best or here + end
-            last, step = here, min(2 * step, MOST_BACK_BYTES)
+            last, step = here, min(2 * step, MAX_BACK_BYTES)
         return second_best
 
     async def _leads_on(self, end: int) -> bool:

@@ -70,11 +70,11 @@ def text_of_name(value: Any, path: str) -> str:
         ValueError: It is none, or climbs out of the manifest's directory.
     """
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ValueError(f"{value!r} is no name of an object")
+        raise ValueError(f"{value!r} is not a name of an object")
     try:
         os.fsencode(value) if "://" not in path else value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{value!r} is no name of an object: it holds half a character") from None
+        raise ValueError(f"{value!r} is not a name of an object: it holds half a character") from None
     if _climbs(value):
         raise ValueError(f"the name {value!r} leads out of the manifest's directory")
     return value
@@ -100,7 +100,7 @@ def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None
         if len(stores) > 1:
             raise ManifestError(
                 f"{path}: shard_root={shard_root!r} is in another store, and storage options are those of one store: "
-                "copy the manifest to a local directory, or beside the shards"
+                "copy the manifest to a local directory, or next to the shards"
             )
     for url in urls:
         if not any(_is_in(url, root) for root in roots):

@@ -274,7 +274,7 @@ def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
     """Record numbers as int64 [n], from 0 on.
 
     Raises:
-        TypeError: They are no whole numbers.
+        TypeError: They are not whole numbers.
         IndexError: One is not that of a record.
 
     Examples:

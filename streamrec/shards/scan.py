@@ -131,7 +131,7 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
     try:
         rows = np.array(data.split(), np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:
-        raise ManifestError(f"{path}: this is no file of tfrecord2idx: two numbers a line were wanted") from error
+        raise ManifestError(f"{path}: this is not a file of tfrecord2idx: two numbers a line were wanted") from error
     ends = np.concatenate([[0], np.cumsum(rows[:, 1])])
     wrong = np.flatnonzero((rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES) | (rows[:, 1] > size))
     if len(wrong):
@@ -198,7 +198,7 @@ async def scan(
         stream: All of its bytes; closed when they are read.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Whether the CRC32C of each record's payload is checked.
-        to_end: Whether bytes after damage are read and summed too, and the damage is no error.
+        to_end: Whether bytes after damage are read and summed too, and damage is not an error.
         lengths: Takes the lengths of the records, if they are wanted.
 
     Raises:

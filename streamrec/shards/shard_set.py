@@ -29,7 +29,7 @@ from streamrec.storage import Storages
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import Frames
 
-__all__ = ["Contiguous", "Dealt", "Part", "ShardSet"]
+__all__ = ["Contiguous", "Part", "RoundRobin", "ShardSet"]
 
 
 class Part(NamedTuple):
@@ -40,13 +40,13 @@ class Part(NamedTuple):
     last: bool = False
 
 
-class Dealt:
+class RoundRobin:
     """Record i goes into shard i modulo `shards`: reading these in turn, one record of each, gives the order back.
 
-    >>> dealt = Dealt(2)
-    >>> [(part.shard, part.records) for part in dealt.parts(np.array([5, 5, 5]))]
+    >>> layout = RoundRobin(2)
+    >>> [(part.shard, part.records) for part in layout.parts(np.array([5, 5, 5]))]
     [(0, slice(0, 3, 2)), (1, slice(1, 3, 2))]
-    >>> [(part.shard, part.records) for part in dealt.parts(np.array([5]))]
+    >>> [(part.shard, part.records) for part in layout.parts(np.array([5]))]
     [(1, slice(0, 1, 2))]
     """
 
@@ -146,7 +146,7 @@ def plan_uploads(memory: int, num_shards: int | None) -> UploadPlan:
     if num_shards is None:
         return UploadPlan(max(1, memory // (2 * SMALL_PART_SIZE)), SMALL_PART_SIZE, 1)
     raise ValueError(
-        f"num_shards={num_shards}: so many shards at once hold {needed:,} bytes, and a half of the memory "
+        f"num_shards={num_shards}: that many shards at once hold {needed:,} bytes, and a half of the memory "
         f"budget is {memory:,}: give max_shard_bytes or max_shard_records instead, fewer shards, or "
         f"with_options(memory_budget={2 * needed})"
     )
@@ -177,9 +177,9 @@ class ShardSet:
         self._target = target
         self._storages = storages
         self._plan = plan = plan_uploads(memory, target.num_shards if target.numbered else 1)
-        self._layout: Dealt | Contiguous = Contiguous(target.max_shard_bytes, target.max_shard_records)
+        self._layout: RoundRobin | Contiguous = Contiguous(target.max_shard_bytes, target.max_shard_records)
         if target.num_shards is not None:
-            self._layout = Dealt(target.num_shards)
+            self._layout = RoundRobin(target.num_shards)
         self._output = ShardOutput(target, storages, part_size=plan.part_size, parallel=plan.parallel)
         self._stack = AsyncExitStack()
 

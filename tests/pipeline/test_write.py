@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import streamrec
 from streamrec import Dataset, FeatureError, FixedLenFeature, RaggedFeature, TFRecordDataset, VarLenFeature
 from streamrec.pipeline import WriteProgress
-from streamrec.shards.shard_set import Contiguous, Dealt
+from streamrec.shards.shard_set import Contiguous, RoundRobin
 from tests.example.compare import assert_same_columns
 from tests.servers.real import Store
 
@@ -187,7 +187,7 @@ def test_arguments_are_checked(place: str) -> None:
         records().write_sync(f"{place}/x", num_shards=2)
     with pytest.raises(ValueError, match="exclude each other"):
         records().write_sync(f"{place}/{{shard}}", num_shards=2, max_shard_records=4)
-    with pytest.raises(ValueError, match=r"num_shards=500: so many shards at once hold .* max_shard_bytes"):
+    with pytest.raises(ValueError, match=r"num_shards=500: that many shards at once hold .* max_shard_bytes"):
         records().with_options(memory_budget=1 << 28).write_sync(f"{place}/{{shard}}", num_shards=500)
     with pytest.raises(TypeError, match="progress is 3"):
         records().write_sync(f"{place}/x", progress=3)  # type: ignore[arg-type]
@@ -310,11 +310,11 @@ def test_contiguous_shards_are_as_full_as_they_may(
 
 @given(LENGTHS, st.integers(1, 5))
 def test_dealt_records_are_in_turn(chunks: list[list[int]], count: int) -> None:
-    dealt, seen = Dealt(count), 0
+    layout, seen = RoundRobin(count), 0
     shards: list[list[int]] = [[] for _ in range(count)]
     for lengths in chunks:
         numbers = list(range(seen, seen + len(lengths)))
-        for part in dealt.parts(np.array(lengths, np.int64)):
+        for part in layout.parts(np.array(lengths, np.int64)):
             shards[part.shard] += numbers[part.records]
         seen += len(lengths)
     assert shards == [list(range(shard, seen, count)) for shard in range(count)]

@@ -167,10 +167,10 @@ def test_from_the_files_of_tfrecord2idx() -> None:
 @pytest.mark.parametrize(
     ("idx", "message"),
     [
-        (b"not numbers\n", "no file of tfrecord2idx"),
-        (b"0 19\n19\n", "no file of tfrecord2idx"),
-        (b"0 19\n19 99999999999999999999\n", "no file of tfrecord2idx"),
-        (b"0 19\n19 1e5\n", "no file of tfrecord2idx"),
+        (b"not numbers\n", "not a file of tfrecord2idx"),
+        (b"0 19\n19\n", "not a file of tfrecord2idx"),
+        (b"0 19\n19 99999999999999999999\n", "not a file of tfrecord2idx"),
+        (b"0 19\n19 1e5\n", "not a file of tfrecord2idx"),
         (b"0 19\n19 -19\n", "line 2: a frame at byte 19 of -19 bytes"),
         (b"0 9223372036854775807\n9223372036854775807 16\n", "line 1: a frame at byte 0 of 9,223,372,036,854,775,807"),
         (b"0 19\n20 19\n", "line 2: a frame at byte 20 of 19 bytes, where the one before ends at byte 19"),
