@@ -178,7 +178,7 @@ class UnsupportedOperationError(StorageError):
 
 
 class UploadEndedError(StorageError):
-    """An upload was ended by somebody else: another writer began on the same name, or the store tidied it up."""
+    """An upload was ended: another writer began on the same name, or the store tidied it up."""
 
 
 class CacheError(StorageError, ValueError):

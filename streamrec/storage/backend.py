@@ -227,7 +227,8 @@ class Backend(Protocol):
         return path
 
     async def aclose(self) -> None:
-        """Closes the client, in the loop that made it."""
+        """Closes the client, in the loop that made it; does nothing where there is none."""
+        return
 
 
 class BytesBody:

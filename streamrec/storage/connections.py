@@ -60,14 +60,12 @@ MAX_CONNECTIONS: Final = 32
 """Never more than this many, unless the user says so. At 60 MB/s each they bring 1.9 GB/s, which is more than one
 process takes over TLS, and as much as over plain HTTP; beyond, stores begin to refuse, and each costs buffers."""
 
-GROWTH: Final = 0.5
-"""Which share of its proportional gain a step must bring, to be kept."""
-
 
 class KneeSearch:
     """A search for the number of parallel workers from which on more of them bring little.
 
-    After a step that was taken back it rests for 8 measurements, and each time for twice as many, up to 256.
+    A step is kept where it brings half of its proportional gain. After one that was taken back it rests for 8
+    measurements, and each time for twice as many, up to 256.
 
     Args:
         start: Workers to begin with.
@@ -104,7 +102,7 @@ class KneeSearch:
         if self._before is None:
             return True
         (count, before), self._before = self._before, None
-        if enough or rate - before >= GROWTH * before * (self.target / count - 1):
+        if enough or rate - before >= 0.5 * before * (self.target / count - 1):
             return True
         self.target = count
         self.failed = True
@@ -135,7 +133,7 @@ class KneeSearch:
 
 
 SLAB_BYTES: Final = 4 * BLOCK_BYTES
-"""Blocks are had by fours: from here on memory comes in huge pages, with hardly a page fault."""
+"""Blocks are allocated by fours: memory of this size comes in huge pages, with hardly a page fault."""
 
 
 BUFFER_BYTES: Final = 96 << 20
@@ -151,14 +149,7 @@ may be one that is only opened ahead, until its queue is full."""
 
 RECENT: Final = 1.0
 """Seconds for which a stream counts after it took bytes. One that rests for less is about to go on: where all of them
-rest for a moment, as behind a slow consumer, further connections cost a TLS handshake each, and gain nothing."""
-
-SPARE: Final = 8
-"""An eighth of the room is left to the rests of slow ranges."""
-
-MOST_AHEAD: Final = 2
-"""At most this many times as many requests are ahead of their turn as the wire takes: those that end soon
-have successors already, and those that wait for room are waited for, while the rest of a slow one is asked for."""
+rest for a moment, as before a slow consumer, further connections cost a TLS handshake each, and gain nothing."""
 
 ONE: Final = RangeLimits(1, LEAST_RANGE)
 
@@ -319,8 +310,12 @@ class Connections:
 
     @property
     def spare(self) -> int:
-        """How many requests ahead of their turn may be made beside those under way, of whatever stream."""
-        return max(0, MOST_AHEAD * self._search.target - self.ahead)
+        """How many requests ahead of their turn may be made beside those under way, of whatever stream.
+
+        In all there are at most twice as many as the wire takes: those that end soon have successors already, and
+        those that wait for room are waited for, while the rest of a slow one is asked for.
+        """
+        return max(0, 2 * self._search.target - self.ahead)
 
     def answered(self, seconds: float) -> None:
         """A first byte took so long."""
@@ -357,9 +352,9 @@ class Connections:
         return min(wanted, max(MOST_OPEN, self._search.most), self._most_files)
 
     def _room(self, urgent: bool) -> int:
-        """What one stream may hold ahead of its turn."""
+        """What one stream may hold ahead of its turn; an eighth of it is left to the rests of slow ranges."""
         part = self.limit // self._moving()
-        return part if urgent else part - part // SPARE
+        return part if urgent else part - part // 8
 
     def _moving(self) -> int:
         """How many streams count; counted again every few milliseconds, since each block asks."""

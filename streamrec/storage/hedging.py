@@ -38,9 +38,6 @@ ALLOWANCE: Final = 4
 FEW: Final = 32
 """Answers; while there are fewer, requests that wait for theirs are part of the measure."""
 
-SIBLINGS: Final = 3
-"""How many answers there must be for each request that waits, to be a measure for it."""
-
 FIRST_BLOCKS: Final = 8
 """Blocks from which on their gaps are a measure."""
 
@@ -187,7 +184,7 @@ class Hedging:
     def measured(self) -> bool:
         """Whether enough responses began to say what late is: of all requests so far, those that wait included."""
         answered = self._first_bytes.seen
-        return answered >= FEW or answered >= SIBLINGS * max(1, self.waiting)
+        return answered >= FEW or answered >= 3 * max(1, self.waiting)
 
     def first_byte_limit(self) -> float:
         """Seconds after which a response that has not begun is late."""

@@ -1,14 +1,14 @@
 """RangePlan: which bytes of one object are asked for next, and in how large pieces. Pure; it never awaits.
 
 An object is fetched by one open request at first, to its end. Where more connections are to be had, that request is
-cut short, and the bytes behind the cut are fetched by ranges beside it. Where there are none any more, one
+cut short, and the bytes after the cut are fetched by parallel ranges. Where there are none any more, one
 request takes all that is left again.
 
 Rules, each with a property test over any order of arrivals:
 - The ranges are adjacent, in order: each byte is asked for exactly once.
 - No more ranges are under way than the terms allow.
 - A range is large enough for its first byte's latency not to count, and small enough for all to fit the budget.
-- A range is the smaller the fewer are under way, and the last ones shrink: so those that begin together, behind a cut
+- A range is the smaller the fewer are under way, and the last ones shrink: so those that begin together, after a cut
   and whenever a late one has held up all others, end one after the other and not all at once; the consumer gets an
   even flow, and at the end none works alone for long.
 """
@@ -40,9 +40,6 @@ MOST_RANGE: Final = 16 << 20
 FIRST_RANGE: Final = 2 << 20
 """Ranges that begin while few are under way may be as small as this: they are few. A cut is never nearer than this
 either, so nothing that waits for fewer bytes reads beyond it."""
-
-LATENCIES: Final = 4
-"""How many first-byte latencies a range takes: so waiting for it costs at most a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +79,19 @@ class ByteRange(NamedTuple):
 
 
 def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
-    """How large ranges should be, in bytes.
+    """How large ranges should be, in bytes: four first-byte latencies, so that waiting for one costs at most a fifth.
 
     Args:
         pace: What one connection gives.
         connections: How many ranges are under way at a time.
         budget: Bytes that may have landed ahead of their turn. Ranges under way have half landed, if they began one
-            after the other; as much again is left for those behind one that is late.
+            after the other; as much again is left for those after one that is late.
 
     >>> speed = ConnectionSpeed(60e6, 0.04)
     >>> range_bytes(speed, 16, 256 << 20) >> 20, range_bytes(speed, 16, 100 << 20) >> 20
     (9, 6)
     """
-    wanted = min(max(LATENCIES * pace.lead, LEAST_RANGE), MOST_RANGE)
+    wanted = min(max(4 * pace.lead, LEAST_RANGE), MOST_RANGE)
     return max(LEAST_RANGE, min(wanted, budget // connections) >> 20 << 20)
 
 

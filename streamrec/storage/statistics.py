@@ -72,7 +72,7 @@ COUNTERS: Final = (
     Metric("failures", "failures", "1", "Operations given up after their retries."),
     Metric("hedges", "hedges", "1", "Requests sent because another one was slow."),
     Metric("hedges_won", "hedges_won", "1", "Second requests that were faster."),
-    Metric("stalls", "stalls", "1", "Bodies that stood still for longer than the limit."),
+    Metric("stalls", "stalls", "1", "Bodies that gave nothing for longer than the limit."),
     Metric("throttled", "throttled", "1", "Answers that asked for fewer requests."),
     Metric("waited_for_turn", "waited_for_turn_seconds", "s", "Time that requests were held back by the limiter."),
     Metric("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
@@ -93,7 +93,7 @@ _NOTHING: Final[Mapping[str | Cause, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram as it stood.
+    """A histogram at one moment.
 
     Attributes:
         counts: How many observations are in each bucket; bucket i holds those above `BOUNDS[i - 1]` and up to
@@ -163,7 +163,7 @@ class Counts:
         failures: Operations that were given up after their retries.
         hedges: Requests that were sent because another one was slow.
         hedges_won: Those of them that were faster in the end.
-        stalls: Bodies that stood still for longer than the limit.
+        stalls: Bodies that gave nothing for longer than the limit.
         throttled: Answers that asked for fewer requests.
         waited_for_turn: Time that requests were held back because the store throttles.
         waited_for_store: Time that readers waited for bytes.
@@ -255,7 +255,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All statistics of stores as they stood.
+    """All statistics of stores at one moment.
 
     Attributes:
         backends: What each kind of store did so far, by the URLs' scheme ("s3", "gs", "file").

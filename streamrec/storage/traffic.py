@@ -6,6 +6,8 @@ The limiter slows all requests to a bucket down together, not each stream by its
 * Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
   rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
   Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
+* The first decrease leaves 0.7 of the rate. Each second, if it is used, the rate grows by a fifth of what it was at the
+  last decrease, and by at least one request a second.
 * One decrease a round: an answer to a request that was sent before the last decrease says nothing new, and one
   to a request less than `SETTLE` after it only counts; stores count over a second or so.
 * The decrease is half of the share that was refused in the round, so that a store which refuses one request in
@@ -30,20 +32,11 @@ from streamrec.storage.statistics import Statistics, Tally
 
 __all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "SharedTimer", "Traffic"]
 
-FIRST_DECREASE: Final = 0.7
-"""What is left of the rate after the first decrease."""
-
-INCREASE: Final = 0.2
-"""By what share of the rate at the last decrease it grows each second, if it is used."""
-
 SETTLE: Final = 0.3
 """Seconds that a decrease has to show its effect."""
 
 LEAST_RATE: Final = 5.0
 """Requests per second that are always allowed: one refusal must not make a reader of few requests wait for a second."""
-
-LEAST_INCREASE: Final = 1.0
-"""Requests per second that the rate grows by each second at least."""
 
 HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may hold all requests back."""
@@ -166,7 +159,7 @@ class Limiter:
         self.answers += 1
         if self.rate is not None:
             self._served += 1
-            self.rate += max(LEAST_INCREASE, INCREASE * self._too_much) / self.rate
+            self.rate += max(1.0, 0.2 * self._too_much) / self.rate
             if self.rate > 4.0 * self._too_much:
                 self.rate = None
 
@@ -187,7 +180,7 @@ class Limiter:
 
     def _lower(self, now: float) -> None:
         if self.rate is None:
-            self._too_much, left = self._level, FIRST_DECREASE
+            self._too_much, left = self._level, 0.7
         else:
             self._too_much, left = self.rate, 1.0 - 0.5 * self._refused / (self._refused + self._served)
         self._too_much = max(LEAST_RATE, self._too_much)

@@ -64,9 +64,6 @@ class MemoryBackend(Backend):
         self._file(path)
         self._fs.rm_file(path)
 
-    async def aclose(self) -> None:
-        """Holds nothing."""
-
     def _file(self, path: str) -> Any:
         try:
             return self._fs.store[self._fs._strip_protocol(path)]

@@ -1,4 +1,4 @@
-"""What is no plain file, and limits: pipes, devices, links, /proc, many parts, many files."""
+"""What is not a plain file, and limits: pipes, devices, links, /proc, many parts, many files."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def test_it_cannot_be_gone_on_with(tmp_path: Path) -> None:
     state = iterator.state_dict()
     assert len(list(iterator)) == 5_000
     thread.join()
-    with pytest.raises(StorageError, match="no plain file: it is read once, from its beginning"):
+    with pytest.raises(StorageError, match="not a plain file: it is read once, from its beginning"):
         list(dataset.iterate(state))
 
 

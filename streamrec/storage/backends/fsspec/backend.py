@@ -166,8 +166,8 @@ class FsspecBackend(Backend):
             )
         if not overwrite:
             raise UnsupportedOperationError(
-                "fsspec has no way to create an object only where there is none: pass overwrite=True, and see to it"
-                " that nobody else writes this name",
+                "fsspec has no way to create an object only where there is none: pass overwrite=True, and make sure"
+                " that no other writer uses this name",
                 path,
             )
         file: Any = await asyncio.to_thread(tempfile.NamedTemporaryFile, prefix="streamrec-")

@@ -36,7 +36,6 @@ from streamrec.storage.urls import split_object
 __all__ = ["GcsUpload"]
 
 MARK: Final = "streamrec-upload"
-_RESUME: Final = 308  # "Resume Incomplete": more bytes are wanted
 
 
 class GcsUpload(PartSink):
@@ -78,7 +77,7 @@ class GcsUpload(PartSink):
         if reason is None:
             return info_in(self._path, self._done)
         if not self._ours:
-            raise ObjectChangedError(f"this name holds what somebody else wrote ({reason}): write again", self._path)
+            raise ObjectChangedError(f"this name holds what another writer wrote ({reason}): write again", self._path)
         await self._remove(str(self._done["generation"]))
         raise IntegrityError(f"the store had something else than was sent: {reason}; write it again", self._path)
 
@@ -159,7 +158,7 @@ class GcsUpload(PartSink):
         assert self._session is not None
         with self._name_is_taken(), translate_errors(self._path):
             async with await self._api.send("POST", self._session, None, headers, pieces) as answer:
-                if answer.status == _RESUME:
+                if answer.status == 308:  # "Resume Incomplete": more bytes are wanted
                     stored = answer.headers.get("Range", "")  # none: nothing yet
                     return int(stored.rpartition("-")[2]) + 1 if stored else 0
                 await check(answer, self._path)

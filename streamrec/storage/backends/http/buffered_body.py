@@ -32,9 +32,6 @@ from typing import Final
 
 __all__ = ["GATHER", "LINGER", "BufferedBody"]
 
-SPILL: Final = 1 << 16
-"""Bytes that are taken at a time while no reader waits for them."""
-
 GATHER: Final = 1 << 20
 """Bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
 connection gives 64 KiB."""
@@ -137,7 +134,7 @@ class BufferedBody(asyncio.BufferedProtocol):
         if self._target is None:
             self._transport.pause_reading()
         if self._target is None:
-            self._spill = memoryview(bytearray(SPILL))
+            self._spill = memoryview(bytearray(1 << 16))
             return self._spill
         return self._target[self._filled :]
 

@@ -81,7 +81,9 @@ def _switch_protocol(response: aiohttp.ClientResponse, remaining: int) -> Buffer
     transport, handler = connection.transport, connection.protocol
     held = getattr(handler, "_tail", b"")
     if not isinstance(transport, asyncio.Transport):
-        raise AttributeError(f"a {type(transport).__name__} is no transport of asyncio's own: another event loop runs")
+        raise AttributeError(
+            f"a {type(transport).__name__} is not a transport of asyncio's own: another event loop runs"
+        )
     if handler is None or held or not transport.is_reading():
         return None
     finish = partial(_give_to_the_pool, response, transport)
@@ -252,7 +254,7 @@ def translate(
     if isinstance(error, aiohttp.ClientSSLError):
         return StorageError(f"the server's certificate was refused ({said})", path, start, end)
     if isinstance(error, NO_URL):
-        return StorageError(f"this is no URL that can be fetched ({said})", path, start, end)
+        return StorageError(f"this is not a URL that can be fetched ({said})", path, start, end)
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)
     if isinstance(error, TimeoutError):

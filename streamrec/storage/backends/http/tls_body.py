@@ -39,9 +39,6 @@ BLOCKS: Final = "a block over TLS by one call of OpenSSL"
 RECORD: Final = (16 << 10) + 512
 """No record of TLS is longer."""
 
-RECORD_EXTRA: Final = 64
-"""More than what TLS adds to each of its records of 16 KiB."""
-
 
 class TLSBody:
     """The receiving end; made by `take_over_tls`.
@@ -92,7 +89,7 @@ class TLSBody:
         return filled
 
     def _release(self) -> None:
-        """All have come: asyncio goes on with the connection, unless something else came behind."""
+        """All have come: asyncio goes on with the connection, unless something else came after it."""
         if self._socket.fileno() < 0 or (self._reader is not None and not self._reader.holds_none()):
             return
         if self._gathers > 1:
@@ -120,7 +117,8 @@ class TLSBody:
 
     async def _readable(self, wanted: int, sure: int, until: float | None) -> bool:
         """Waits until the socket has about as much as is wanted, of what will come for sure; or for so long."""
-        enough = max(1, min(GATHER, wanted + RECORD_EXTRA * (2 + wanted // (16 << 10)), sure - RECORD))
+        # TLS adds less than 64 bytes to each of its records of 16 KiB
+        enough = max(1, min(GATHER, wanted + 64 * (2 + wanted // (16 << 10)), sure - RECORD))
         if enough != self._gathers and not self._gathers < enough < GATHER:
             with suppress(OSError):  # not every system can
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)

@@ -100,7 +100,7 @@ class FairScheduler:
 
 
 SHORT_BYTES: Final = 256 << 10
-"""What is no longer than this is read while the file is opened."""
+"""Files of up to this many bytes are read while they are opened."""
 
 
 ShortFile = tuple[bytes, os.stat_result]
@@ -223,9 +223,6 @@ class LocalBackend(Backend):
     async def remove(self, path: str) -> None:
         with _translate_errors(path):
             await finish(asyncio.to_thread(os.unlink, _resolved(path)))
-
-    async def aclose(self) -> None:
-        """Holds nothing."""
 
 
 class _LocalBody:

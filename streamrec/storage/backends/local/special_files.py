@@ -19,8 +19,6 @@ from streamrec.errors import StorageError
 from streamrec.storage.backend import ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.tasks import finish, in_thread, run_to_completion
 
-MOST_BYTES = 1 << 20
-
 __all__ = ["DirectUpload", "SpecialBody", "is_unsized"]
 
 
@@ -54,7 +52,7 @@ class SpecialBody:
         """
         if start:
             raise StorageError(
-                "this is no plain file: it is read once, from its beginning, and cannot be gone on with", path
+                "this is not a plain file: it is read once, from its beginning, and cannot be continued", path
             )
         opening = partial(os.open, local, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
@@ -66,7 +64,7 @@ class SpecialBody:
 
     async def readinto(self, buffer: memoryview) -> int:
         if self._reading is None:  # else a call that was cancelled has begun it
-            reading = partial(self._read, min(len(buffer), MOST_BYTES))
+            reading = partial(self._read, min(len(buffer), 1 << 20))
             self._reading = asyncio.get_running_loop().run_in_executor(None, reading)
         data = await asyncio.shield(self._reading)
         count = min(len(data), len(buffer))
@@ -110,7 +108,7 @@ class DirectUpload(PartSink):
         self._number: int | None = None
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Writes it behind the one before."""
+        """Writes it after the one before."""
         await finish(asyncio.to_thread(self._write, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:

@@ -53,6 +53,8 @@ __all__ = ["S3Backend", "connect"]
 logger = logging.getLogger("streamrec")
 
 MOST_COPIED: Final = 5 << 30
+"""Bytes that S3 copies with one request."""
+
 KEPT: Final = (
     "CacheControl",
     "ContentDisposition",
@@ -63,7 +65,6 @@ KEPT: Final = (
     "StorageClass",
 )
 """What a copy in parts does not take over by itself, as it is called in the answer to a HeadObject."""
-"""Bytes that S3 copies with one request."""
 
 UNLIMITED: Final = 1 << 16
 """Connections in a pool; see `http_body.session_settings`."""
@@ -193,7 +194,7 @@ class S3Backend(Backend):
         with translate_errors(prefix):
             page = await self._fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **more)
         if not {"Name", "IsTruncated"} & page.keys():  # botocore takes a login page for an empty listing
-            raise TransientError(Cause.SERVER, "its answer is no listing")
+            raise TransientError(Cause.SERVER, "its answer is not a listing")
         infos = [
             ObjectInfo(f"{scheme}://{bucket}/{item['Key']}", item["Size"], item.get("ETag"))
             for item in page.get("Contents", ())

@@ -45,7 +45,7 @@ class NoSuchUploadError(UploadEndedError):
 
 
 _ENDED = (
-    "the multipart upload was ended by somebody else ({}): another writer began on the same name, or the bucket's"
+    "the multipart upload was ended ({}): another writer began on the same name, or the bucket's"
     " lifecycle rule tidied it up; write the object again, with one writer"
 )
 

@@ -387,7 +387,7 @@ class S3Upload(PartSink):
         if head is None:
             raise TransientError(Cause.SERVER, "the object was completed and is not there")
         if etag is not None and head.get("ETag") != etag:
-            raise ObjectChangedError("somebody else wrote this name at the same time: use one writer", self._path)
+            raise ObjectChangedError("another writer wrote this name at the same time: use one writer", self._path)
         reason = difference(sent, self._ordered(), head)
         if reason is not None:
             await self._remove(etag)
