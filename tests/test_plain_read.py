@@ -14,8 +14,8 @@ from typing import Any
 import streamrec
 from tests.servers.real import Store
 
-S3_CEILING = {"files": 71, "functions": 495}
-LOCAL_CEILING = {"files": 64, "functions": 410}
+S3_CEILING = {"files": 71, "functions": 487}
+LOCAL_CEILING = {"files": 64, "functions": 403}
 """They may only fall."""
 
 READ = """
