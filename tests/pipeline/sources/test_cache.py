@@ -181,6 +181,14 @@ def test_two_passes_at_a_time() -> None:
     assert upstream.calls == 2
 
 
+def test_a_second_reduce_reads_the_cache() -> None:
+    upstream = Upstream("records")
+    cached = upstream.dataset.cache()
+    assert cached.reduce(0, lambda total, record: total + len(record)) > 0
+    assert cached.reduce(0, lambda total, record: total + 1) == 25
+    assert upstream.calls == 1
+
+
 def test_two_that_fill_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "cache"
     upstream = Upstream("nested")
