@@ -26,7 +26,7 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves to CI what tells least."""
+    """Leaves the tests that tell least to CI."""
     if not THOROUGH:
         kept = set(tell_most(items))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -41,7 +41,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The backend of async tests: the storage clients stand on asyncio."""
+    """The backend of async tests: the storage clients need asyncio."""
     return "asyncio"
 
 

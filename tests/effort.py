@@ -1,9 +1,9 @@
-"""How hard the tests try: in CI everything; for who types `make test`, what tells most in a few minutes.
+"""How hard the tests try: CI runs everything; `make test` runs what tells most in a few minutes.
 
-- Of a test's combinations of parameters, so many that each value of each parameter occurs; of what `EITHER` names, one
+- Of a test's combinations of parameters, enough that each value of each parameter occurs; of what `EITHER` names, one
   value for each test, and each for some.
 - Of a property, a few drawn examples.
-- Nothing of what is marked `thorough`: another variant of what is tested beside it.
+- Nothing that is marked `thorough`: another variant of what is tested anyway.
 """
 
 from __future__ import annotations
@@ -23,30 +23,25 @@ THOROUGH = bool(os.environ.get("STREAMREC_THOROUGH"))
 """Whether everything is tried, as in CI."""
 
 SOON = 4.0
-"""Seconds that leaving may take on a machine with much else to do, where a tenth of one is usual; what does not end
-when it is told to is waited for five."""
-
-SHARE = 6
-"""One of so many examples is enough else."""
-
-LEAST = 5
+"""Seconds that ending may take on a busy machine, where a tenth of one is usual; what does not end when it is told to
+takes five."""
 
 EITHER = {"both_layouts"}
-"""Fixtures of parameters that so many tests run under that each need not run under all."""
+"""Parametrized fixtures that many tests use, so that each test need not run under all their values."""
 
 
 def few(most: int) -> int:
-    """So many examples in CI, or the share of them that is enough else."""
-    return most if THOROUGH else max(LEAST, most // SHARE)
+    """This many examples in CI; a sixth of them elsewhere, but at least five."""
+    return most if THOROUGH else max(5, most // 6)
 
 
 def draws(most: int, *suppressed: HealthCheck) -> settings:
-    """So many drawn examples in CI; no deadline, since how long one takes depends on what else runs here."""
+    """This many drawn examples in CI; no deadline, since how long one takes depends on what else runs here."""
     return settings(max_examples=few(most), deadline=None, suppress_health_check=suppressed)
 
 
 def thorough(*values: Any) -> list[Any]:
-    """Values of a parameter that are tried in CI alone."""
+    """Values of a parameter that only CI tries."""
     return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
 
 
@@ -66,12 +61,12 @@ def tell_most(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def mixed(item: pytest.Item) -> int:
-    """A place in a fixed order in which neighbours differ in more than one parameter."""
+    """A number that orders tests so that neighbours differ in more than one parameter."""
     return crc32(item.nodeid.encode())
 
 
 def choices_of(item: pytest.Item) -> set[Any]:
-    """The values that a test was given: what one decorator gives together is one, and so is a fixture's parameter."""
+    """The values that a test was given; those that one decorator gives together count as one."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return set()
     left = {name: value for name, value in item.callspec.params.items() if name not in EITHER}
@@ -83,7 +78,7 @@ def choices_of(item: pytest.Item) -> set[Any]:
 
 
 OTHER_CLIENT = os.environ.get("STREAMREC_OTHER_CLIENT") == "1"
-"""Whether these tests run beside other clients than the newest (`make test-s3`)."""
+"""Whether these tests run with other clients than the newest (`make test-s3`)."""
 
 newest = pytest.mark.skipif(OTHER_CLIENT, reason="of the newest client, in whose environment all tests run")
-"""For tests of what only the newest client's private details allow."""
+"""For tests that rest on private details of the newest client."""
