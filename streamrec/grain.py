@@ -23,7 +23,7 @@ from streamrec import Dataset
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.engine.ranks import Rank, rank_here
-from streamrec.pipeline.loading import check_dealt
+from streamrec.pipeline.loading import check_assigned
 
 __all__ = ["IterDataset"]
 
@@ -61,7 +61,7 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
         Raises:
             ValueError: Several processes iterate, and the data is not dealt to them.
         """
-        check_dealt(self._dataset, self._of)
+        check_assigned(self._dataset, self._of)
         dataset = self._dataset.with_options(rank=self._of.rank, world_size=self._of.world_size)
         return Iterator(dataset)
 

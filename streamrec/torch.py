@@ -48,7 +48,7 @@ from streamrec.arguments import integer
 from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
-from streamrec.pipeline.loading import Epochs, check_dealt, converted
+from streamrec.pipeline.loading import Epochs, check_assigned, converted
 from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
 
 __all__ = ["IterableDataset", "Loader", "job_state", "to_tensors"]
@@ -111,7 +111,7 @@ class IterableDataset(data.IterableDataset[Any]):
             ValueError: Others iterate beside this process, and the data is not dealt to them.
         """
         rank = self._dataset.options.rank or self._rank or rank_here()
-        check_dealt(self._dataset, rank)
+        check_assigned(self._dataset, rank)
         state = self._state if self._loaded[worker_here()[0]] else None
         self._state = None
         self._loaded[worker_here()[0]] = 0

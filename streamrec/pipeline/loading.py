@@ -27,7 +27,7 @@ from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.tfrecord import Frames
 
-__all__ = ["Epochs", "Lookahead", "check_dealt", "converted"]
+__all__ = ["Epochs", "Lookahead", "check_assigned", "converted"]
 
 T = TypeVar("T")
 
@@ -149,7 +149,7 @@ class Epochs(Generic[T]):
         if self._dataset.options.rank is None:
             rank = self._rank()
             self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
-        check_dealt(self._dataset, self._dataset.options.rank)
+        check_assigned(self._dataset, self._dataset.options.rank)
         return self._delivered()
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Epochs(Generic[T]):
                 yield self._deliver(element)
 
 
-def check_dealt(dataset: Dataset[Any], rank: Rank | None) -> None:
+def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
     """Refuses a dataset that each of several processes would read whole.
 
     Raises:

@@ -79,20 +79,10 @@ class StageStats:
         """What it did since an earlier snapshot; its queues are those of now."""
         if earlier is None:
             return self
-        return replace(
-            self,
-            elements_in=self.elements_in - earlier.elements_in,
-            bytes_in=self.bytes_in - earlier.bytes_in,
-            elements_out=self.elements_out - earlier.elements_out,
-            bytes_out=self.bytes_out - earlier.bytes_out,
-            busy=self.busy - earlier.busy,
-            waited_for_input=self.waited_for_input - earlier.waited_for_input,
-            waited_for_output=self.waited_for_output - earlier.waited_for_output,
-            chains=tuple(
-                chain.since(earlier.chains[index] if index < len(earlier.chains) else None)
-                for index, chain in enumerate(self.chains)
-            ),
-        )
+        counted = {each.field: getattr(self, each.field) - getattr(earlier, each.field) for each in COUNTERS}
+        before = (*earlier.chains, *[None] * len(self.chains))  # a source may have begun others since
+        chains = tuple(chain.since(was) for chain, was in zip(self.chains, before, strict=False))
+        return replace(self, **counted, chains=chains)
 
 
 @dataclass(frozen=True, slots=True)
