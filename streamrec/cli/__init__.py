@@ -7,7 +7,7 @@
 - `writing.py`, `converting.py`, `shuffling.py`: new shards, files in other formats, a random order;
 - `output.py`, `rendering.py`, `records.py`, `charts.py`: text, tables and progress, records, figures;
 - `cluster.py`: tasks on a Ray cluster;
-- `endpoint.py`, `measuring.py`: how a server answers without a client, and how fast a store is;
+- `measuring.py`: how fast a store is;
 - `feature_stats.py`: what `stat` counts, in bounded memory.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -18,17 +18,11 @@ import anyio
 import click
 
 from streamrec import StorageError, StreamrecError
+from streamrec.cli.reading import run
 from streamrec.errors import MissingExtraError
 
-IN_FLIGHT: Final = 4
-"""Tasks submitted at a time, for each processor of the cluster."""
-
-ANSWER_SECONDS: Final = 10
-"""How long a cluster may take to accept a connection."""
-
-POLL_SECONDS: Final = 0.5
 ENDING_SECONDS: Final = 10
-"""How long cancelled tasks may take to end."""
+"""How long a cluster may take to accept a connection, and cancelled tasks to end."""
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -57,21 +51,18 @@ def connect(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         if port.isdecimal():  # Ray itself would try for more than a minute, deaf to Ctrl-C
-            socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), ENDING_SECONDS).close()
         ray.init(**where, ignore_reinit_error=True, logging_level=logging.ERROR, log_to_driver=False)
     except (OSError, RuntimeError, ValueError) as error:
         raise StorageError(f"no Ray cluster answers at {address} ({error}): check --ray") from error
 
 
-async def map_on(
-    function: Callable[[A], B], items: Sequence[A], done: Callable[[B], object] = lambda result: None
-) -> list[B]:
-    """Calls a function for each item on the connected cluster; returns the results in the items' order.
+async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
+    """Calls an async function for each item, each in a task of the connected cluster; returns the results in order.
 
     Args:
-        function: Runs on a worker: it must be importable there, or a `partial` of such a function.
+        function: It must be importable on a worker, or be a `partial` of such a function.
         items: One task each.
-        done: Called here with each result as it comes.
 
     Raises:
         StorageError: The cluster lost a task again and again.
@@ -79,7 +70,7 @@ async def map_on(
     """
     ray = import_module("ray")
     task = make_remote(ray, function)
-    limit = IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    limit = 4 * max(1, int(ray.cluster_resources().get("CPU", 1)))
     left, pending, results = iter(enumerate(items)), dict[Any, int](), dict[int, B]()
     try:
         while True:
@@ -87,39 +78,31 @@ async def map_on(
                 pending[task.remote(following[1])] = following[0]
             if not pending:
                 return [results[number] for number in range(len(items))]
-            waiting = partial(ray.wait, list(pending), num_returns=1, timeout=POLL_SECONDS)
+            waiting = partial(ray.wait, list(pending), num_returns=1, timeout=0.5)
             ready, _ = await anyio.to_thread.run_sync(waiting)
             for reference in ready:
-                result = await anyio.to_thread.run_sync(fetch, ray, reference)
-                results[pending.pop(reference)] = result
-                done(result)
+                results[pending.pop(reference)] = await anyio.to_thread.run_sync(fetch, ray, reference)
     finally:
         with anyio.CancelScope(shield=True):
-            for result in await anyio.to_thread.run_sync(cancel, ray, list(pending)):
-                done(result)
+            await anyio.to_thread.run_sync(cancel, ray, list(pending))
 
 
-def cancel(ray: Any, references: list[Any]) -> list[Any]:
-    """Cancels tasks; returns the results of those that ended well all the same."""
-    results: list[Any] = []
+def cancel(ray: Any, references: list[Any]) -> None:
+    """Cancels tasks, and gives them time to clean up."""
     for reference in references:
         ray.cancel(reference)
     if references:
-        ready, _ = ray.wait(references, num_returns=len(references), timeout=ENDING_SECONDS)
-        for reference in ready:
-            with suppress(Exception):  # it was ended, or failed
-                results.append(ray.get(reference))
-    return results
+        ray.wait(references, num_returns=len(references), timeout=ENDING_SECONDS)
 
 
-def make_remote(ray: Any, function: Callable[[Any], Any]) -> Any:
+def make_remote(ray: Any, function: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
     """A remote function of Ray, which takes no `partial` itself; relative paths mean what they mean here."""
     here = os.getcwd()
 
     def call(item: Any) -> Any:
         with suppress(OSError):  # another machine may lack the directory
             os.chdir(here)
-        return function(item)
+        return run(function(item))
 
     return ray.remote(num_cpus=1)(call)
 

@@ -146,7 +146,7 @@ async def locate_errors(found: Sequence[Found], how: Conversion) -> AsyncIterato
         for item in found:
             records = item.records
             if records is None:
-                records = await count_one(item, Meter(), how.storage_options)
+                records = await count_one(item, how.storage_options)
             if number < records:
                 where = display_name(item.path)
                 raise FeatureError(f"{error.reason} (in {where})", error.feature, number) from error

@@ -238,7 +238,7 @@ async def count_all(shards: Sequence[Found], storage_options: Mapping[str, Any])
     return [next(counts) if shard.records is None else shard.records for shard in shards]
 
 
-async def count_one(shard: Found, meter: Meter, storage_options: Mapping[str, Any]) -> int:
+async def count_one(shard: Found, storage_options: Mapping[str, Any], meter: Meter | None = None) -> int:
     """The number of records of one shard, by their lengths.
 
     Raises:

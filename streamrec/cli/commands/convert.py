@@ -222,16 +222,12 @@ async def look_at_all(found: Sequence[Found], how: Conversion, look: Look) -> An
             return await look_at(records, look)
 
 
-def look_at_one(how: Conversion, form: Format, item: Found) -> Any:
+async def look_at_one(how: Conversion, form: Format, item: Found) -> Any:
     """What the records of one file show of their columns; runs on a worker."""
     look = needed_look(form, None)
     assert look is not None
-
-    async def work() -> Any:
-        async with locate_errors([item], how), aclosing(read([item], how, Meter())) as records:
-            return await look_at(records, look)
-
-    return run(work())
+    async with locate_errors([item], how), aclosing(read([item], how, Meter())) as records:
+        return await look_at(records, look)
 
 
 async def write_on_cluster(
@@ -250,25 +246,21 @@ async def write_on_cluster(
     ]
 
 
-def write_one(
+async def write_one(
     how: Conversion, columns: Sequence[Column], plan: Plan, work: tuple[str, Found]
 ) -> tuple[Written, Changes]:
     """Converts one file; returns the new one and what changes in it; runs on a worker."""
     path, item = work
     target = replace(plan.target, pattern=path)
-
-    async def convert() -> Written:
-        async with (
-            locate_errors([item], how),
-            storages_for(target.storage_options) as storages,
-            Replacement(storages, stages=False, keeps=False) as objects,
-            aclosing(read([item], how, Meter())) as records,
-        ):
-            limits = None, None, how.reading.changes
-            [written] = await write_records(records, target, plan.form, columns, objects, *limits)
-            return written
-
-    return run(convert()), how.reading.changes
+    async with (
+        locate_errors([item], how),
+        storages_for(target.storage_options) as storages,
+        Replacement(storages, stages=False, keeps=False) as objects,
+        aclosing(read([item], how, Meter())) as records,
+    ):
+        limits = None, None, how.reading.changes
+        [written] = await write_records(records, target, plan.form, columns, objects, *limits)
+    return written, how.reading.changes
 
 
 def check_features(wanted: Sequence[str], changes: Changes, records: int) -> None:

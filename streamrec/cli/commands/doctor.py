@@ -6,6 +6,10 @@ is removed.
 
 from __future__ import annotations
 
+import http.client
+import os
+import socket
+import ssl
 import statistics
 import sys
 import time
@@ -13,8 +17,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from http.client import HTTPException
-from typing import Any, Final
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -24,7 +28,6 @@ from fsspec.core import url_to_fs
 
 from streamrec import NotFoundError, StreamrecError
 from streamrec.cli import options
-from streamrec.cli.endpoint import Endpoint, clock_skew, connect, endpoint_of, handshake, resolve
 from streamrec.cli.measuring import measure
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import STORE_FAILED
@@ -36,20 +39,13 @@ from streamrec.errors import AlreadyExistsError, ObjectChangedError, Unsupported
 from streamrec.storage import Storages, is_temporary, secured_of
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
+HOSTS: Final = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
+VARIABLES: Final = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("STORAGE_EMULATOR_HOST",)}
 
-SKEW_SECONDS: Final = 300.0
+ANSWER_SECONDS: Final = 10.0
 LOOKS: Final = 10
-RANGE_BYTES: Final = 1 << 22
-SPEED_SECONDS: Final = 1.0
-
 OLD: Final = timedelta(days=1)
 """A younger upload may be a writer's that is at work."""
-
-NO_CHECKSUM: Final = "none: damage in the store shows only in the CRC32C of each record"
-
-WRITTEN_BYTES: Final = 1_000_000
-PARTS_BYTES: Final = 9_000_000
-"""More than one part of an upload, which has 8 MiB."""
 
 
 @click.command(
@@ -118,36 +114,164 @@ class CheckResult:
     found: str
 
 
+async def run_check(name: str, check: Callable[..., Awaitable[str]], *arguments: Any) -> CheckResult:
+    began, ok = time.perf_counter(), None
+    try:
+        found, ok = await check(*arguments), True
+    except NotCheckedError as reason:
+        found = str(reason)
+    except (StreamrecError, OSError, http.client.HTTPException, CheckError) as error:
+        found, ok = str(error) or type(error).__name__, False
+    return CheckResult(name, ok, time.perf_counter() - began, found)
+
+
+async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncGenerator[CheckResult, None]:
+    """Makes all checks that can be made.
+
+    Args:
+        url: An object, a pattern or a directory.
+        write: Whether to write objects below it, and remove them again.
+        storage_options: Of its store.
+    """
+    endpoint = endpoint_of(url, storage_options)
+    if endpoint is not None:
+        for name, look in ENDPOINT.items():
+            row = await run_check(name, anyio.to_thread.run_sync, look, endpoint)
+            yield row
+            if not row.ok and name != "clock":
+                return
+    async with storages_for(storage_options) as storages, temporary_objects(storage_options) as written:
+        store, found = CheckedStore(url, storage_options, storages, written), list[Found]()
+        yield await run_check("list", check_list, store, found)
+        objects = [item for item in found if item.size]
+        if objects:
+            largest = max(objects, key=lambda item: item.size or 0)
+            for name, check in READING.items():
+                yield await run_check(name, check, store, largest)
+        else:
+            nothing = "nothing to read: name a directory that has objects, to look at reading too"
+            yield CheckResult("get", None, 0.0, nothing)
+        yield await run_check("leftovers", check_leftovers, store)
+        yield await run_check("replaced", check_replaced, store)
+        for name, write_check in WRITING.items() if write else ():
+            row = await run_check(name, write_check, store)
+            yield row
+            if name == "write" and not row.ok:
+                return
+
+
+class Endpoint(NamedTuple):
+    """A server: its name, its port, and whether it is spoken to over TLS."""
+
+    host: str
+    port: int
+    secure: bool
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection((self.host, self.port), ANSWER_SECONDS)
+
+
+def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None:
+    """The server that a URL leads to: of the options, the environment, the URL itself, or the cloud's own.
+
+    Examples:
+        >>> endpoint_of("s3://b/x", {"endpoint_url": "http://127.0.0.1:9000"})
+        Endpoint(host='127.0.0.1', port=9000, secure=False)
+        >>> endpoint_of("https://example.org/x", {}), endpoint_of("/local/file", {})
+        (Endpoint(host='example.org', port=443, secure=True), None)
+    """
+    scheme = scheme_of(url)
+    if scheme == "http":
+        said = url
+    elif scheme in HOSTS:
+        client = storage_options.get("client_kwargs") or {}
+        told = [storage_options.get("endpoint_url"), storage_options.get("endpoint"), client.get("endpoint_url")]
+        told += [os.environ.get(name) for name in VARIABLES[scheme]]
+        said = next((text for text in told if text), f"https://{HOSTS[scheme]}")
+    else:
+        return None
+    server = urlsplit(said if "://" in said else f"http://{said}")
+    secure = server.scheme == "https"
+    return Endpoint(server.hostname or "", server.port or (443 if secure else 80), secure)
+
+
+def check_resolve(endpoint: Endpoint) -> str:
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise CheckError(f"{endpoint.host} has no address ({error}): check the endpoint's name, and DNS") from error
+    return f"{endpoint.host} is {', '.join(dict.fromkeys(str(address[4][0]) for address in found))}"
+
+
+def check_connect(endpoint: Endpoint) -> str:
+    try:
+        endpoint.connect().close()
+    except OSError as error:
+        raise CheckError(
+            f"no connection to port {endpoint.port} ({error}): is it up, is a firewall between?"
+        ) from error
+    return f"port {endpoint.port}"
+
+
+def check_tls(endpoint: Endpoint) -> str:
+    if not endpoint.secure:
+        return "not encrypted: all right on this machine or in a network of your own"
+    context = ssl.create_default_context()
+    try:
+        with endpoint.connect() as plain, context.wrap_socket(plain, server_hostname=endpoint.host) as secure:
+            cipher = secure.cipher()
+            ends = (secure.getpeercert() or {}).get("notAfter")
+            return f"{secure.version()}, {cipher[0] if cipher else 'no cipher'}, certificate until {ends}"
+    except OSError as error:
+        raise CheckError(f"{error}: check the certificate, or name the CA's file in SSL_CERT_FILE") from error
+
+
+def check_clock(endpoint: Endpoint) -> str:
+    kind = http.client.HTTPSConnection if endpoint.secure else http.client.HTTPConnection
+    connection = kind(endpoint.host, endpoint.port, timeout=ANSWER_SECONDS)
+    try:
+        connection.request("HEAD", "/")
+        date = connection.getresponse().getheader("Date")
+    finally:
+        connection.close()
+    if date is None:
+        return "the server tells no time"
+    skew = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
+    ahead = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's clock"
+    if abs(skew) > 300:
+        raise CheckError(f"{ahead}: set this machine's clock; stores refuse requests that are 15 minutes off")
+    return "as the server's, to a few seconds" if abs(skew) < 3 else ahead
+
+
 @dataclass(frozen=True, slots=True)
-class Target:
+class CheckedStore:
     """The store to check.
 
     Attributes:
         url: The URL that was named.
         options: Storage options.
         storages: The stores that these lead to.
+        written: URLs of the test objects, each added before it is written.
     """
 
     url: str
     options: Mapping[str, Any]
     storages: Storages
+    written: list[str]
 
     @property
     def folder(self) -> str:
         """The directory that is named, or that of the object or pattern; ends in a slash."""
         return directory_of(self.url) or self.url[: self.url.rfind("/") + 1]
 
+    def new_name(self, ending: str) -> str:
+        self.written.append(f"{self.folder}streamrec-doctor-{uuid4().hex[:8]}-{ending}")
+        return self.written[-1]
 
-async def run_check(name: str, check: Callable[[], Awaitable[str]]) -> CheckResult:
-    """Makes a check, and measures its time."""
-    began, ok = time.perf_counter(), None
-    try:
-        found, ok = await check(), True
-    except NotCheckedError as reason:
-        found = str(reason)
-    except (StreamrecError, OSError, HTTPException, CheckError) as error:
-        found, ok = str(error) or type(error).__name__, False
-    return CheckResult(name, ok, time.perf_counter() - began, found)
+    async def write(self, path: str, data: bytes, overwrite: bool = True) -> None:
+        storage = await self.storages.at(path)
+        async with await storage.upload(path, overwrite=overwrite) as upload:
+            await upload.write(data)
 
 
 def scheme_of(url: str) -> str:
@@ -184,98 +308,27 @@ async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, 
     return await anyio.to_thread.run_sync(call)
 
 
-async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncGenerator[CheckResult, None]:
-    """Makes all checks that can be made.
-
-    Args:
-        url: An object, a pattern or a directory.
-        write: Whether to write objects below it, and remove them again.
-        storage_options: Of its store.
-    """
-    endpoint = endpoint_of(url, storage_options)
-    if endpoint is not None:
-        for name, look in ENDPOINT.items():
-            row = await run_check(name, lambda look=look: anyio.to_thread.run_sync(look, endpoint))  # type: ignore[misc]
-            yield row
-            if not row.ok and name != "clock":
-                return
-    async with storages_for(storage_options) as storages:
-        target, found = Target(url, storage_options, storages), list[Found]()
-        yield await run_check("list", lambda: check_list(target, found))
-        objects = [item for item in found if item.size]
-        if objects:
-            largest = max(objects, key=lambda item: item.size or 0)
-            for name, check in READING.items():
-                yield await run_check(name, lambda check=check: check(target, largest))  # type: ignore[misc]
-        else:
-            yield CheckResult(
-                "get", None, 0.0, "nothing to read: name a directory that has objects, to look at reading too"
-            )
-        yield await run_check("leftovers", lambda: check_leftovers(target))
-        yield await run_check("replaced", lambda: check_replaced(target))
-        if write:
-            async with aclosing(examine_writing(target)) as rows:
-                async for row in rows:
-                    yield row
-
-
-def check_resolve(endpoint: Endpoint) -> str:
-    try:
-        return f"{endpoint.host} is {', '.join(resolve(endpoint))}"
-    except OSError as error:
-        raise CheckError(f"{endpoint.host} has no address ({error}): check the endpoint's name, and DNS") from error
-
-
-def check_connect(endpoint: Endpoint) -> str:
-    try:
-        connect(endpoint)
-    except OSError as error:
-        raise CheckError(
-            f"no connection to port {endpoint.port} ({error}): is it up, is a firewall between?"
-        ) from error
-    return f"port {endpoint.port}"
-
-
-def check_tls(endpoint: Endpoint) -> str:
-    if not endpoint.secure:
-        return "not encrypted: all right on this machine or in a network of your own"
-    try:
-        return handshake(endpoint)
-    except OSError as error:
-        raise CheckError(f"{error}: check the certificate, or name the CA's file in SSL_CERT_FILE") from error
-
-
-def check_clock(endpoint: Endpoint) -> str:
-    skew = clock_skew(endpoint)
-    if skew is None:
-        return "the server tells no time"
-    ahead = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's clock"
-    if abs(skew) > SKEW_SECONDS:
-        raise CheckError(f"{ahead}: set this machine's clock; stores refuse requests that are 15 minutes off")
-    return "as the server's, to a few seconds" if abs(skew) < 3 else ahead
-
-
-async def check_list(target: Target, found: list[Found]) -> str:
-    directory = directory_of(target.url)
+async def check_list(store: CheckedStore, found: list[Found]) -> str:
+    directory = directory_of(store.url)
     if directory is None:
-        found += await find(target.storages, [target.url])
+        found += await find(store.storages, [store.url])
     else:
-        storage = await target.storages.at(directory)
+        storage = await store.storages.at(directory)
         found += [Found(info.path, info.size) async for info in storage.list(directory)]
     size = sum(item.size or 0 for item in found)
     return f"{plural(len(found), 'object')}, {format_bytes(size)}"
 
 
-async def check_get(target: Target, item: Found) -> str:
-    storage, size = await target.storages.at(item.path), min(item.size or 0, 1 << 16)
+async def check_get(store: CheckedStore, item: Found) -> str:
+    storage, size = await store.storages.at(item.path), min(item.size or 0, 1 << 16)
     got = await storage.read_range(item.path, 0, size)
     if len(got) != size:
         raise CheckError(f"{len(got):,} bytes came where the listing tells of {size:,}: was the object replaced?")
     return f"{plural(size, 'byte')} of {item.path}"
 
 
-async def check_latency(target: Target, item: Found) -> str:
-    storage, took = await target.storages.at(item.path), []
+async def check_latency(store: CheckedStore, item: Found) -> str:
+    storage, took = await store.storages.at(item.path), []
     for _ in range(LOOKS):
         began = time.perf_counter()
         await storage.read_range(item.path, 0, 1)
@@ -283,8 +336,8 @@ async def check_latency(target: Target, item: Found) -> str:
     return f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in {max(took) * 1e3:.1f} ms"
 
 
-async def check_range(target: Target, item: Found) -> str:
-    storage, size = await target.storages.at(item.path), min(item.size or 0, 1 << 16)
+async def check_range(store: CheckedStore, item: Found) -> str:
+    storage, size = await store.storages.at(item.path), min(item.size or 0, 1 << 16)
     whole = await storage.read_range(item.path, 0, size)
     half = await storage.read_range(item.path, size // 2, size)
     if whole[size // 2 :] != half or len(whole) != size:
@@ -292,8 +345,8 @@ async def check_range(target: Target, item: Found) -> str:
     return f"bytes {size // 2:,} to {size:,} are the same alone and as a part"
 
 
-async def check_version(target: Target, item: Found) -> str:
-    storage = await target.storages.at(item.path)
+async def check_version(store: CheckedStore, item: Found) -> str:
+    storage = await store.storages.at(item.path)
     version = (await storage.stat(item.path)).version
     if version is None:
         raise CheckError("the store tells no version: an object that is replaced while it is read is not noticed")
@@ -306,10 +359,10 @@ async def check_version(target: Target, item: Found) -> str:
     raise CheckError("another version was asked for, and the store gave this one: a change under way is not noticed")
 
 
-async def check_speed(target: Target, item: Found) -> str:
+async def check_speed(store: CheckedStore, item: Found) -> str:
     rates = []
     for connections in (1, 16):
-        done = await measure([item], connections, RANGE_BYTES, SPEED_SECONDS, target.options)
+        done = await measure([item], connections, 1 << 22, 1.0, store.options)
         rates.append(f"{done.rate:,.0f} MB/s with {plural(connections, 'connection')}")
     return ", ".join(rates)
 
@@ -337,13 +390,13 @@ async def unfinished_uploads(prefix: str, options: Mapping[str, Any]) -> Sequenc
     return [upload for upload in page.get("Uploads") or () if upload["Key"].startswith(bucket_key)]
 
 
-async def check_leftovers(target: Target) -> str:
+async def check_leftovers(store: CheckedStore) -> str:
     """Looks for uploads that killed writers left: the store keeps and bills their parts."""
-    if scheme_of(target.url) == "gs":
+    if scheme_of(store.url) == "gs":
         raise NotCheckedError("Google Cloud Storage lists no unfinished uploads, and drops them after a week")
-    if scheme_of(target.url) != "s3":
+    if scheme_of(store.url) != "s3":
         raise NotCheckedError("only S3 lists unfinished uploads")
-    found = await unfinished_uploads(target.folder, target.options)
+    found = await unfinished_uploads(store.folder, store.options)
     limit = datetime.now(UTC) - OLD
     old = [upload for upload in found if upload["Initiated"] < limit]
     if old:
@@ -354,11 +407,11 @@ async def check_leftovers(target: Target) -> str:
     return f"{plural(len(found), 'upload')} under way, none older than a day" if found else "no unfinished upload"
 
 
-async def check_replaced(target: Target) -> str:
+async def check_replaced(store: CheckedStore) -> str:
     """Looks for what objects were before a run that was to replace them was killed."""
-    storage = await target.storages.at(target.folder)
+    storage = await store.storages.at(store.folder)
     try:
-        hidden = [info.path async for info in storage.list(target.folder, hidden=True) if is_temporary(info.path)]
+        hidden = [info.path async for info in storage.list(store.folder, hidden=True) if is_temporary(info.path)]
     except UnsupportedOperationError as error:
         raise NotCheckedError(str(error)) from error
     old = [(path, name) for path in hidden if (name := secured_of(path)) is not None]
@@ -372,7 +425,7 @@ async def check_replaced(target: Target) -> str:
     return f"no object was replaced half way{others}"
 
 
-async def check_checksum(target: Target, item: Found) -> str:
+async def check_checksum(store: CheckedStore, item: Found) -> str:
     """Which checksums the store gives of an object."""
     scheme = scheme_of(item.path)
     if scheme not in ("s3", "gs"):
@@ -384,8 +437,8 @@ async def check_checksum(target: Target, item: Found) -> str:
             return client.call("GET", "b/{}/o/{}", bucket, key, json_out=True)
         return client.call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
 
-    head: Mapping[str, Any] = await ask_client(item.path, target.options, ask)
-    return ", ".join(checksums_of(head)) or NO_CHECKSUM
+    head: Mapping[str, Any] = await ask_client(item.path, store.options, ask)
+    return ", ".join(checksums_of(head)) or "none: damage in the store shows only in the CRC32C of each record"
 
 
 def checksums_of(head: Mapping[str, Any]) -> list[str]:
@@ -416,7 +469,7 @@ ENDPOINT: Final[Mapping[str, Callable[[Endpoint], str]]] = {
 }
 """Checks without any client."""
 
-READING: Final[Mapping[str, Callable[[Target, Found], Awaitable[str]]]] = {
+READING: Final[Mapping[str, Callable[[CheckedStore, Found], Awaitable[str]]]] = {
     "get": check_get,
     "range": check_range,
     "version": check_version,
@@ -426,59 +479,24 @@ READING: Final[Mapping[str, Callable[[Target, Found], Awaitable[str]]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Scratch:
-    """Objects to write.
-
-    Attributes:
-        target: The store.
-        name: The beginning of all their URLs.
-        written: Their URLs, each added before it is written.
-    """
-
-    target: Target
-    name: str
-    written: list[str]
-
-    async def write(self, path: str, data: bytes, overwrite: bool = True) -> None:
-        """Writes one object."""
-        storage = await self.target.storages.at(path)
-        async with await storage.upload(path, overwrite=overwrite) as upload:
-            await upload.write(data)
-
-
-async def examine_writing(target: Target) -> AsyncGenerator[CheckResult, None]:
-    """Makes the checks that write; removes everything, also where it is interrupted."""
-    async with temporary_objects(target.options) as written:
-        scratch = Scratch(target, f"{target.folder}streamrec-doctor-{uuid4().hex[:8]}", written)
-        first = await run_check("write", lambda: check_write(scratch))
-        yield first
-        if first.ok:
-            yield await run_check("exclusive", lambda: check_exclusive(scratch))
-            yield await run_check("multipart", lambda: check_multipart(scratch))
-            yield await run_check("remove", lambda: check_remove(scratch))
-
-
-async def check_write(scratch: Scratch) -> str:
-    path, data = f"{scratch.name}-write", uuid4().bytes * (WRITTEN_BYTES // 16)
-    scratch.written.append(path)
+async def check_write(store: CheckedStore) -> str:
+    path, data = store.new_name("write"), uuid4().bytes * (1_000_000 // 16)
     try:
-        await scratch.write(path, data)
+        await store.write(path, data)
     except UnsupportedOperationError as error:
-        scratch.written.remove(path)
+        store.written.remove(path)
         raise NotCheckedError(f"this store is read only: {error}") from error
-    storage = await scratch.target.storages.at(path)
+    storage = await store.storages.at(path)
     if await storage.read_range(path, 0, len(data)) != data:
         raise CheckError(f"{path} is not what was written: a cache between may be stale")
     return f"{format_bytes(len(data))} written and read again"
 
 
-async def check_exclusive(scratch: Scratch) -> str:
-    path = f"{scratch.name}-exclusive"
-    scratch.written.append(path)
+async def check_exclusive(store: CheckedStore) -> str:
+    path = store.new_name("exclusive")
     try:
-        await scratch.write(path, b"first", overwrite=False)
-        await scratch.write(path, b"second", overwrite=False)
+        await store.write(path, b"first", overwrite=False)
+        await store.write(path, b"second", overwrite=False)
     except AlreadyExistsError:
         return "an object that is there is not replaced with overwrite=False"
     except UnsupportedOperationError as error:
@@ -486,31 +504,38 @@ async def check_exclusive(scratch: Scratch) -> str:
     raise CheckError("overwrite=False replaced an object: give each writer names of its own")
 
 
-async def check_multipart(scratch: Scratch) -> str:
+async def check_multipart(store: CheckedStore) -> str:
     """Writes an object in two parts, and gives up another one after its first part."""
-    path, data = f"{scratch.name}-parts", uuid4().bytes * (PARTS_BYTES // 16)
-    scratch.written.append(path)
-    await scratch.write(path, data)
-    storage = await scratch.target.storages.at(path)
+    path, data = store.new_name("parts"), uuid4().bytes * (9_000_000 // 16)  # a part has 8 MiB
+    await store.write(path, data)
+    storage = await store.storages.at(path)
     if await storage.read_range(path, len(data) - 100, len(data)) != data[-100:]:
         raise CheckError(f"{path} is not what was written in two parts: write shards of at most 8 MB to this store")
-    aborted = f"{scratch.name}-aborted"
-    scratch.written.append(aborted)
+    aborted = store.new_name("aborted")
     upload = await storage.upload(aborted)
     await upload.write(data)
     await upload.abort()
-    if scheme_of(path) == "s3" and await unfinished_uploads(aborted, scratch.target.options):
+    if scheme_of(path) == "s3" and await unfinished_uploads(aborted, store.options):
         raise CheckError(f"the aborted upload of {aborted} is still there: allow AbortMultipartUpload")
     return f"{format_bytes(len(data))} in 2 parts; an upload that is aborted leaves nothing"
 
 
-async def check_remove(scratch: Scratch) -> str:
-    paths = scratch.written.copy()
-    await remove_all(scratch.written, scratch.target.options)
+async def check_remove(store: CheckedStore) -> str:
+    paths = store.written.copy()
+    await remove_all(store.written, store.options)
     for path in paths:
         try:
-            await (await scratch.target.storages.at(path)).stat(path)
+            await (await store.storages.at(path)).stat(path)
         except NotFoundError:
             continue
         raise CheckError(f"{path} cannot be removed: the credentials lack the right to delete; remove it yourself")
     return "everything that was written is removed"
+
+
+WRITING: Final[Mapping[str, Callable[[CheckedStore], Awaitable[str]]]] = {
+    "write": check_write,
+    "exclusive": check_exclusive,
+    "multipart": check_multipart,
+    "remove": check_remove,
+}
+"""The objects that they write are removed at the end, also after Ctrl-C."""

@@ -159,21 +159,16 @@ async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mappin
         await refuse_existing(storages, names, "move it away")
     async with temporary_objects(storage_options) as parts:
         parts += names
-        written = await map_on(partial(write_part, paths, wanted, count, storage_options), range(count))
-        return await join_index(written, wanted.index, storage_options=storage_options)
+        write = partial(write_part, paths, wanted.index, wanted.from_idx, storage_options)
+        await map_on(write, [(number, count) for number in range(count)])
+        return await join_index(names, wanted.index, storage_options=storage_options)
 
 
-def write_part(
-    paths: Sequence[str], wanted: Wanted, count: int, storage_options: Mapping[str, Any], number: int
-) -> str:
-    """Writes one part of an index, on a worker of a cluster; returns its URL."""
-    part = number, count
-    run(
-        streamrec.write_index(
-            list(paths), wanted.index, idx_files=wanted.from_idx, part=part, storage_options=storage_options
-        )
-    )
-    return streamrec.shards.part_of(wanted.index, number, count)
+async def write_part(
+    paths: Sequence[str], index: str, idx_files: str | None, storage_options: Mapping[str, Any], part: tuple[int, int]
+) -> None:
+    """Runs on a worker of a cluster, which sends no index back."""
+    await streamrec.write_index(list(paths), index, idx_files=idx_files, part=part, storage_options=storage_options)
 
 
 async def check_index(index: str, shard_root: str | None, as_json: bool, storage_options: Mapping[str, Any]) -> int:

@@ -41,9 +41,6 @@ from streamrec.storage import Replacement, Storages
 COMPRESSED_BY: Final = 4
 """By how much a shuffle takes records to be larger than their compressed shards."""
 
-BATCH: Final = 256
-"""Records that a task writes at a time."""
-
 Limits = tuple[int | None, int | None, int | None]
 """The number of shards; or about the bytes, or the records, of one."""
 
@@ -222,7 +219,7 @@ async def write_on(
 ) -> list[ShardInfo]:
     """Writes new shards on a cluster, whose numbers of records differ by at most one."""
     unknown = [item for item in found if item.records is None]
-    counts = iter(await map_on(partial(count_alone, storage_options=storage_options), unknown))
+    counts = iter(await map_on(partial(count_one, storage_options=storage_options), unknown))
     known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
     expected = {item.path: replace(item.expected, records=item.records) for item in known}
@@ -247,12 +244,7 @@ def how_many(limits: Limits, records: int, nbytes: int, target: Target) -> int:
     return max(wanted)
 
 
-def count_alone(item: Found, storage_options: Mapping[str, Any]) -> int:
-    """The number of records of a shard; runs on a worker."""
-    return run(count_one(item, Meter(), storage_options))
-
-
-def write_one(
+async def write_one(
     shards: Sequence[ShardInfo],
     expected: Mapping[str, Expected],
     target: Target,
@@ -261,15 +253,11 @@ def write_one(
     numbered: tuple[int, str],
 ) -> ShardInfo:
     """Writes one of the new shards; runs on a worker."""
-
-    async def write() -> ShardInfo:
-        number, path = numbered
-        async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
-            portions = [replace(own, expected=expected[own.path]) for own in assign_records(shards, count, number)]
-            records = read_portions(portions, storage_options=storage_options)
-            async with aclosing(records.batch(BATCH).aiterate()) as taken:
-                async for frames in taken:
-                    await writer.write_batch(frames)
-        return writer.shards[0]
-
-    return run(write())
+    number, path = numbered
+    async with ShardWriter(path, target.compression, storage_options=target.storage_options) as writer:
+        portions = [replace(own, expected=expected[own.path]) for own in assign_records(shards, count, number)]
+        records = read_portions(portions, storage_options=storage_options).batch(256)
+        async with aclosing(records.aiterate()) as taken:
+            async for frames in taken:
+                await writer.write_batch(frames)
+    return writer.shards[0]

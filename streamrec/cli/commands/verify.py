@@ -134,19 +134,15 @@ async def verify_sources(
             await refuse_existing(storages, written)
         async with Replacement(storages, stages=overwrite, keeps=False, spared=spared) as objects:
             with progress("verifying", total_bytes(shards)) as meter:
+                check = partial(scan, storage_options=storage_options)
                 if ray_address is None:
-                    check = partial(scan_pair, objects=objects, storage_options=storage_options, meter=meter)
+                    check = partial(check, objects=objects, meter=meter)
                     scans = await map_concurrently(check, list(zip(shards, copies, strict=True)))
                 else:
                     places = [copy and await objects.name(copy) for copy in copies]
-                    far = partial(scan_alone, storage_options=storage_options)
-                    found = await map_on(far, list(zip(shards, places, strict=True)))
-                    scans = [replace(scan, copy=copy) for scan, copy in zip(found, copies, strict=True)]
+                    found = await map_on(check, list(zip(shards, places, strict=True)))
+                    scans = [replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)]
     return Verdict(tuple(reports), tuple(scans))
-
-
-async def scan_pair(work: tuple[Found, str | None], **how: Any) -> Scan:
-    return await scan(*work, **how)
 
 
 def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
@@ -214,23 +210,27 @@ class Scan:
 
 
 async def scan(
-    shard: Found, copy: str | None, objects: Replacement, storage_options: Mapping[str, Any], meter: Meter
+    work: tuple[Found, str | None],
+    storage_options: Mapping[str, Any],
+    objects: Replacement | None = None,
+    meter: Meter | None = None,
 ) -> Scan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
     Args:
-        shard: The shard.
-        copy: Where to write its good records, compressed as the shard is; None for nowhere.
-        objects: The set that the copy joins.
+        work: The shard, and where to write its good records, compressed as the shard is; None for nowhere.
         storage_options: Of both.
+        objects: The set that the copy joins; None on a worker of a cluster.
         meter: Counts the bytes that were read.
     """
+    shard, copy = work
     async with AsyncExitStack() as stack:
         reader = await stack.enter_async_context(open_to_scan(shard, storage_options, on_error="resync"))
         writer = None
         if copy is not None:
             writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
-            writer.join(objects)
+            if objects is not None:
+                writer.join(objects)
             await stack.enter_async_context(writer)
         async for frames in blocks(reader, meter):
             if writer is not None:
@@ -247,16 +247,3 @@ async def copy_long_records(reader: streamrec.shards.ShardReader, writer: stream
     for record in reader.take_long_records():
         frame = reader.plain_bytes(record.offset, record.offset + record.nbytes)
         await writer.write_frame(frame, record.length)
-
-
-def scan_alone(work: tuple[Found, str | None], storage_options: Mapping[str, Any]) -> Scan:
-    """`scan` of one shard, on a worker of a cluster."""
-
-    async def go() -> Scan:
-        async with (
-            storages_for(storage_options) as storages,
-            Replacement(storages, stages=False, keeps=False) as objects,
-        ):
-            return await scan(*work, objects, storage_options, Meter())
-
-    return run(go())
