@@ -60,9 +60,7 @@ def connect(address: str) -> None:
 async def map_on(function: Callable[[A], Coroutine[Any, Any, B]], items: Sequence[A]) -> list[B]:
     """Calls an async function for each item, each in a task of the connected cluster; returns the results in order.
 
-    Args:
-        function: It must be importable on a worker, or be a `partial` of such a function.
-        items: One task each.
+    A worker must be able to import the function, or the one that a `partial` of it calls.
 
     Raises:
         StorageError: The cluster lost a task again and again.

@@ -305,16 +305,7 @@ class FeatureStats:
 
 
 class DatasetStats:
-    """The figures of each feature, in the order of their names; and of the records' lengths.
-
-    Args:
-        schema: The features, as a sample of the records shows them; None where they are plain bytes.
-        wanted: Whether to count a feature, by its name.
-
-    Attributes:
-        records: The figures of the records' lengths in bytes.
-        features: The figures of each feature; those of feature lists are last.
-    """
+    """The figures of each feature, in the order of their names; and of the records' lengths."""
 
     def __init__(self, schema: Schema | None, wanted: Callable[[str], bool]) -> None:
         self.records = FeatureStats("", "bytes")
@@ -329,11 +320,7 @@ class DatasetStats:
         )
 
     def add(self, frames: Frames) -> None:
-        """Takes more records.
-
-        Raises:
-            FeatureError: A record is not such a message, or a feature has another kind than in the sample.
-        """
+        """Takes more records."""
         self.records.records += len(frames)
         self.records.numbers.add(frames.lengths)
         self.records.histogram.add(frames.lengths)

@@ -16,15 +16,6 @@ from streamrec.storage import Distribution, Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Bytes `start` to `end` of an object."""
-
-    path: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
 class Measured:
     """One measurement.
 
@@ -53,12 +44,12 @@ class Measured:
         return self.cpu_seconds / self.nbytes * 1e9 if self.nbytes else 0.0
 
 
-def ranges_of(objects: Sequence[Found], size: int) -> Iterator[Range]:
-    """Ranges of `size` bytes, from all objects in turn, without end. A shorter object is one range.
+def ranges_of(objects: Sequence[Found], size: int) -> Iterator[tuple[str, int, int]]:
+    """Path, start and end of ranges of `size` bytes, of all objects in turn, without end; of a shorter one, all of it.
 
     Examples:
         >>> found = ranges_of([Found("a", 25), Found("b", 5)], 10)
-        >>> [(part.path, part.start, part.end) for part, _ in zip(found, range(4))]
+        >>> [part for part, _ in zip(found, range(4))]
         [('a', 0, 10), ('b', 0, 5), ('a', 10, 20), ('a', 0, 10)]
     """
     for step in count():
@@ -66,21 +57,13 @@ def ranges_of(objects: Sequence[Found], size: int) -> Iterator[Range]:
         start = step % whole * size
         for item in objects:
             if start + size <= (item.size or 0) or start == 0:
-                yield Range(item.path, start, min(start + size, item.size or 0))
+                yield item.path, start, min(start + size, item.size or 0)
 
 
 async def measure(
     objects: Sequence[Found], connections: int, size: int, seconds: float, storage_options: Mapping[str, Any]
 ) -> Measured:
-    """Reads ranges for a given time.
-
-    Args:
-        objects: Objects of known size, one byte or more.
-        connections: The number of ranges to read at the same time.
-        size: Their size in bytes; up to 4 MiB, each is one request.
-        seconds: No range begins after this time.
-        storage_options: Of their stores.
-    """
+    """Reads ranges of `size` bytes for a given time, `connections` at once; up to 4 MiB, each is one request."""
     ranges = ranges_of(objects, size)
     async with storages_for(storage_options) as storages:
         storage = await storages.at(objects[0].path)
@@ -89,7 +72,7 @@ async def measure(
         async def work(_: int) -> int:
             buffer, done = memoryview(bytearray(size)), 0
             while time.perf_counter() < began + seconds:
-                done += await read(storage, next(ranges), buffer)
+                done += await read(storage, *next(ranges), buffer)
             return done
 
         nbytes = sum(await map_concurrently(work, range(connections), connections))
@@ -119,19 +102,15 @@ async def measure_dataset(
     return Measured(sum(passes), time.perf_counter() - began, time.process_time() - cpu)
 
 
-async def read(storage: Storage, part: Range, buffer: memoryview) -> int:
-    """Reads a range into the buffer; returns its size.
-
-    Raises:
-        StorageError: It cannot be read.
-    """
-    stream = await storage.stream(part.path, part.start, part.end)
+async def read(storage: Storage, path: str, start: int, end: int, buffer: memoryview) -> int:
+    """Reads a range into the buffer; returns its size."""
+    stream = await storage.stream(path, start, end)
     try:
         filled = 0
-        while filled < part.end - part.start:
-            got = await stream.readinto(buffer[filled : part.end - part.start])
+        while filled < end - start:
+            got = await stream.readinto(buffer[filled : end - start])
             if not got:
-                raise streamrec.StorageError("the object ends before its size: was it replaced?", part.path)
+                raise streamrec.StorageError("the object ends before its size: was it replaced?", path)
             filled += got
         return filled
     finally:

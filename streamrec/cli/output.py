@@ -113,13 +113,7 @@ class Meter:
 
 @contextmanager
 def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[Meter]:
-    """Shows a bar while the block runs, where standard error is a terminal.
-
-    Args:
-        doing: The work, in a word.
-        total: Bytes to do; None where that is not known.
-        quiet: Whether a terminal shows no bar either.
-    """
+    """Shows a bar while the block runs, where standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield Meter()
         return

@@ -83,11 +83,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that was typed.
-
-        Raises:
-            UsageError: There is none of this name; says which one is nearest.
-        """
+        """The command that was typed."""
         if args[0] not in COMMANDS:
             near = get_close_matches(args[0], COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else "See streamrec --help."

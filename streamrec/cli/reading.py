@@ -90,13 +90,7 @@ async def map_concurrently(
 async def open_to_scan(
     shard: Found, storage_options: Mapping[str, Any], **how: Any
 ) -> AsyncIterator[streamrec.shards.ShardReader]:
-    """Opens a shard to count or check its records: those above LONG_BYTES take no more memory than a block.
-
-    Args:
-        shard: The shard, which must be as it was listed.
-        storage_options: Of its store.
-        how: Passed to `ReadOptions`.
-    """
+    """Opens a shard to count or check its records: those above LONG_BYTES take no more memory than a block."""
     async with storages_for(storage_options) as storages:
         options = ReadOptions(long_bytes=LONG_BYTES, **how)
         storage = await storages.at(shard.path)
@@ -109,11 +103,7 @@ async def open_to_scan(
 
 @asynccontextmanager
 async def open_found(shard: Found, **reading: Any) -> AsyncIterator[streamrec.shards.ShardReader]:
-    """Opens a shard, which must be as it was listed or as the manifest says; arguments as for `open_shard`.
-
-    Raises:
-        ObjectChangedError, ManifestError: It has another size or version.
-    """
+    """Opens a shard, which must be as it was listed or as the manifest says; arguments as for `open_shard`."""
     async with streamrec.open_shard(shard.path, **reading) as reader:
         shard.expected.check(reader.info)
         yield reader
@@ -128,9 +118,6 @@ async def blocks(
         reader: The shard.
         meter: Counts the bytes that were read, as they are stored.
         expected: What the number of its records is compared with, where it is read from its beginning to its end.
-
-    Raises:
-        ManifestError: It has another number of records than the manifest says.
     """
     done = 0
     async for frames in reader.frames():
@@ -152,12 +139,7 @@ async def batches(
 ) -> AsyncGenerator[streamrec.Frames, None]:
     """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
 
-    Args:
-        shards: The shards.
-        record_bytes: How long a record is, about.
-        options: Storage options.
-        on_bytes_read: Called with how many bytes were read in all.
-        reading: Passed to `TFRecordDataset`.
+    `on_bytes_read` is called with how many bytes were read in all; `reading` is passed to `TFRecordDataset`.
     """
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
     dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
@@ -170,12 +152,7 @@ async def batches(
 
 @dataclass(frozen=True)
 class Sample:
-    """Records from the beginnings of some shards, at equal distances in the list.
-
-    Attributes:
-        records: The records.
-        compressions: The compressions of these shards: "", "GZIP", "ZLIB", "ZSTD".
-    """
+    """Records from the beginnings of some shards, at equal distances in the list."""
 
     records: tuple[bytes, ...]
     compressions: tuple[str, ...]
@@ -187,11 +164,7 @@ class Sample:
 
     @cached_property
     def schema(self) -> streamrec.example.Schema | None:
-        """Their features; None where they are plain bytes.
-
-        Raises:
-            FeatureError: A feature has two kinds.
-        """
+        """Their features; None where they are plain bytes."""
         return None if self.kind == "bytes" else streamrec.infer_features(self.records, kind=self.kind)
 
     @property
@@ -201,11 +174,7 @@ class Sample:
 
 
 async def take_sample(shards: Sequence[Found], storage_options: Mapping[str, Any]) -> Sample:
-    """Reads the beginnings of some shards.
-
-    Raises:
-        StreamrecError: A shard cannot be read, or is damaged within its first records.
-    """
+    """Reads the beginnings of some shards."""
     step = max(1, len(shards) // SAMPLED_SHARDS)
     samples = await map_concurrently(
         partial(first_records, storage_options=storage_options), shards[::step][:SAMPLED_SHARDS]
@@ -239,11 +208,7 @@ async def count_all(shards: Sequence[Found], storage_options: Mapping[str, Any])
 
 
 async def count_one(shard: Found, storage_options: Mapping[str, Any], meter: Meter | None = None) -> int:
-    """The number of records of one shard, by their lengths.
-
-    Raises:
-        CorruptRecordError, TruncatedShardError: A length is damaged, or the shard ends within a record.
-    """
+    """The number of records of one shard, by their lengths."""
     async with open_to_scan(shard, storage_options, verify=False) as reader:
         async for _ in blocks(reader, meter):
             pass

@@ -30,9 +30,7 @@ CHARACTERS_SHOWN = 100
 def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | None:
     """What these records are, all of them; None where all are empty, which does not say what others are.
 
-    Args:
-        records: The records.
-        most: How many records that are not empty are looked at; None for all.
+    At most `most` records that are not empty are looked at.
 
     Examples:
         >>> from streamrec import encode_example

@@ -37,13 +37,7 @@ class Bucket:
 
 
 class Shuffle:
-    """A one-time shuffle. Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`.
-
-    Args:
-        seed: What the order is drawn from; None for another one each time.
-        folder: Where the buckets are; None for the system's own place for such files.
-        bucket_bytes: How large a bucket is, about.
-    """
+    """A one-time shuffle. Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`."""
 
     def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = BUCKET_BYTES) -> None:
         self._random = np.random.PCG64(seed)
@@ -74,15 +68,7 @@ class Shuffle:
         return sum(bucket.nbytes for bucket in self._buckets)
 
     async def scatter(self, blocks: AsyncIterator[Frames], nbytes: int | None) -> None:
-        """Takes all records.
-
-        Args:
-            blocks: The records.
-            nbytes: How many bytes they are, about; None where that is unknown.
-
-        Raises:
-            StorageError: The folder cannot be written to.
-        """
+        """Takes all records, of about `nbytes` where that is known."""
         with self._scattering(nbytes or BUCKETS * self._bucket_bytes) as writer:
             async for frames in blocks:
                 await anyio.to_thread.run_sync(writer.add, frames)

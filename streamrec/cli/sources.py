@@ -56,11 +56,7 @@ class Found:
 
 
 def storages_for(storage_options: Mapping[str, Any]) -> Storages:
-    """The stores that these options lead to.
-
-    Raises:
-        UsageError: An option of streamrec's own has a value that it cannot have.
-    """
+    """The stores that these options lead to."""
     try:
         return Storages(storage_options)
     except ValueError as error:
@@ -68,12 +64,7 @@ def storages_for(storage_options: Mapping[str, Any]) -> Storages:
 
 
 async def find(storages: Storages, names: Sequence[str]) -> list[Found]:
-    """All that the names stand for, in their order, with sizes. Manifests and hidden objects are objects here.
-
-    Raises:
-        NotFoundError: A name, a pattern or a directory stands for nothing.
-        StorageError: The store failed, or cannot be listed.
-    """
+    """All that the names stand for, in their order, with sizes. Manifests and hidden objects are objects here."""
     found: list[Found] = []
     for name in await expanded(storages, names):
         directory = directory_of(name)
@@ -86,16 +77,8 @@ async def find_records(
 ) -> list[Found]:
     """The shards that the names stand for.
 
-    Args:
-        storages: Where they are.
-        names: What was typed.
-        shard_root: The directory that manifests may name shards in, besides their own; None: that of the `Sources`.
-        warn: Whether a warning tells of shards of which a manifest.json in a directory says otherwise.
-
-    Raises:
-        NotFoundError, StorageError: As `find`.
-        ManifestError: A name that ends in `.json` or `.index` is neither a manifest nor an index, or it leads
-            elsewhere.
+    Manifests may name shards below `shard_root` besides their own directory; None: that of the `Sources`. With `warn`,
+    a warning tells of shards of which a manifest.json in a directory says otherwise.
     """
     if isinstance(names, Sources):
         shard_root = names.shard_root
@@ -208,12 +191,7 @@ async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
 
 
 async def check_present(storages: Storages, found: Sequence[Found]) -> None:
-    """Asks the store for the shards whose number of records is taken from a manifest, a request each.
-
-    Raises:
-        NotFoundError: One is not there.
-        ManifestError: One has another size or version than the manifest says.
-    """
+    """Asks the store for the shards whose number of records is taken from a manifest, a request each."""
     told = [item for item in found if item.records is not None and item.expected.manifest is not None]
     for item, shard in zip(told, await sizes_of(storages, [item.path for item in told], {}), strict=True):
         item.expected.check(ObjectInfo(item.path, shard.expected.size, shard.expected.version))

@@ -64,11 +64,7 @@ def compression_of(name: str, wanted: str | None) -> str:
 async def refuse_existing(
     storages: Storages, paths: Sequence[str], advice: str = "choose another name, or add --overwrite"
 ) -> None:
-    """Lets nothing be replaced.
-
-    Raises:
-        UsageError: One of these objects is there.
-    """
+    """Lets nothing be replaced."""
     for path in paths:
         storage = await storages.at(path)
         try:
@@ -91,9 +87,6 @@ async def refuse_read(
 
     Returns:
         The identities of the sources, which a Replacement spares.
-
-    Raises:
-        UsageError: A target is a source.
     """
     paths = list(sources)
     found = zip(paths, await storages.identities(paths), strict=True)
@@ -117,11 +110,7 @@ def is_one_of(identity: Identity, pattern: Identity) -> bool:
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
-    """Lets no object be replaced, or left over, that a reader of `pattern`'s shards would take for one of them.
-
-    Raises:
-        UsageError: There is one.
-    """
+    """Lets no object be replaced, or left over, that a reader of `pattern`'s shards would take for one of them."""
     if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
     async for info in list_numbered(storages, pattern):
@@ -129,11 +118,7 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
 
 
 async def write_text(url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]) -> None:
-    """Writes a page to any URL, as UTF-8; it replaces what is there, but for the objects that were read.
-
-    Raises:
-        UsageError: It is one of these.
-    """
+    """Writes a page to any URL, as UTF-8; it replaces what is there, but for the objects that were read."""
     async with Storages(storage_options) as storages:
         await refuse_read(storages, read, storages, [url])
         async with await (await storages.at(url)).upload(url) as upload:
@@ -155,13 +140,7 @@ FIELD: Final = re.compile(r"\{[A-Za-z_]\w*(:[^{}]*)?\}")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where records go.
-
-    Attributes:
-        pattern: The shards' URL, with `{shard}` where their number goes; or the one shard's.
-        compression: "", "GZIP", "ZLIB" or "ZSTD".
-        storage_options: Of that store.
-    """
+    """Where records go: a URL, with `{shard}` where the number of a shard goes, and how they are compressed there."""
 
     pattern: str
     compression: str
@@ -188,10 +167,6 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
         'out/shard-{shard:05d}.tfrecord.gz'
         >>> pattern_of("train-{shard:03d}-of-{shards:03d}", "", 8)
         'train-{shard:03d}-of-008'
-
-    Raises:
-        UsageError: A format in it is not that of a number, another word is in braces, or it has `{shards}` where the
-            number of shards is not known beforehand.
     """
     directory = directory_of(name)
     if directory is not None:
@@ -212,11 +187,7 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
 
 
 def check_numbered(pattern: str) -> None:
-    """Refuses one name for several shards.
-
-    Raises:
-        UsageError: Says what to type.
-    """
+    """Refuses one name for several shards."""
     if not is_numbered(pattern):
         raise click.UsageError(
             f"several shards need a number in their name: write {pattern}-{{shard:05d}}, or {pattern}/"
@@ -234,20 +205,7 @@ async def check_target(
 ) -> frozenset[Identity]:
     """Refuses to write over what is read, or, without `overwrite`, over what is there.
 
-    Args:
-        storages: Where the sources lie.
-        sources: The names that were typed.
-        found: All files that are read, but for manifests.
-        goal: Where the target lies.
-        target: Where the shards go.
-        manifest: Where their manifest goes; None for nowhere.
-        overwrite: Whether what is there may be replaced.
-
-    Returns:
-        What a Replacement must spare.
-
-    Raises:
-        UsageError: Says which object it is.
+    `found` is all that is read but manifests, which are among `sources`. Returns what a Replacement must spare.
     """
     tables = [] if manifest is None else [manifest]
     numbers = range(min(len(found) + 1, LOOKED_AT)) if target.numbered else ()
@@ -286,11 +244,7 @@ async def write_limited(
 async def write_even(
     records: AsyncIterator[Frames], target: Target, objects: Replacement, shards: int, total: int
 ) -> list[ShardInfo]:
-    """Writes so many shards, whose numbers of records differ by one at the most.
-
-    Raises:
-        ManifestError: There are not `total` records; a manifest said so.
-    """
+    """Writes so many shards, whose numbers of records differ by one at the most."""
     feed = Feed(records)
     infos: list[ShardInfo] = []
     for number in range(shards):

@@ -27,10 +27,7 @@ from streamrec.example import (
     parse_example,
 )
 from streamrec.example.parse import count_other_features
-from streamrec.interchange.columns import Changes
-from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Values, example_of, features_of
-
-__all__ = ["Kinds", "NullableParser", "examples_of", "kind_of"]
+from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, Values, example_of, features_of
 
 Kinds = Mapping[str, str]
 """What some columns must be: "int64", "float32" or "bytes"."""
@@ -42,16 +39,7 @@ BINARIES: Final = ("binary", "large_binary", "binary_view")
 
 
 def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
-    """The rows of a `pyarrow.RecordBatch`, as serialized Examples.
-
-    Args:
-        batch: The rows.
-        wanted: What some columns must be.
-        changes: Takes note of floats that are rounded, of bool, and of lists of one null.
-
-    Raises:
-        FeatureError: A column's type, or a value, is nothing that an Example holds; says which, and in which row.
-    """
+    """The rows of a `pyarrow.RecordBatch`, as serialized Examples."""
     kinds = {field.name: kind_of(field, wanted) for field in batch.schema}
     if len(kinds) < batch.num_columns:
         name = next(name for name in batch.schema.names if batch.schema.names.count(name) > 1)
@@ -78,11 +66,7 @@ def note_changes(name: str, array: Any, kind: str | None, changes: Changes) -> N
 
 
 def kind_of(field: Any, wanted: Kinds) -> str | None:
-    """The kind of a column's values; None where all are null.
-
-    Raises:
-        FeatureError: An Example holds no such values.
-    """
+    """The kind of a column's values; None where all are null."""
     types, inner = pa.types, field.type
     if is_tensor(inner):
         inner = inner.storage_type
@@ -206,11 +190,7 @@ class NullableParser:
 
 
 def check_known(records: Any, features: dict[str, RaggedFeature]) -> None:
-    """Refuses records with a feature of which nothing is known, since its column would begin too late.
-
-    Raises:
-        FeatureError: A record has one; says which.
-    """
+    """Refuses records with a feature of which nothing is known, since its column would begin too late."""
     if count_other_features(records, {**features}):
         for number, record in enumerate(records):
             for name in features_of(record, number).keys() - features.keys():
@@ -233,11 +213,7 @@ class Present:
 
 
 def nullable(array: Any, item: FeatureSummary, present: Present) -> Any:
-    """An array of lists, or of one value or k a record, as the type that is known of it, with null where it is missing.
-
-    Raises:
-        FeatureError: A record has another number of values than a scalar or fixed-size list holds; says which.
-    """
+    """An array of lists, or of one value or k a record, as the type known of it; null where the feature is missing."""
     width = item.longest
     if not isinstance(array, pa.ListArray):
         return array if width == 1 else pa.FixedSizeListArray.from_arrays(array.flatten(), width)

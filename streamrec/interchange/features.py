@@ -1,43 +1,27 @@
-"""What the formats have in common: an Example as a dict of features, and a feature as a list of values.
+"""What the formats have in common: an Example as a dict of features, a feature as a list of values, and columns.
 
 - A feature that is missing is not in the dict.
 - A list holds ints, floats or bytes; `kind` says which, also where it is empty.
 - A feature without a kind, which `parse_example` takes for missing, is the list `[None]`.
+- A Parquet file or a tar must know of all records before its first byte what its columns are.
 """
 
 from __future__ import annotations
 
-import re
+import math
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
-from streamrec.errors import CorruptRecordError, FeatureError, StreamrecError
-from streamrec.example import SequenceExample, encode_example
-from streamrec.interchange.columns import Changes, Column
-
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_RECORDS",
-    "BYTES",
-    "FLOAT",
-    "INT64",
-    "KINDS",
-    "Codec",
-    "Encoder",
-    "Kind",
-    "Look",
-    "Reading",
-    "Values",
-    "batched",
-    "example_of",
-    "features_of",
-    "kind_of",
-]
+from streamrec.errors import CorruptRecordError, FeatureError, MissingExtraError, StreamrecError
+from streamrec.example import FeatureSummary, Schema, SequenceExample, encode_example
 
 Kind: TypeAlias = Literal["example", "sequence_example", "bytes"]
 """What a record is."""
@@ -48,14 +32,94 @@ BYTES: Final = "bytes"
 
 KINDS: Final = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
 
-CONTROL: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-
 BATCH_BYTES: Final = 8 << 20
 BATCH_RECORDS: Final = 4096
 """How much is decoded at a time."""
 
 DAMAGE: Final = (ValueError, EOFError, OSError, RecursionError, OverflowError, tarfile.TarError, zlib.error)
 """What the decoders raise where a file is not what its name says, or is damaged."""
+
+FORMATS: Final = {
+    "tfrecord": (".tfrecord", ".tfrecords"),
+    "parquet": (".parquet", ".pq"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "webdataset": (".tar",),
+}
+"""The endings of each format's files; the first is the one that is written."""
+
+GZIP: Final = ".gz"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A feature, as a column.
+
+    Attributes:
+        name: Its name.
+        kind: "int64", "float32" or "bytes"; None where no record has it with a kind.
+        scalar: Whether it holds one value, and null where a record lacks the feature; else lists.
+        text: Whether its bytes are text.
+        ending: What its files in a tar are: "npy", "jpg", "png", "txt", "bin" or "json".
+    """
+
+    name: str
+    kind: str | None = None
+    scalar: bool = False
+    text: bool = False
+    ending: str = "json"
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a conversion changes in columns, so that a reader of the result must know of it.
+
+    Attributes:
+        values: The largest change of a value, by the column's name and what becomes of it; 0 where no value changes.
+        text: Columns of bytes that hold text, but are written as binary.
+        binary: Columns that hold bytes that are not text.
+        features: All features that records hold, also those that were not asked for.
+    """
+
+    values: dict[tuple[str, str], float] = field(default_factory=dict)
+    text: set[str] = field(default_factory=set)
+    binary: set[str] = field(default_factory=set)
+    features: set[str] = field(default_factory=set)
+
+    def add(self, name: str, what: str, largest: float = 0.0) -> None:
+        """Notes what becomes of a column."""
+        self.values[name, what] = max(largest, self.values.get((name, what), 0.0))
+
+    def add_rounded(self, name: str, numbers: npt.NDArray[Any]) -> None:
+        """Notes the floats or integers of a column that float32 rounds."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            rounded = numbers.astype(np.float32)
+            changed = (rounded.astype(numbers.dtype) != numbers) & (numbers == numbers)
+            change = np.abs(numbers - rounded.astype(np.float64))[changed]
+        if len(change):
+            least = 0.0 if numbers.dtype.kind == "f" else 1.0  # which float64 may not tell from 0 either
+            self.add(name, f"{numbers.dtype.name} -> float32", max(least, float(change.max())))
+
+    def update(self, other: Changes) -> None:
+        """Adds what another part of the data changes."""
+        for (name, what), largest in other.values.items():
+            self.add(name, what, largest)
+        self.text |= other.text
+        self.binary |= other.binary
+        self.features |= other.features
+
+    def __str__(self) -> str:
+        """One line; empty where nothing changes."""
+        parts = [f"{name}: {what}{extent(largest)}" for (name, what), largest in self.values.items()]
+        if text := sorted(self.text - self.binary):
+            parts.append(f"{', '.join(text)}: text -> binary (--text {','.join(text)} keeps text)")
+        return "; ".join(parts)
+
+
+def extent(largest: float) -> str:
+    """How far values change, in brackets; nothing where they do not."""
+    if not math.isfinite(largest):
+        return " (values beyond its range become infinite)"
+    return f" (largest change {largest:.2g})" if largest else ""
 
 
 class Values(NamedTuple):
@@ -143,6 +207,48 @@ class Codec:
     look: Look | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a file is written.
+
+    Attributes:
+        name: "tfrecord", "parquet", "jsonl" or "webdataset".
+        gzip: Whether its name says that it is compressed with gzip.
+    """
+
+    name: str
+    gzip: bool
+
+
+def format_of(path: str, wanted: str | None = None) -> Format:
+    """The format of a file: as is wanted, or else as its name ends; what ends otherwise is TFRecord.
+
+    Examples:
+        >>> format_of("s3://b/train.parquet"), format_of("a.jsonl.gz"), format_of("a", "webdataset")
+        (Format(name='parquet', gzip=False), Format(name='jsonl', gzip=True), Format(name='webdataset', gzip=False))
+    """
+    if path.endswith(".tgz"):
+        path = path.removesuffix(".tgz") + ".tar" + GZIP
+    gzip, plain = path.endswith(GZIP), path.removesuffix(GZIP)
+    named = next((name for name, endings in FORMATS.items() if plain.endswith(endings)), "tfrecord")
+    return Format(wanted or named, gzip)
+
+
+def codec_of(name: str) -> Codec:
+    """How a format other than TFRecord is written and read.
+
+    Raises:
+        MissingExtraError: Parquet is asked for, and pyarrow is not installed.
+    """
+    try:
+        codec: Codec = import_module(f"streamrec.interchange.{name}").CODEC
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise MissingExtraError("Parquet needs a package more: pip install 'streamrec[arrow]'") from error
+    return codec
+
+
 def kind_of(record: bytes) -> Kind | None:
     r"""What a record is; None for an empty one, and for an Example without features, which may be either kind.
 
@@ -162,11 +268,7 @@ def kind_of(record: bytes) -> Kind | None:
 
 
 def features_of(record: bytes, number: int) -> dict[str, Values]:
-    """The features of a serialized Example, in the order of their names.
-
-    Raises:
-        FeatureError: The record is no Example. Says its number.
-    """
+    """The features of a serialized Example, in the order of their names."""
     kind = kind_of(record)
     if kind == "bytes":
         raise FeatureError(f"{len(record):,} bytes that are no Example", None, number)
@@ -188,11 +290,7 @@ def values_of(feature: Any) -> Values:
 
 
 def example_of(features: Mapping[str, Values]) -> bytes:
-    """The serialized Example, the same bytes for the same features.
-
-    Raises:
-        FeatureError: A value is too large for its kind, or of another one.
-    """
+    """The serialized Example, the same bytes for the same features."""
     kinds = {name: kind for name, (kind, _) in features.items() if kind is not None}
     lists = {name: values if name in kinds else [] for name, (_, values) in features.items()}
     return encode_example(lists, kinds=kinds, deterministic=True)
@@ -225,3 +323,40 @@ def batched(records: Iterable[bytes]) -> Iterator[list[bytes]]:
         raise CorruptRecordError(reason, None, None, done) from error
     if batch:
         yield batch
+
+
+def columns_of(schema: Schema, changes: Changes) -> tuple[Column, ...]:
+    """The columns that hold what was seen: a feature with up to one value in each record is a scalar.
+
+    A feature that some records hold without a value or a kind is a list, since null would be a missing feature.
+    """
+    columns = []
+    for item in schema.summaries:
+        scalar = item.longest == item.shortest == 1 and not item.without_kind
+        if item.longest == 1 and not scalar:
+            changes.add(item.name, "0 or 1 values -> list (some records hold it empty, which is not null)")
+        columns.append(Column(item.name, None if item.dtype is None else item.dtype.__name__, scalar))
+    return tuple(columns)
+
+
+def join_schemas(one: Schema, other: Schema) -> Schema:
+    """What was seen in two parts of the data, as if they had been looked at as a whole."""
+    records = one.records + other.records
+    known = {item.name: item for item in one.summaries}
+    for item in other.summaries:
+        known[item.name] = join_summaries(known[item.name], item) if item.name in known else item
+    return Schema(records, tuple(replace(known[name], records=records) for name in sorted(known)))
+
+
+def join_summaries(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary:
+    seen = [item for item in (one, other) if item.present]
+    if len({item.dtype for item in seen}) == 2:
+        names = " and ".join(item.dtype.__name__ for item in seen if item.dtype is not None)
+        raise FeatureError(f"{names} in different records; a column has one kind", one.name)
+    return replace(
+        seen[0] if seen else one,
+        present=one.present + other.present,
+        without_kind=one.without_kind + other.without_kind,
+        shortest=min((item.shortest for item in seen), default=0),
+        longest=max((item.longest for item in seen), default=0),
+    )

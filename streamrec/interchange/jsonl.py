@@ -24,12 +24,12 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from streamrec.errors import FeatureError
-from streamrec.interchange.columns import Changes
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
     INT64,
     NO_KIND,
+    Changes,
     Codec,
     Reading,
     Values,
@@ -37,8 +37,6 @@ from streamrec.interchange.features import (
     example_of,
     features_of,
 )
-
-__all__ = ["CODEC", "feature_from_json", "feature_to_json"]
 
 KIND_OF: Final = {bool: INT64, int: INT64, float: FLOAT, str: BYTES, dict: BYTES}
 CONSTANTS: Final = {"NaN": math.nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
@@ -48,11 +46,7 @@ ADVICE: Final = "leave it out with --features, or flatten it first"
 
 
 class JsonlEncoder:
-    """Writes JSON lines.
-
-    Args:
-        first: The number of the first record, for errors.
-    """
+    """Writes JSON lines."""
 
     waiting = 0
 
@@ -127,11 +121,7 @@ def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> b
 
 
 def object_of(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON.
-
-    Raises:
-        ValueError: Two of its members have one name: it cannot be said which is meant.
-    """
+    """An object of JSON."""
     found = dict(members)
     if len(found) < len(members):
         names = [name for name, _ in members]
@@ -174,9 +164,6 @@ def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: s
         value: The value.
         wanted: The kind that it must have; integers are floats where that is wanted.
         shown: The kind of an empty list.
-
-    Raises:
-        FeatureError: It is nothing that a feature holds.
     """
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in (INT64, FLOAT, BYTES):
         [(wanted, value)] = value.items()

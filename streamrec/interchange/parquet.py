@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
@@ -17,22 +18,23 @@ from streamrec.display import text_of
 from streamrec.errors import FeatureError
 from streamrec.example import infer_features
 from streamrec.interchange.arrow import examples_of
-from streamrec.interchange.columns import Changes, Column, columns_of, combined
 from streamrec.interchange.features import (
     BATCH_BYTES,
     BATCH_RECORDS,
     BYTES,
     FLOAT,
     INT64,
+    Changes,
     Codec,
+    Column,
     Look,
     Reading,
     Values,
     batched,
+    columns_of,
     features_of,
+    join_schemas,
 )
-
-__all__ = ["CODEC"]
 
 ROW_GROUP_BYTES: Final = 32 << 20
 """Records of about so many bytes make a row group: as much waits in memory."""
@@ -42,13 +44,7 @@ TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None
 
 
 class ParquetEncoder:
-    """Writes a Parquet file.
-
-    Args:
-        columns: What all records hold.
-        first: The number of the first record, for errors.
-        changes: Takes note of the columns of bytes that hold text.
-    """
+    """Writes a Parquet file."""
 
     def __init__(self, columns: Sequence[Column], first: int, changes: Changes) -> None:
         self.waiting = 0
@@ -79,12 +75,12 @@ class ParquetEncoder:
         """The last row group, and what says where all lie."""
         rest = self._row_group() if self._batches else b""
         self._writer.close()
-        return rest + self._sink.taken()
+        return rest + self._sink.take()
 
     def _row_group(self) -> bytes:
         self._writer.write_table(pa.Table.from_batches(self._batches, self._schema), row_group_size=1 << 30)
         self._batches, self.waiting = [], 0
-        return self._sink.taken()
+        return self._sink.take()
 
     def _array(self, column: Column, rows: Sequence[Mapping[str, Values]]) -> Any:
         values = [self._value(column, row.get(column.name), number) for number, row in enumerate(rows, self._number)]
@@ -122,36 +118,25 @@ def type_of(column: Column) -> Any:
     return kind if column.scalar else pa.list_(kind)
 
 
-class Collected:
+class Collected(io.RawIOBase):
     """A file that is written to, whose bytes are taken as they come."""
-
-    closed = False
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def writable(self) -> bool:
-        """Yes."""
         return True
 
     def write(self, data: Any) -> int:
-        """Keeps the bytes."""
         self._parts.append(bytes(data))
         self._size += len(self._parts[-1])
         return len(self._parts[-1])
 
     def tell(self) -> int:
-        """Bytes that were written in all."""
         return self._size
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self) -> None:
-        """The bytes stay to be taken."""
-
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         """What was written since the last call."""
         taken, self._parts = b"".join(self._parts), []
         return taken
@@ -179,5 +164,5 @@ def decoded_rows(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
         yield from examples_of(batch, reading.kinds, reading.changes)
 
 
-LOOK: Final = Look(infer_features, lambda one, other: combined((one, other)), columns_of, saved=True)
+LOOK: Final = Look(infer_features, join_schemas, columns_of, saved=True)
 CODEC: Final = Codec(ParquetEncoder, decode_parquet, LOOK)

@@ -24,12 +24,13 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 
 from streamrec.display import text_of
-from streamrec.interchange.columns import Changes, Column
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
     INT64,
+    Changes,
     Codec,
+    Column,
     Look,
     Reading,
     Values,
@@ -38,8 +39,6 @@ from streamrec.interchange.features import (
     features_of,
 )
 from streamrec.interchange.jsonl import feature_from_json, feature_to_json
-
-__all__ = ["CODEC"]
 
 MARK: Final = {"STREAMREC.members": "key.feature.type"}
 KEY: Final = "__key__"
@@ -60,12 +59,7 @@ MEMBER: Final = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 
 
 class WebDatasetEncoder:
-    """Writes a tar.
-
-    Args:
-        columns: The endings of features.
-        first: The number of the first record, for its key.
-    """
+    """Writes a tar."""
 
     waiting = 0
 

@@ -3,9 +3,7 @@
     dataset = streamrec.ray.read_tfrecords("s3://bucket/train-*.tfrecord", features=features)
     streamrec.ray.write_tfrecords(dataset, "s3://bucket/new/")
 
-- `planning.py`: who reads what. Read tasks are ranges of bytes of shards, so that one large shard spreads over the
-  cluster too; with a manifest or an index they are ranges of records, and how many is known before.
-- `reading.py`, `writing.py`: the Datasource and the Datasink; columns are Arrow blocks.
+`reading.py` is the Datasource, `writing.py` the Datasink; columns are Arrow blocks.
 
 Needs `pip install 'streamrec[ray]'`.
 """

@@ -2,6 +2,8 @@
 
 Rules:
 - The driver lists, and reads the manifest and a sample, once. A task opens only what it reads.
+- Read tasks are ranges of bytes of shards, so that many workers read one large shard. With a manifest or an index they
+  are ranges of records, and their number is known before they run.
 - A task's retries, losses and bytes are counters of Ray's metrics; what it had to try again or leave out is a
   warning in its log too, which Ray shows at the driver.
 - An error names the shard, the record and the byte. It is the library's own error, as cause of Ray's.
@@ -10,8 +12,11 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,7 +26,11 @@ from ray.data.block import BlockMetadata
 from ray.util.metrics import Counter
 
 from streamrec import TFRecordDataset, bridge
+from streamrec.display import display_name
+from streamrec.errors import FeatureError
+from streamrec.example import FeatureSummary, Schema, infer_features
 from streamrec.example.arrow import check_names, names_of_text
+from streamrec.interchange import join_schemas, kind_of
 from streamrec.interchange.arrow import NullableParser
 from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset
@@ -29,10 +38,19 @@ from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.sources.shards.distribute import Portions
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
-from streamrec.ray.planning import Part, Survey, look, parts_of, understood
-from streamrec.shards import Filenames
-
-__all__ = ["TFRecordDatasource", "read_tfrecords"]
+from streamrec.shards import (
+    Filenames,
+    Portion,
+    ShardInfo,
+    ShardReader,
+    assign_records,
+    assign_shards,
+    find_in_manifest,
+    list_shards,
+    sizes_of,
+)
+from streamrec.shards.assignment import ShardSize
+from streamrec.storage import ObjectInfo, Storages, is_url
 
 logger = logging.getLogger("streamrec")
 
@@ -42,6 +60,56 @@ COUNTERS: Final = {
     "streamrec_read_losses": "Damaged places of shards that were left out.",
 }
 """In Ray's metrics."""
+
+SAMPLED_SHARDS: Final = 4
+SAMPLED_RECORDS: Final = 250
+SAMPLED_BYTES: Final = 4 << 20
+"""Of each shard."""
+
+BATCH_BYTES: Final = 16 << 20
+"""About how many bytes of records become one block of Arrow columns."""
+
+MOST_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of the shards before they are read.
+
+    Attributes:
+        sizes: Their URLs and sizes.
+        told: What the manifest or the index says of them; None without one.
+        manifest: Its URL.
+        rows: How many records become one block.
+        features: What is parsed, as the caller says.
+        inferred: What the sample shows of each feature, where the caller says nothing.
+    """
+
+    sizes: tuple[ShardSize, ...]
+    told: tuple[ShardInfo, ...] | None
+    manifest: str | None
+    rows: int
+    features: Mapping[str, Any] | None
+    inferred: tuple[FeatureSummary, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.size for shard in self.sizes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads."""
+
+    portions: tuple[Portion, ...]
+    records: int | None
+    nbytes: int
+
+    @property
+    def paths(self) -> list[str]:
+        """The shards."""
+        return list(dict.fromkeys(portion.path for portion in self.portions))
 
 
 class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
@@ -86,6 +154,92 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
             num_rows=part.records, size_bytes=part.nbytes, input_files=tuple(part.paths), exec_stats=None
         )
         return ReadTask(read, about, per_task_row_limit=limit)
+
+
+def understood(path: str) -> str:
+    """A path as workers understand it, whose working directory is another one: a local path becomes absolute."""
+    return path if is_url(path) else os.path.abspath(os.path.expanduser(path))
+
+
+async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> Survey:
+    """Lists the shards, reads the manifest, and the first records of some shards."""
+    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
+        listing = await list_shards(storages, shards.filenames)
+        paths = list(map(understood, listing.paths))
+        known = {understood(path): info for path, info in listing.known.items()}
+        told = None if manifest is None else tuple(await find_in_manifest(storages, manifest, paths, known))
+        if told is not None:
+            known = {shard.path: ObjectInfo(shard.path, shard.bytes, shard.version) for shard in told}
+        sizes = await sizes_of(storages, paths, known)
+        sample = await first_records(storages, shards, sizes)
+    lengths = [len(record) for records in sample.values() for record in records]
+    rows = max(1, min(MOST_ROWS, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else MOST_ROWS
+    return Survey(tuple(sizes), told, manifest, rows, features, inferred(sample) if features is None else ())
+
+
+def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
+    """What records of several shards show of each feature."""
+    schema = Schema(0, ())
+    for path, records in sample.items():
+        try:
+            for number, record in enumerate(records):
+                if kind_of(record) == "sequence_example":
+                    reason = "a SequenceExample, of which only the context has columns: give features"
+                    raise FeatureError(reason, None, number)
+            schema = join_schemas(schema, infer_features(records))
+        except FeatureError as error:
+            raise FeatureError(f"{error.reason} (in {display_name(path)})", error.feature, error.record) from error
+    return schema.summaries
+
+
+async def first_records(storages: Storages, shards: Shards, sizes: Sequence[ShardSize]) -> dict[str, list[bytes]]:
+    """Records from the beginnings of some shards, by path."""
+    found: dict[str, list[bytes]] = {}
+    step = max(1, len(sizes) // SAMPLED_SHARDS)
+    options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
+    for shard in sizes[::step][:SAMPLED_SHARDS]:
+        storage = await storages.at(shard.path)
+        reader = await ShardReader.open(storage, shard.path, options, expected=shard.expected)
+        taken, nbytes = 0, 0
+        try:
+            while taken < SAMPLED_RECORDS and nbytes < SAMPLED_BYTES and (frames := await reader.read()) is not None:
+                records = list(islice(frames, SAMPLED_RECORDS - taken))
+                found.setdefault(shard.path, []).extend(records)
+                taken, nbytes = taken + len(records), nbytes + frames.nbytes
+        finally:
+            await reader.aclose()
+    return found
+
+
+async def parts_of(shards: Shards, survey: Survey, count: int) -> list[Part]:
+    """Deals all records to about `count` tasks.
+
+    With a manifest, tasks have equally many records, and begin at its marks; else about equally many bytes.
+    """
+    if survey.told is not None:
+        total = sum(shard.records for shard in survey.told)
+        count = max(1, min(count, total))
+        dealt = [assign_records(survey.told, count, reader, None, survey.manifest) for reader in range(count)]
+        bounds = [total * reader // count for reader in range(count + 1)]
+        return [
+            Part(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)
+            for reader, own in enumerate(dealt)
+        ]
+    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
+        plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
+    size = {shard.path: shard.size for shard in survey.sizes}
+    return [
+        Part(tuple(own), None, sum(portion_bytes(portion, size[portion.path]) for portion in own))
+        for own in plan
+        if own
+    ]
+
+
+def portion_bytes(portion: Portion, size: int) -> int:
+    """About how many bytes of a shard a portion has."""
+    if portion.piece is None:
+        return size
+    return (size if portion.piece.end is None else portion.piece.end) - portion.piece.start
 
 
 def tables(shards: Shards, part: Part, survey: Survey, text: tuple[str, ...]) -> Iterator[Any]:

@@ -24,13 +24,11 @@ from streamrec import bridge
 from streamrec.display import display_name
 from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
-from streamrec.ray.planning import understood
+from streamrec.ray.reading import understood
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.shards.patterns import is_numbered, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
-
-__all__ = ["TFRecordDatasink", "write_tfrecords"]
 
 logger = logging.getLogger("streamrec")
 

@@ -20,8 +20,7 @@ from pyarrow import parquet
 
 import streamrec
 from streamrec import CorruptRecordError, FeatureError, StreamrecError
-from streamrec.interchange.features import Reading
-from streamrec.interchange.formats import codec_of
+from streamrec.interchange import Reading, codec_of
 from tests.cli.conftest import Done
 
 Call = Callable[..., Done]

@@ -12,7 +12,6 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.charts import bar, curves_svg
 from streamrec.cli.measuring import Measured, measure, measure_dataset
 from streamrec.cli.output import format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.reading import run, take_sample, total_bytes
@@ -35,13 +34,7 @@ ENOUGH: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What was measured.
-
-    Attributes:
-        objects: Of which objects.
-        cells: By connections and name of the size.
-        dataset: The records of the same objects, as a training loop reads them, with the knee's connections.
-    """
+    """What was measured."""
 
     objects: Sequence[Found]
     cells: Mapping[tuple[int, str], Measured]
@@ -138,12 +131,51 @@ def as_page(title: str, sweep: Sweep) -> str:
     return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(CONNECTIONS, curves, sweep.knee), rates])
 
 
-async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
-    """Writes shards below the one directory that was named, measures with them, and removes them.
+def bar(share: float, width: int) -> str:
+    """A bar that takes this share of `width` characters, to an eighth of one.
 
-    Raises:
-        UsageError: It is no directory, or there are several.
+    Examples:
+        >>> bar(1.0, 4), bar(0.4, 4), bar(0.0, 4)
+        ('████', '█▋', '')
     """
+    whole, eighths = divmod(round(share * width * 8), 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
+
+
+def curves_svg(connections: Sequence[int], curves: Mapping[str, Sequence[float]], knee: int) -> str:
+    """A curve for each size of requests: its MB/s by ascending numbers of connections; a line marks the knee."""
+    width, height, right, top = 520, 240, 60, 18
+    best = max((rate for rates in curves.values() for rate in rates), default=0.0) or 1.0
+    step = (width - 10 - right) / max(1, len(connections) - 1)
+    base = height - 34
+    places = [10 + number * step for number in range(len(connections))]
+    at = places[connections.index(knee)]
+    parts = [
+        f'<line class="axis" x1="0" y1="{base}" x2="{width}" y2="{base}"/>',
+        f'<line class="axis" x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{base}" stroke-dasharray="3 3"/>',
+        f'<text x="{at:.1f}" y="{top - 6}" text-anchor="middle">knee</text>',
+        *(
+            f'<text x="{x:.1f}" y="{base + 14}" text-anchor="middle">{number}</text>'
+            for x, number in zip(places, connections, strict=True)
+        ),
+        f'<text x="{width}" y="{height - 4}" text-anchor="end">connections; the highest point: {best:,.0f} MB/s</text>',
+    ]
+    for name, rates in curves.items():
+        points = [(x, base - (base - top) * rate / best) for x, rate in zip(places, rates, strict=True)]
+        parts.append(f'<polyline class="curve" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
+        for (x, y), number, rate in zip(points, connections, rates, strict=True):
+            tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
+            parts.append(f'<circle class="bar" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
+    below = float(base)
+    for name, rates in sorted(curves.items(), key=lambda curve: curve[1][-1]):  # from below, none over another
+        below = min(base - (base - top) * rates[-1] / best, below - 12)
+        parts.append(f'<text x="{width - right + 8}" y="{below + 4:.1f}">{name}</text>')
+    label = "MB/s by connections, a curve for each size of requests"
+    return "\n".join([f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">', *parts, "</svg>"])
+
+
+async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
+    """Writes shards below the one directory that was named, measures with them, and removes them."""
     folder = directory_of(sources[0])
     if folder is None or len(sources) > 1:
         raise click.UsageError("--write wants one directory: a URL that ends in /")

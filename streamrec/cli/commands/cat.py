@@ -144,12 +144,7 @@ class Block(NamedTuple):
 
 
 async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[str, Any]) -> None:
-    """Prints records.
-
-    Raises:
-        UsageError: A byte to begin at was given for several shards.
-        StreamrecError: The shards cannot be read, or are damaged; the records before the damage are printed.
-    """
+    """Prints records."""
     async with storages_for(storage_options) as storages:
         found = await find_records(storages, names)
         shards, skipped = without_first(found, showing.first)
@@ -171,12 +166,7 @@ async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[
 async def show_numbered(
     index: options.Sources, numbers: Sequence[int], showing: Showing, storage_options: Mapping[str, Any]
 ) -> None:
-    """Prints records of an index by their numbers, in that order; reads no others.
-
-    Raises:
-        IndexError: There is no such record.
-        StreamrecError: They cannot be read, or are damaged.
-    """
+    """Prints records of an index by their numbers, in that order; reads no others."""
     source = await streamrec.RecordSource.open(index[0], shard_root=index.shard_root, storage_options=storage_options)
     frames = await source.get(numbers)
     places = await source.places(numbers)
@@ -251,11 +241,7 @@ class Printer:
                 self._show_text(block, index, record, kind)
 
     def end(self) -> None:
-        """Checks that some record has each feature that was asked for.
-
-        Raises:
-            UsageError: A feature was asked for that no record has.
-        """
+        """Checks that some record has each feature that was asked for."""
         sys.stdout.flush()
         if self._missing and self._kind is not None:
             known = f"they have {', '.join(sorted(self._met))}" if self._met else "they are no Examples"

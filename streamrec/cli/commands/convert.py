@@ -2,61 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import io
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, Final
+from itertools import groupby
+from typing import Any, BinaryIO, Final, cast
 
+import anyio
 import click
 
+from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.converting import (
-    Conversion,
-    Written,
-    as_text,
-    locate_errors,
-    look_at,
-    needed_look,
-    read,
-    write_records,
-)
 from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
-from streamrec.cli.reading import run, total_bytes
+from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Found, directory_of, find_records, storages_for
 from streamrec.cli.writing import (
     SHARD_BYTES,
+    Feed,
     Target,
     check_numbered,
     check_target,
     compression_of,
     pattern_of,
+    write_limited,
     write_manifest,
 )
-from streamrec.interchange import FORMATS, Changes, Column, Format, Look, Reading, format_of
-from streamrec.shards import is_numbered, shard_path
-from streamrec.storage import Replacement
+from streamrec.display import display_name
+from streamrec.interchange import (
+    FORMATS,
+    Changes,
+    Column,
+    Encoder,
+    Format,
+    Look,
+    Reading,
+    codec_of,
+    example_of,
+    features_of,
+    format_of,
+)
+from streamrec.shards import ShardInfo, is_numbered, shard_path
+from streamrec.storage import Replacement, Storage, Storages
 
-SCHEMA_BYTES: Final = 64 << 20
 FORMAT: Final = click.Choice([*FORMATS])
 FOREIGN: Final = (".csv", ".tsv", ".json", ".txt", ".arrow", ".feather", ".avro", ".orc", ".npy", ".npz", ".h5", ".zip")
 """Endings of names that are not meant for TFRecord shards."""
 
+BLOCK_RECORDS: Final = 4096
+"""At most this many records are encoded at a time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write.
-
-    Attributes:
-        target: Where.
-        form: The format.
-        text: Features whose bytes become text.
-        shard_bytes, shard_records: The most that one file holds; None for no limit.
-        overwrite: Whether to replace objects of these names.
-        ray_address: The cluster that does the work, a file for each SOURCE; None for this process.
-    """
+    """What to write."""
 
     target: Target
     form: Format
@@ -70,6 +75,15 @@ class Plan:
     def manifest(self) -> str | None:
         """The manifest's URL; only TFRecord shards have one."""
         return self.target.manifest if self.form.name == "tfrecord" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How to read records."""
+
+    source: str | None
+    reading: Reading
+    storage_options: Any
 
 
 @click.command(
@@ -171,7 +185,7 @@ async def convert(
     schema: str | None,
     plan: Plan,
     storage_options: Mapping[str, Any],
-) -> tuple[list[Written], Changes]:
+) -> tuple[list[ShardInfo], Changes]:
     """Reads and writes; returns the new files, and what they hold in another form than the SOURCEs."""
     async with storages_for(storage_options) as storages, storages_for(plan.target.storage_options) as goal:
         found = await find_records(storages, sources)
@@ -192,7 +206,7 @@ async def convert(
 
 async def write(
     found: Sequence[Found], how: Conversion, columns: tuple[Column, ...] | None, plan: Plan, objects: Replacement
-) -> list[Written]:
+) -> list[ShardInfo]:
     """Writes all files, here or on a cluster, and the manifest."""
     changes = how.reading.changes
     if plan.ray_address is not None and len(found) > 1:
@@ -211,28 +225,58 @@ async def write(
                 limits = plan.shard_bytes, plan.shard_records
                 written = await write_records(records, plan.target, plan.form, columns or (), objects, *limits, changes)
     if plan.manifest is not None:
-        await write_manifest(plan.manifest, plan.target, [item.shard for item in written if item.shard], objects)
+        await write_manifest(plan.manifest, plan.target, written, objects)
     return written
 
 
 async def look_at_all(found: Sequence[Found], how: Conversion, look: Look) -> Any:
     """What all records show of their columns, for which they are read once."""
     with progress("looking", total_bytes(found)) as meter:
-        async with aclosing(read(found, how, meter)) as records:
-            return await look_at(records, look)
+        return await look_at(found, how, look, meter)
 
 
 async def look_at_one(how: Conversion, form: Format, item: Found) -> Any:
     """What the records of one file show of their columns; runs on a worker."""
     look = needed_look(form, None)
     assert look is not None
-    async with locate_errors([item], how), aclosing(read([item], how, Meter())) as records:
-        return await look_at(records, look)
+    async with locate_errors([item], how):
+        return await look_at([item], how, look, Meter())
+
+
+def needed_look(form: Format, columns: Sequence[Column] | None) -> Look | None:
+    """How to infer columns before a file is written; None where the format needs none, or they are known."""
+    look = None if form.name == "tfrecord" else codec_of(form.name).look
+    return None if look is None or (look.saved and columns is not None) else look
+
+
+async def look_at(found: Sequence[Found], how: Conversion, look: Look, meter: Meter) -> Any:
+    seen, count = look.see(()), 0
+    async with aclosing(read(found, how, meter)) as records:
+        async for frames in records:
+            try:
+                seen = look.join(seen, await anyio.to_thread.run_sync(look.see, frames))
+            except FeatureError as error:
+                raise FeatureError(error.reason, error.feature, count + (error.record or 0)) from error
+            count += len(frames)
+    return seen
+
+
+def as_text(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
+    """The columns, with those of these names as text."""
+    known = {column.name: column.kind for column in columns}
+    for name in names:
+        if name not in known:
+            raise click.UsageError(
+                f"--text: no record has {name}: they have {', '.join(sorted(known)) or 'no features'}"
+            )
+        if known[name] not in ("bytes", None):
+            raise click.UsageError(f"--text: {name} is {known[name]}, and only bytes become text")
+    return tuple(replace(column, text=column.name in names and column.kind is not None) for column in columns)
 
 
 async def write_on_cluster(
     found: Sequence[Found], how: Conversion, columns: Sequence[Column] | None, plan: Plan, objects: Replacement
-) -> list[Written]:
+) -> list[ShardInfo]:
     """Converts each file to one file of the other format, in a task of its own."""
     paths = [shard_path(plan.target.pattern, number) for number in range(len(found))]
     places = [await objects.name(path) for path in paths]
@@ -240,15 +284,12 @@ async def write_on_cluster(
     results = await map_on(convert_one, list(zip(places, found, strict=True)))
     for _, changes in results:
         how.reading.changes.update(changes)
-    return [
-        replace(item, path=path, shard=item.shard and replace(item.shard, path=path))
-        for (item, _), path in zip(results, paths, strict=True)
-    ]
+    return [replace(item, path=path) for (item, _), path in zip(results, paths, strict=True)]
 
 
 async def write_one(
     how: Conversion, columns: Sequence[Column], plan: Plan, work: tuple[str, Found]
-) -> tuple[Written, Changes]:
+) -> tuple[ShardInfo, Changes]:
     """Converts one file; returns the new one and what changes in it; runs on a worker."""
     path, item = work
     target = replace(plan.target, pattern=path)
@@ -264,11 +305,7 @@ async def write_one(
 
 
 def check_features(wanted: Sequence[str], changes: Changes, records: int) -> None:
-    """Refuses a result that lacks a feature that was asked for, before it replaces anything.
-
-    Raises:
-        UsageError: There are records, and none of them has it.
-    """
+    """Refuses a result that lacks a feature that was asked for, before it replaces anything."""
     missing = [name for name in wanted if name not in changes.features]
     if missing and records:
         known = ", ".join(sorted(changes.features)) or "no features"
@@ -276,12 +313,8 @@ def check_features(wanted: Sequence[str], changes: Changes, records: int) -> Non
 
 
 async def read_schema(storages: Any, path: str, features: Sequence[str] | None) -> tuple[Column, ...]:
-    """The columns that a file says there are, in the form of `streamrec info --json`.
-
-    Raises:
-        UsageError: It has another form.
-    """
-    text = await (await storages.at(path)).read_range(path, 0, SCHEMA_BYTES)
+    """The columns that a file says there are, in the form of `streamrec info --json`."""
+    text = await (await storages.at(path)).read_range(path, 0, 64 << 20)
     try:
         rows = [row for row in json.loads(text)["features"] if features is None or row["name"] in features]
         return tuple(
@@ -294,3 +327,177 @@ async def read_schema(storages: Any, path: str, features: Sequence[str] | None) 
         )
     except (ValueError, LookupError, TypeError) as error:
         raise click.UsageError(f"{path} is no schema: write one with streamrec info --json SOURCE > {path}") from error
+
+
+async def read(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+    """The records of files, one file after the other, as serialized Examples."""
+    async with storages_for(how.storage_options) as storages:
+        for form, group in groupby(found, lambda item: format_of(item.path, how.source)):
+            files = list(group)
+            if form.name == "tfrecord":
+                blocks = read_tfrecords(files, how, meter)
+            else:
+                blocks = decode(storages, files, form, how.reading, meter)
+            async with aclosing(blocks):
+                async for frames in blocks:
+                    yield frames
+
+
+async def read_tfrecords(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+    """The records of TFRecord shards, maybe with some of their features only."""
+    sample = await take_sample(found, how.storage_options)
+    number = done = 0
+
+    def note(nbytes: int) -> None:
+        nonlocal done
+        meter.add(nbytes - done)
+        done = nbytes
+
+    async with aclosing(batches(found, sample.record_bytes, how.storage_options, note)) as blocks:
+        async for frames in blocks:
+            if how.reading.features is not None:
+                frames = await anyio.to_thread.run_sync(select_features, frames, number, how.reading)
+            number += len(frames)
+            yield frames
+
+
+def select_features(frames: Frames, first: int, reading: Reading) -> Frames:
+    """The records with the features that are wanted."""
+    rows = (features_of(record, number) for number, record in enumerate(frames, first))
+    return Frames.of(example_of({name: row[name] for name in row if reading.wants(name)}) for row in rows)
+
+
+async def decode(
+    storages: Storages, found: Sequence[Found], form: Format, reading: Reading, meter: Meter
+) -> AsyncGenerator[Frames, None]:
+    """The records of files in another format, decoded in a thread."""
+    codec = codec_of(form.name)
+    for item in found:
+        async with open_object(await storages.at(item.path), item.path, meter) as file:
+            plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
+            records = codec.decode(plain, reading)
+            while (batch := await anyio.to_thread.run_sync(next_batch, records, item.path)) is not None:
+                yield Frames.of(batch)
+
+
+def next_batch(records: Any, path: str) -> list[bytes] | None:
+    """The next batch; an error says which file is damaged."""
+    try:
+        batch: list[bytes] | None = next(records, None)
+        return batch
+    except CorruptRecordError as error:
+        raise CorruptRecordError(error.reason, path, error.offset, error.record) from error
+    except FeatureError as error:
+        raise FeatureError(f"{error.reason} (in {display_name(path)})", error.feature, error.record) from error
+
+
+@asynccontextmanager
+async def locate_errors(found: Sequence[Found], how: Conversion) -> AsyncIterator[None]:
+    """Adds to an error of the block in which shard its record is, whose number it says counts over all shards.
+
+    Counts the shards before it for this, where their numbers of records are not known.
+    """
+    try:
+        yield
+    except FeatureError as error:
+        number = error.record
+        if number is None or any(format_of(item.path, how.source).name != "tfrecord" for item in found):
+            raise  # errors of other formats name their files
+        for item in found:
+            records = item.records
+            if records is None:
+                records = await count_one(item, how.storage_options)
+            if number < records:
+                where = display_name(item.path)
+                raise FeatureError(f"{error.reason} (in {where})", error.feature, number) from error
+            number -= records
+        raise
+
+
+async def write_records(
+    records: AsyncIterator[Frames],
+    target: Target,
+    form: Format,
+    columns: Sequence[Column],
+    objects: Replacement,
+    nbytes: int | None,
+    count: int | None,
+    changes: Changes,
+) -> list[ShardInfo]:
+    """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
+    if form.name == "tfrecord":
+        return await write_limited(records, target, objects, nbytes, count)
+    feed, written, done = Feed(records), list[ShardInfo](), 0
+    while not written or not await feed.ended():
+        path = shard_path(target.pattern, len(written))
+        encoder = await anyio.to_thread.run_sync(codec_of(form.name).encoder, columns, done, changes)
+        written.append(await write_file(feed, path, encoder, form, objects, nbytes, count))
+        done += written[-1].records
+    return written
+
+
+async def write_file(
+    feed: Feed, path: str, encoder: Encoder, form: Format, objects: Replacement, nbytes: int | None, count: int | None
+) -> ShardInfo:
+    """Writes one file, up to a limit."""
+    compressor = zlib.compressobj(wbits=31) if form.gzip else None
+
+    def encode(frames: Frames | None) -> bytes:
+        data = encoder.finish() if frames is None else encoder.write(frames)
+        if compressor is None:
+            return data
+        return compressor.compress(data) + (compressor.flush() if frames is None else b"")
+
+    records = size = 0
+    frames: Frames | None = Frames.of([])
+    async with await objects.upload(path) as upload:
+        while frames is not None:
+            most = BLOCK_RECORDS if count is None else min(BLOCK_RECORDS, count - records)
+            full = not most or (nbytes is not None and size + encoder.waiting >= nbytes)
+            frames = None if full else await feed.block(most)
+            data = await anyio.to_thread.run_sync(encode, frames)
+            await upload.write(data)
+            size, records = size + len(data), records + len(frames or ())
+    return ShardInfo(path, records, size, None)
+
+
+@asynccontextmanager
+async def open_object(storage: Storage, path: str, meter: Meter) -> AsyncIterator[BinaryIO]:
+    """An object as a file for decoders (tarfile, gzip, pyarrow) in other threads. All of it is of one version."""
+    about = await storage.stat(path)
+    raw = _ObjectFile(storage, path, about.size, about.version, meter)
+    with io.BufferedReader(raw, 8 << 20) as file:
+        yield file
+
+
+class _ObjectFile(io.RawIOBase):
+    def __init__(self, storage: Storage, path: str, size: int | None, version: str | None, meter: Meter) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._storage, self._path, self._version, self._meter = storage, path, version, meter
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._size is not None
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if base is None:
+            raise io.UnsupportedOperation(f"{self._path}: the store does not say how large this object is")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        reading = self._storage.read_range(self._path, self._position, self._position + len(view), self._version)
+        data = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
+        view[: len(data)] = data
+        self._position += len(data)
+        self._meter.add(len(data))
+        return len(data)

@@ -99,14 +99,7 @@ class NotCheckedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check.
-
-    Attributes:
-        name: Its name.
-        ok: Whether all is as it should be; None where the check was not made.
-        seconds: How long it took.
-        found: What it found, or what is wrong and what to do.
-    """
+    """The result of one check; `ok` is None where it was not made."""
 
     name: str
     ok: bool | None
@@ -126,13 +119,7 @@ async def run_check(name: str, check: Callable[..., Awaitable[str]], *arguments:
 
 
 async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncGenerator[CheckResult, None]:
-    """Makes all checks that can be made.
-
-    Args:
-        url: An object, a pattern or a directory.
-        write: Whether to write objects below it, and remove them again.
-        storage_options: Of its store.
-    """
+    """Makes all checks that can be made."""
     endpoint = endpoint_of(url, storage_options)
     if endpoint is not None:
         for name, look in ENDPOINT.items():
@@ -245,14 +232,7 @@ def check_clock(endpoint: Endpoint) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedStore:
-    """The store to check.
-
-    Attributes:
-        url: The URL that was named.
-        options: Storage options.
-        storages: The stores that these lead to.
-        written: URLs of the test objects, each added before it is written.
-    """
+    """The store to check, and the URLs of test objects, each added before it is written."""
 
     url: str
     options: Mapping[str, Any]
@@ -286,12 +266,7 @@ def scheme_of(url: str) -> str:
 
 
 async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, str], Any]) -> Any:
-    """Asks the store's fsspec client for what `Storage` has no verb for.
-
-    Raises:
-        CheckError: The store refuses it.
-        NotCheckedError: There is no such client, or not with these options.
-    """
+    """Asks the store's fsspec client for what `Storage` has no verb for."""
     plain = {key: value for key, value in options.items() if key != "backend"}
 
     def call() -> Any:
@@ -368,11 +343,7 @@ async def check_speed(store: CheckedStore, item: Found) -> str:
 
 
 async def unfinished_uploads(prefix: str, options: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The first thousand multipart uploads under way to keys of S3 that begin so.
-
-    Raises:
-        CheckError: The store does not list them.
-    """
+    """The first thousand multipart uploads under way to keys of S3 that begin so."""
 
     def ask(client: Any, inner: str) -> Any:
         bucket, _, key = inner.partition("/")

@@ -47,18 +47,7 @@ Limits = tuple[int | None, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to make shards; see the command's options.
-
-    Attributes:
-        shards: How many; None for as many as the limits ask for.
-        shard_bytes, shard_records: The most that one holds; None for no limit.
-        shuffle: Whether records come in a random order.
-        seed: The seed of that order.
-        temp: The directory where records wait for it.
-        manifest: Its URL; None for the usual one.
-        overwrite: Whether to replace objects of these names.
-        ray_address: The cluster that does the work; None for this process.
-    """
+    """How to make shards; see the command's options."""
 
     shards: int | None
     shard_bytes: int | None
@@ -132,11 +121,7 @@ def reshard_command(
 
 
 def check_plan(plan: Plan, pattern: str) -> None:
-    """Refuses options that exclude each other.
-
-    Raises:
-        UsageError: Says what to type.
-    """
+    """Refuses options that exclude each other."""
     if plan.shards is not None and (plan.shard_bytes or plan.shard_records):
         raise click.UsageError(
             "--shards says how many there are, --shard-bytes and --shard-records how large: give one"

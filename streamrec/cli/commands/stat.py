@@ -10,8 +10,7 @@ import anyio
 import click
 
 from streamrec.cli import options
-from streamrec.cli.charts import histogram_svg, sparkline
-from streamrec.cli.feature_stats import DatasetStats, FeatureStats, Moments
+from streamrec.cli.feature_stats import Bin, DatasetStats, FeatureStats, Moments
 from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_record, progress
 from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
 from streamrec.cli.records import plain, quoted
@@ -241,3 +240,40 @@ def extremes(item: FeatureStats) -> tuple[str, str, str]:
     if not item.numbers.count:
         return "", "", ""
     return format_number(item.numbers.least), format_number(item.numbers.mean), format_number(item.numbers.most)
+
+
+def sparkline(counts: Sequence[int]) -> str:
+    """A character for each count; a space for none, the highest bar for the most.
+
+    Examples:
+        >>> sparkline([0, 1, 4, 8])
+        ' ▁▄█'
+    """
+    most = max(counts, default=0)
+    return "".join(" " if not count else "▁▂▃▄▅▆▇█"[-(-count * 8 // most) - 1] for count in counts)
+
+
+def histogram_svg(bins: Sequence[Bin], title: str) -> str:
+    """Bins as bars; each shows its range and count under the pointer. Screen readers read the title."""
+    most = max((bin.count for bin in bins), default=0)
+    if not most:
+        return ""
+    base, full = 126, 520
+    width = full / len(bins)
+    bars = []
+    for number, bin in enumerate(bins):
+        height = (base - 14) * bin.count / most
+        place = f'x="{number * width:.1f}" y="{base - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
+        tip = f"{format_number(bin.start)} to {format_number(bin.end)}: {bin.count:,}"
+        bars.append(f'<rect class="bar" {place}><title>{tip}</title></rect>')
+    return "\n".join(
+        [
+            f'<svg viewBox="0 0 {full} {base + 18}" role="img" aria-label="{title}">',
+            *bars,
+            f'<line class="axis" x1="0" y1="{base}" x2="{full}" y2="{base}"/>',
+            f'<text x="0" y="{base + 14}">{format_number(bins[0].start)}</text>',
+            f'<text x="{full}" y="{base + 14}" text-anchor="end">{format_number(bins[-1].end)}</text>',
+            f'<text x="{full}" y="11" text-anchor="end">highest bar: {most:,}</text>',
+            "</svg>",
+        ]
+    )

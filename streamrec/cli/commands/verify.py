@@ -25,12 +25,7 @@ from streamrec.storage import Replacement, is_url
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result.
-
-    Attributes:
-        reports: What differs from each manifest that was given.
-        scans: What each shard that was read holds.
-    """
+    """The result."""
 
     reports: tuple[streamrec.shards.VerifyReport, ...]
     scans: tuple[Scan, ...]
@@ -146,12 +141,7 @@ async def verify_sources(
 
 
 def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
-    """Where the good records of each shard go: below the directory `repair`, as the shards are placed to each other.
-
-    Raises:
-        UsageError: It is not a directory and there are several shards; or a copy would be outside `repair`, or over
-            another copy.
-    """
+    """Where the good records of each shard go: below the directory `repair`, as the shards are placed to each other."""
     paths = [shard.path for shard in shards]
     if repair is None:
         return [None] * len(paths)
