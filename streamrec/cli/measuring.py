@@ -11,7 +11,7 @@ from typing import Any
 
 import streamrec
 from streamrec.cli.reading import batches, map_concurrently
-from streamrec.cli.sources import Found, storages_for
+from streamrec.cli.sources import Item, storages_for
 from streamrec.storage import Distribution, Storage
 
 
@@ -44,11 +44,11 @@ class Measured:
         return self.cpu_seconds / self.nbytes * 1e9 if self.nbytes else 0.0
 
 
-def ranges_of(objects: Sequence[Found], size: int) -> Iterator[tuple[str, int, int]]:
+def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, int]]:
     """Path, start and end of ranges of `size` bytes, of all objects in turn, without end; of a shorter one, all of it.
 
     Examples:
-        >>> found = ranges_of([Found("a", 25), Found("b", 5)], 10)
+        >>> found = ranges_of([Item("a", 25), Item("b", 5)], 10)
         >>> [part for part, _ in zip(found, range(4))]
         [('a', 0, 10), ('b', 0, 5), ('a', 10, 20), ('a', 0, 10)]
     """
@@ -61,7 +61,7 @@ def ranges_of(objects: Sequence[Found], size: int) -> Iterator[tuple[str, int, i
 
 
 async def measure(
-    objects: Sequence[Found], connections: int, size: int, seconds: float, storage_options: Mapping[str, Any]
+    objects: Sequence[Item], connections: int, size: int, seconds: float, storage_options: Mapping[str, Any]
 ) -> Measured:
     """Reads ranges of `size` bytes for a given time, `connections` at once; up to 4 MiB, each is one request."""
     ranges = ranges_of(objects, size)
@@ -83,7 +83,7 @@ async def measure(
 
 
 async def measure_dataset(
-    objects: Sequence[Found], reads: int, record_bytes: float, seconds: float, storage_options: Mapping[str, Any]
+    objects: Sequence[Item], reads: int, record_bytes: float, seconds: float, storage_options: Mapping[str, Any]
 ) -> Measured:
     """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be several times."""
     began, cpu, passes = time.perf_counter(), time.process_time(), [0]

@@ -16,7 +16,7 @@ import anyio
 import streamrec
 from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import kind_of_all
-from streamrec.cli.sources import Found, storages_for
+from streamrec.cli.sources import Item, storages_for
 from streamrec.interchange import Kind
 from streamrec.shards import Expected, Portion, ReadOptions
 from streamrec.tfrecord import LONG_BYTES
@@ -52,7 +52,7 @@ def run(work: Coroutine[Any, Any, B]) -> B:
     return results[0]
 
 
-def total_bytes(shards: Iterable[Found]) -> int | None:
+def total_bytes(shards: Iterable[Item]) -> int | None:
     """The size of all shards together; None where one of them is not known."""
     sizes = [shard.size for shard in shards]
     return None if None in sizes else sum(size or 0 for size in sizes)
@@ -88,7 +88,7 @@ async def map_concurrently(
 
 @asynccontextmanager
 async def open_to_scan(
-    shard: Found, storage_options: Mapping[str, Any], **how: Any
+    shard: Item, storage_options: Mapping[str, Any], **how: Any
 ) -> AsyncIterator[streamrec.shards.ShardReader]:
     """Opens a shard to count or check its records: those above LONG_BYTES take no more memory than a block."""
     async with storages_for(storage_options) as storages:
@@ -102,7 +102,7 @@ async def open_to_scan(
 
 
 @asynccontextmanager
-async def open_found(shard: Found, **reading: Any) -> AsyncIterator[streamrec.shards.ShardReader]:
+async def open_found(shard: Item, **reading: Any) -> AsyncIterator[streamrec.shards.ShardReader]:
     """Opens a shard, which must be as it was listed or as the manifest says; arguments as for `open_shard`."""
     async with streamrec.open_shard(shard.path, **reading) as reader:
         shard.expected.check(reader.info)
@@ -131,7 +131,7 @@ async def blocks(
 
 
 async def batches(
-    shards: Sequence[Found],
+    shards: Sequence[Item],
     record_bytes: float,
     options: Mapping[str, Any],
     on_bytes_read: Callable[[int], None],
@@ -173,7 +173,7 @@ class Sample:
         return sum(map(len, self.records)) / len(self.records) if self.records else 0.0
 
 
-async def take_sample(shards: Sequence[Found], storage_options: Mapping[str, Any]) -> Sample:
+async def take_sample(shards: Sequence[Item], storage_options: Mapping[str, Any]) -> Sample:
     """Reads the beginnings of some shards."""
     step = max(1, len(shards) // SAMPLED_SHARDS)
     samples = await map_concurrently(
@@ -183,7 +183,7 @@ async def take_sample(shards: Sequence[Found], storage_options: Mapping[str, Any
     return Sample(records, tuple(dict.fromkeys(compression for _, compression in samples)))
 
 
-async def first_records(shard: Found, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:
+async def first_records(shard: Item, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:
     """The first records of a shard, and how it is compressed."""
     taken: list[bytes] = []
     nbytes = 0
@@ -199,7 +199,7 @@ async def first_records(shard: Found, storage_options: Mapping[str, Any]) -> tup
         return taken, reader.compression_type
 
 
-async def count_all(shards: Sequence[Found], storage_options: Mapping[str, Any]) -> list[int]:
+async def count_all(shards: Sequence[Item], storage_options: Mapping[str, Any]) -> list[int]:
     """The number of records of each shard; the command reads no shard whose number a manifest says."""
     unknown = [shard for shard in shards if shard.records is None]
     with progress("counting", total_bytes(unknown)) as meter:
@@ -207,7 +207,7 @@ async def count_all(shards: Sequence[Found], storage_options: Mapping[str, Any])
     return [next(counts) if shard.records is None else shard.records for shard in shards]
 
 
-async def count_one(shard: Found, storage_options: Mapping[str, Any], meter: Meter | None = None) -> int:
+async def count_one(shard: Item, storage_options: Mapping[str, Any], meter: Meter | None = None) -> int:
     """The number of records of one shard, by their lengths."""
     async with open_to_scan(shard, storage_options, verify=False) as reader:
         async for _ in blocks(reader, meter):

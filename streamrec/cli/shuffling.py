@@ -28,7 +28,7 @@ BLOCK_BYTES: Final = 8 << 20
 
 
 @dataclass
-class Bucket:
+class BucketFile:
     """A file of records."""
 
     path: Path
@@ -36,7 +36,7 @@ class Bucket:
     nbytes: int = 0
 
 
-class Shuffle:
+class DiskShuffle:
     """A one-time shuffle. Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`."""
 
     def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = BUCKET_BYTES) -> None:
@@ -44,10 +44,10 @@ class Shuffle:
         self._folder = folder
         self._bucket_bytes = bucket_bytes
         self._stack = ExitStack()
-        self._buckets: list[Bucket] = []
+        self._buckets: list[BucketFile] = []
         self._made = 0
 
-    def __enter__(self) -> Shuffle:
+    def __enter__(self) -> DiskShuffle:
         with folder_errors(self._folder):
             self._place = Path(
                 self._stack.enter_context(tempfile.TemporaryDirectory(prefix="streamrec-", dir=self._folder))
@@ -80,7 +80,7 @@ class Shuffle:
         while (frames := await anyio.to_thread.run_sync(next, buckets_read, None)) is not None:
             yield frames
 
-    def _read_buckets(self, buckets: Iterable[Bucket]) -> Iterator[Frames]:
+    def _read_buckets(self, buckets: Iterable[BucketFile]) -> Iterator[Frames]:
         for bucket in buckets:
             if bucket.nbytes > 2 * self._bucket_bytes and bucket.records > 1:
                 with self._scattering(bucket.nbytes) as writer:
@@ -96,7 +96,7 @@ class Shuffle:
     @contextmanager
     def _scattering(self, nbytes: int) -> Iterator[BucketWriter]:
         count = min(BUCKETS, nbytes // self._bucket_bytes + 1)
-        buckets = [Bucket(self._place / str(self._made + number)) for number in range(count)]
+        buckets = [BucketFile(self._place / str(self._made + number)) for number in range(count)]
         self._made += count
         with folder_errors(str(self._place)), ExitStack() as stack:
             yield BucketWriter(buckets, self._random, stack)
@@ -105,7 +105,7 @@ class Shuffle:
 class BucketWriter:
     """Puts records into buckets."""
 
-    def __init__(self, buckets: list[Bucket], random: np.random.PCG64, stack: ExitStack) -> None:
+    def __init__(self, buckets: list[BucketFile], random: np.random.PCG64, stack: ExitStack) -> None:
         self.buckets = buckets
         self._random = random
         self._files = [stack.enter_context(bucket.path.open("wb", buffering=FILE_BUFFER)) for bucket in buckets]

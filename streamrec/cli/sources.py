@@ -34,7 +34,7 @@ NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.(json|idx|index|index\.part-[^
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Item:
     """An object.
 
     Attributes:
@@ -50,7 +50,7 @@ class Found:
     expected: Expected = field(default=Expected(None), compare=False)
 
     @classmethod
-    def listed(cls, info: ObjectInfo) -> Found:
+    def listed(cls, info: ObjectInfo) -> Item:
         """An object as the store tells of it."""
         return cls(info.path, info.size, expected=Expected(info.size, info.version))
 
@@ -63,9 +63,9 @@ def storages_for(storage_options: Mapping[str, Any]) -> Storages:
         raise click.UsageError(str(error)) from error
 
 
-async def find(storages: Storages, names: Sequence[str]) -> list[Found]:
+async def find(storages: Storages, names: Sequence[str]) -> list[Item]:
     """All that the names stand for, in their order, with sizes. Manifests and hidden objects are objects here."""
-    found: list[Found] = []
+    found: list[Item] = []
     for name in await expanded(storages, names):
         directory = directory_of(name)
         found += await below(storages, directory) if directory else await matching(storages, name)
@@ -74,7 +74,7 @@ async def find(storages: Storages, names: Sequence[str]) -> list[Found]:
 
 async def find_records(
     storages: Storages, names: Sequence[str], shard_root: str | None = None, *, warn: bool = True
-) -> list[Found]:
+) -> list[Item]:
     """The shards that the names stand for.
 
     Manifests may name shards below `shard_root` besides their own directory; None: that of the `Sources`. With `warn`,
@@ -82,13 +82,13 @@ async def find_records(
     """
     if isinstance(names, Sources):
         shard_root = names.shard_root
-    found: list[Found] = []
+    found: list[Item] = []
     for name in await expanded(storages, names):
         directory = directory_of(name)
         if name.endswith(MANIFESTS):
             manifest = (await read_manifest(await storages.at(name), name)).follow(shard_root)
             found += [
-                Found(shard.path, shard.bytes, shard.records, Expected(shard.bytes, shard.version, shard.records, name))
+                Item(shard.path, shard.bytes, shard.records, Expected(shard.bytes, shard.version, shard.records, name))
                 for shard in manifest.shards
             ]
         elif directory:
@@ -114,15 +114,15 @@ async def expanded(storages: Storages, names: Sequence[str]) -> list[str]:
     return [name for pattern in names for name in await expand_name(storages, pattern)]
 
 
-async def below(storages: Storages, directory: str) -> list[Found]:
+async def below(storages: Storages, directory: str) -> list[Item]:
     storage = await storages.at(directory)
-    found = [Found.listed(info) async for info in storage.list(directory)]
+    found = [Item.listed(info) async for info in storage.list(directory)]
     if not found:
         raise NotFoundError("nothing lies below this directory: check the bucket and the name", directory)
     return found
 
 
-async def shards_below(storages: Storages, directory: str, warn: bool) -> list[Found]:
+async def shards_below(storages: Storages, directory: str, warn: bool) -> list[Item]:
     """All shards below a directory, with the numbers of records that a manifest.json there has."""
     inside = await below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
@@ -157,7 +157,7 @@ async def manifests_below(storages: Storages, names: Sequence[str]) -> list[str]
     return [manifest.path for manifest in await manifests_among(storages, inside)]
 
 
-async def manifests_among(storages: Storages, found: Sequence[Found]) -> list[Manifest]:
+async def manifests_among(storages: Storages, found: Sequence[Item]) -> list[Manifest]:
     """Each manifest.json that is a manifest, and names shards below its own directory only."""
     manifests = []
     for item in found:
@@ -168,13 +168,13 @@ async def manifests_among(storages: Storages, found: Sequence[Found]) -> list[Ma
     return manifests
 
 
-async def matching(storages: Storages, name: str) -> list[Found]:
+async def matching(storages: Storages, name: str) -> list[Item]:
     """What a pattern matches, or the one object of this name, whose size and existence are not looked at."""
     listing = await list_shards(storages, [name])
-    return [Found.listed(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
+    return [Item.listed(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
 
 
-async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
+async def sized(storages: Storages, found: Sequence[Item]) -> list[Item]:
     """Asks for the sizes that are not known; an object that is not there is a NotFoundError."""
     known = {item.path: ObjectInfo(item.path, item.size, None) for item in found if item.size is not None}
     try:
@@ -190,7 +190,7 @@ async def sized(storages: Storages, found: Sequence[Found]) -> list[Found]:
     ]
 
 
-async def check_present(storages: Storages, found: Sequence[Found]) -> None:
+async def check_present(storages: Storages, found: Sequence[Item]) -> None:
     """Asks the store for the shards whose number of records is taken from a manifest, a request each."""
     told = [item for item in found if item.records is not None and item.expected.manifest is not None]
     for item, shard in zip(told, await sizes_of(storages, [item.path for item in told], {}), strict=True):

@@ -17,7 +17,7 @@ import click
 
 from streamrec import Frames, NotFoundError, ShardWriter
 from streamrec.cli.output import print_error
-from streamrec.cli.sources import MANIFESTS, Found, directory_of
+from streamrec.cli.sources import MANIFESTS, Item, directory_of
 from streamrec.display import display_name
 from streamrec.errors import ManifestError
 from streamrec.shards import Manifest, ShardInfo, is_numbered, is_shard_of, list_numbered, shard_path
@@ -197,7 +197,7 @@ def check_numbered(pattern: str) -> None:
 async def check_target(
     storages: Storages,
     sources: Iterable[str],
-    found: Sequence[Found],
+    found: Sequence[Item],
     goal: Storages,
     target: Target,
     manifest: str | None,

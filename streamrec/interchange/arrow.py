@@ -27,7 +27,7 @@ from streamrec.example import (
     parse_example,
 )
 from streamrec.example.parse import count_other_features
-from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, Values, example_of, features_of
+from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, FeatureValues, example_of, features_of
 
 Kinds = Mapping[str, str]
 """What some columns must be: "int64", "float32" or "bytes"."""
@@ -142,7 +142,7 @@ def row_by_row(batch: Any, kinds: Mapping[str, str | None], changes: Changes) ->
             raise FeatureError(error.reason, error.feature, number) from error
 
 
-def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Values:
+def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> FeatureValues:
     """A feature of a value that is not null."""
     values = value.ravel().tolist() if isinstance(value, np.ndarray) else value
     values = values if isinstance(values, list) else [values]
@@ -155,7 +155,7 @@ def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Val
         values = [item.encode() if isinstance(item, str) else item for item in values]
     if kind == INT64:
         values = [int(item) for item in values]  # a bool is none for protobuf
-    return Values(kind, values)
+    return FeatureValues(kind, values)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ GZIP: Final = ".gz"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Field:
     """A feature, as a column.
 
     Attributes:
@@ -122,7 +122,7 @@ def extent(largest: float) -> str:
     return f" (largest change {largest:.2g})" if largest else ""
 
 
-class Values(NamedTuple):
+class FeatureValues(NamedTuple):
     """The values of a feature.
 
     Attributes:
@@ -134,10 +134,10 @@ class Values(NamedTuple):
     values: list[Any]
 
 
-NO_KIND: Final = Values(None, [None])
+NO_KIND: Final = FeatureValues(None, [None])
 
 
-class Encoder(Protocol):
+class FileEncoder(Protocol):
     """One file on its way.
 
     Attributes:
@@ -187,7 +187,7 @@ class Look:
 
     see: Callable[[Iterable[bytes]], Any]
     join: Callable[[Any, Any], Any]
-    columns: Callable[[Any, Changes], tuple[Column, ...]]
+    columns: Callable[[Any, Changes], tuple[Field, ...]]
     saved: bool
 
 
@@ -202,7 +202,7 @@ class Codec:
         look: How the columns are found out; None where `encoder` does not look at them.
     """
 
-    encoder: Callable[[Sequence[Column], int, Changes], Encoder]
+    encoder: Callable[[Sequence[Field], int, Changes], FileEncoder]
     decode: Callable[[BinaryIO, Reading], Iterator[list[bytes]]]
     look: Look | None = None
 
@@ -267,7 +267,7 @@ def kind_of(record: bytes) -> Kind | None:
     return None if not record or message.HasField("context") or message.HasField("feature_lists") else "bytes"
 
 
-def features_of(record: bytes, number: int) -> dict[str, Values]:
+def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
     """The features of a serialized Example, in the order of their names."""
     kind = kind_of(record)
     if kind == "bytes":
@@ -284,12 +284,12 @@ def features_of(record: bytes, number: int) -> dict[str, Values]:
     return {name: values_of(found[name]) for name in sorted(found)}
 
 
-def values_of(feature: Any) -> Values:
+def values_of(feature: Any) -> FeatureValues:
     kind = feature.WhichOneof("kind")
-    return NO_KIND if kind is None else Values(KINDS[kind], list(getattr(feature, kind).value))
+    return NO_KIND if kind is None else FeatureValues(KINDS[kind], list(getattr(feature, kind).value))
 
 
-def example_of(features: Mapping[str, Values]) -> bytes:
+def example_of(features: Mapping[str, FeatureValues]) -> bytes:
     """The serialized Example, the same bytes for the same features."""
     kinds = {name: kind for name, (kind, _) in features.items() if kind is not None}
     lists = {name: values if name in kinds else [] for name, (_, values) in features.items()}
@@ -325,7 +325,7 @@ def batched(records: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield batch
 
 
-def columns_of(schema: Schema, changes: Changes) -> tuple[Column, ...]:
+def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
     """The columns that hold what was seen: a feature with up to one value in each record is a scalar.
 
     A feature that some records hold without a value or a kind is a list, since null would be a missing feature.
@@ -335,7 +335,7 @@ def columns_of(schema: Schema, changes: Changes) -> tuple[Column, ...]:
         scalar = item.longest == item.shortest == 1 and not item.without_kind
         if item.longest == 1 and not scalar:
             changes.add(item.name, "0 or 1 values -> list (some records hold it empty, which is not null)")
-        columns.append(Column(item.name, None if item.dtype is None else item.dtype.__name__, scalar))
+        columns.append(Field(item.name, None if item.dtype is None else item.dtype.__name__, scalar))
     return tuple(columns)
 
 

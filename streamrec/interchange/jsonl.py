@@ -31,8 +31,8 @@ from streamrec.interchange.features import (
     NO_KIND,
     Changes,
     Codec,
+    FeatureValues,
     Reading,
-    Values,
     batched,
     example_of,
     features_of,
@@ -70,7 +70,7 @@ class JsonlEncoder:
         return json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(", ", ": ")) + "\n"
 
 
-def feature_to_json(feature: Values, shown: str | None = None) -> Any:
+def feature_to_json(feature: FeatureValues, shown: str | None = None) -> Any:
     """A feature in terms of JSON.
 
     Args:
@@ -156,7 +156,7 @@ def change_of(value: Any) -> float:
     return 0.0 if float(narrow) == value or float(str(narrow)) == value else abs(value - float(narrow))
 
 
-def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: str | None = None) -> Values:
+def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: str | None = None) -> FeatureValues:
     """The feature that a value of JSON is.
 
     Args:
@@ -175,7 +175,7 @@ def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: s
         return NO_KIND
     convert = {INT64: whole_number, FLOAT: number, BYTES: as_bytes}[kind]
     try:
-        return Values(kind, [convert(item) for item in values])
+        return FeatureValues(kind, [convert(item) for item in values])
     except (TypeError, ValueError, OverflowError) as error:
         raise FeatureError(f"{described(value)} holds something that is no {kind}: {ADVICE}", name) from error
 

@@ -26,10 +26,10 @@ from streamrec.interchange.features import (
     INT64,
     Changes,
     Codec,
-    Column,
+    FeatureValues,
+    Field,
     Look,
     Reading,
-    Values,
     batched,
     columns_of,
     features_of,
@@ -46,7 +46,7 @@ TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None
 class ParquetEncoder:
     """Writes a Parquet file."""
 
-    def __init__(self, columns: Sequence[Column], first: int, changes: Changes) -> None:
+    def __init__(self, columns: Sequence[Field], first: int, changes: Changes) -> None:
         self.waiting = 0
         self._changes = changes
         self._number = first
@@ -82,11 +82,11 @@ class ParquetEncoder:
         self._batches, self.waiting = [], 0
         return self._sink.take()
 
-    def _array(self, column: Column, rows: Sequence[Mapping[str, Values]]) -> Any:
+    def _array(self, column: Field, rows: Sequence[Mapping[str, FeatureValues]]) -> Any:
         values = [self._value(column, row.get(column.name), number) for number, row in enumerate(rows, self._number)]
         return pa.array(values, type_of(column))
 
-    def _value(self, column: Column, feature: Values | None, number: int) -> Any:
+    def _value(self, column: Field, feature: FeatureValues | None, number: int) -> Any:
         if feature is None:
             return None
         kind, values = feature
@@ -100,7 +100,7 @@ class ParquetEncoder:
             self._note_text(column.name, values)
         return values[0] if column.scalar else values
 
-    def _texts(self, column: Column, values: Sequence[bytes], number: int) -> list[Any]:
+    def _texts(self, column: Field, values: Sequence[bytes], number: int) -> list[Any]:
         try:
             return [value.decode() for value in values]
         except UnicodeDecodeError as error:
@@ -112,7 +112,7 @@ class ParquetEncoder:
             (self._changes.binary if text_of(value) is None else self._changes.text).add(name)
 
 
-def type_of(column: Column) -> Any:
+def type_of(column: Field) -> Any:
     """The Arrow type of a column."""
     kind = pa.string() if column.text else TYPES[column.kind]
     return kind if column.scalar else pa.list_(kind)

@@ -30,10 +30,10 @@ from streamrec.interchange.features import (
     INT64,
     Changes,
     Codec,
-    Column,
+    FeatureValues,
+    Field,
     Look,
     Reading,
-    Values,
     batched,
     example_of,
     features_of,
@@ -63,7 +63,7 @@ class WebDatasetEncoder:
 
     waiting = 0
 
-    def __init__(self, columns: Iterable[Column], first: int) -> None:
+    def __init__(self, columns: Iterable[Field], first: int) -> None:
         self._endings = {column.name: column.ending for column in columns}
         self._number = first
         self._last = ""
@@ -94,7 +94,7 @@ class WebDatasetEncoder:
         return b"".join(member(f"{key}.{name}", data) for name, data in files)
 
 
-def key_in(features: Mapping[str, Values]) -> str | None:
+def key_in(features: Mapping[str, FeatureValues]) -> str | None:
     """The key that a record brings, where it can be one."""
     kind, values = features.get(KEY, (None, []))
     if kind != BYTES or len(values) != 1:
@@ -103,12 +103,12 @@ def key_in(features: Mapping[str, Values]) -> str | None:
     return text if USABLE_KEY.fullmatch(text) else None
 
 
-def file_of(name: str, values: Values, ending: str) -> tuple[str, bytes]:
+def file_of(name: str, values: FeatureValues, ending: str) -> tuple[str, bytes]:
     """Name and contents of a feature's file."""
     return f"{SPECIAL.sub(lambda found: f'%{ord(found[0]):02X}', name)}.{ending}", content_of(values, ending)
 
 
-def content_of(values: Values, ending: str) -> bytes:
+def content_of(values: FeatureValues, ending: str) -> bytes:
     if ending == "json":
         return json.dumps(feature_to_json(values)).encode()
     if ending == "npy":
@@ -119,7 +119,7 @@ def content_of(values: Values, ending: str) -> bytes:
     return data
 
 
-def ending_of(values: Values) -> str:
+def ending_of(values: FeatureValues) -> str:
     """The ending of a feature's file, if no other record wants another."""
     if values.kind in DTYPES:
         return "npy"
@@ -147,8 +147,8 @@ def joined(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
     return made
 
 
-def columns_with(endings: Mapping[str, str], _: Changes) -> tuple[Column, ...]:
-    return tuple(Column(name, ending=ending) for name, ending in endings.items())
+def columns_with(endings: Mapping[str, str], _: Changes) -> tuple[Field, ...]:
+    return tuple(Field(name, ending=ending) for name, ending in endings.items())
 
 
 def member(name: str, data: bytes) -> bytes:
@@ -197,7 +197,7 @@ def decode_webdataset(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]
 
 def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
     with tarfile.open(fileobj=cast(Any, Ending(file)), mode="r|", encoding="utf-8", tarinfo=Member) as tar:
-        features: dict[str, Values] = {}
+        features: dict[str, FeatureValues] = {}
         last = None
         for key, suffix, member_file in files_in(tar):
             if key != last and last is not None:
@@ -207,7 +207,7 @@ def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
             if suffix != NO_FEATURE:
                 features |= wanted_feature(suffix, contents_of(member_file), ours, reading)
             if reading.wants(KEY) and not (ours and key.isdigit()):
-                features[KEY] = Values(BYTES, [key.encode("utf-8", "surrogateescape")])
+                features[KEY] = FeatureValues(BYTES, [key.encode("utf-8", "surrogateescape")])
         if last is not None:
             record, features = example_of(features), {}  # while it is written, nothing holds the values too
             yield record
@@ -251,13 +251,13 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     return np.frombuffer(data, dtype, shape[0], file.tell())
 
 
-def wanted_feature(suffix: str, data: bytes, ours: bool, reading: Reading) -> dict[str, Values]:
+def wanted_feature(suffix: str, data: bytes, ours: bool, reading: Reading) -> dict[str, FeatureValues]:
     """The feature of a file by its name; nothing where it is not wanted."""
     name, values = feature_of(suffix, data, ours)
     return {name: values} if reading.wants(name) else {}
 
 
-def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:
+def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, FeatureValues]:
     """A feature's name and values."""
     escaped, dot, kind = suffix.rpartition(".")
     name = unquote_to_bytes(escaped).decode() if ours else escaped
@@ -265,14 +265,14 @@ def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, Values]:
         array = array_in(data)
         found = next((known for known, dtype in DTYPES.items() if array is not None and array.dtype == dtype), None)
         if array is not None and found is not None:
-            return name, Values(found, array.tolist())
+            return name, FeatureValues(found, array.tolist())
     if kind == "json" and ours:
         return name, feature_from_json(name, json.loads(data))
     if not ours:
         if kind == "cls":
-            return suffix, Values(INT64, [int(data)])
-        return suffix, Values(BYTES, [data])
-    return name, Values(BYTES, [data])
+            return suffix, FeatureValues(INT64, [int(data)])
+        return suffix, FeatureValues(BYTES, [data])
+    return name, FeatureValues(BYTES, [data])
 
 
 LOOK: Final = Look(endings_in, joined, columns_with, saved=False)

@@ -73,7 +73,7 @@ MOST_ROWS: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Survey:
+class ShardSurvey:
     """What is known of the shards before they are read.
 
     Attributes:
@@ -99,7 +99,7 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Part:
+class ReadPart:
     """What one task reads."""
 
     portions: tuple[Portion, ...]
@@ -148,7 +148,7 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         parts = bridge.run(parts_of, self._shards, self._survey, parallelism)
         return [self._task(part, per_task_row_limit) for part in parts]
 
-    def _task(self, part: Part, limit: int | None) -> ReadTask:
+    def _task(self, part: ReadPart, limit: int | None) -> ReadTask:
         read = partial(tables, self._shards, part, self._survey, self._text)
         about = BlockMetadata(
             num_rows=part.records, size_bytes=part.nbytes, input_files=tuple(part.paths), exec_stats=None
@@ -161,7 +161,7 @@ def understood(path: str) -> str:
     return path if is_url(path) else os.path.abspath(os.path.expanduser(path))
 
 
-async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> Survey:
+async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> ShardSurvey:
     """Lists the shards, reads the manifest, and the first records of some shards."""
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         listing = await list_shards(storages, shards.filenames)
@@ -174,7 +174,7 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
         sample = await first_records(storages, shards, sizes)
     lengths = [len(record) for records in sample.values() for record in records]
     rows = max(1, min(MOST_ROWS, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else MOST_ROWS
-    return Survey(tuple(sizes), told, manifest, rows, features, inferred(sample) if features is None else ())
+    return ShardSurvey(tuple(sizes), told, manifest, rows, features, inferred(sample) if features is None else ())
 
 
 def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
@@ -211,7 +211,7 @@ async def first_records(storages: Storages, shards: Shards, sizes: Sequence[Shar
     return found
 
 
-async def parts_of(shards: Shards, survey: Survey, count: int) -> list[Part]:
+async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[ReadPart]:
     """Deals all records to about `count` tasks.
 
     With a manifest, tasks have equally many records, and begin at its marks; else about equally many bytes.
@@ -222,14 +222,14 @@ async def parts_of(shards: Shards, survey: Survey, count: int) -> list[Part]:
         dealt = [assign_records(survey.told, count, reader, None, survey.manifest) for reader in range(count)]
         bounds = [total * reader // count for reader in range(count + 1)]
         return [
-            Part(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)
+            ReadPart(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)
             for reader, own in enumerate(dealt)
         ]
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
     size = {shard.path: shard.size for shard in survey.sizes}
     return [
-        Part(tuple(own), None, sum(portion_bytes(portion, size[portion.path]) for portion in own))
+        ReadPart(tuple(own), None, sum(portion_bytes(portion, size[portion.path]) for portion in own))
         for own in plan
         if own
     ]
@@ -242,7 +242,7 @@ def portion_bytes(portion: Portion, size: int) -> int:
     return (size if portion.piece.end is None else portion.piece.end) - portion.piece.start
 
 
-def tables(shards: Shards, part: Part, survey: Survey, text: tuple[str, ...]) -> Iterator[Any]:
+def tables(shards: Shards, part: ReadPart, survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:
     """The columns of a part, as Arrow tables; this runs on a worker."""
     names = Shards(
         tuple(part.paths), shards.plan, shards.options, shards.storage_options, shards.filesystem, shards.retry
@@ -260,7 +260,7 @@ def tables(shards: Shards, part: Part, survey: Survey, text: tuple[str, ...]) ->
             report(part, run.stats())
 
 
-def report(part: Part, stats: Stats) -> None:
+def report(part: ReadPart, stats: Stats) -> None:
     """Tells Ray what happened to a part."""
     stores = stats.storage.backends.values()
     retries = sum(sum(store.retries.values()) for store in stores)

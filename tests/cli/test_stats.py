@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamrec import Frames
 from streamrec.cli.feature_stats import FrequentValues, Histogram, Moments
-from streamrec.cli.shuffling import Shuffle
+from streamrec.cli.shuffling import DiskShuffle
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 PARTS = st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=5)
@@ -87,7 +87,7 @@ async def test_a_shuffle_deals_again_what_is_too_large_and_gives_each_record_onc
 
     orders = []
     for told in (100, 150_000):  # far less than they are, so that buckets are too large; and about what they are
-        with Shuffle(7, str(tmp_path), bucket_bytes=4096) as shuffle:
+        with DiskShuffle(7, str(tmp_path), bucket_bytes=4096) as shuffle:
             await shuffle.scatter(blocks(), told)
             assert shuffle.records == len(records)
             orders.append([record async for frames in shuffle.shuffled() for record in frames])

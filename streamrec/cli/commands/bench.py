@@ -16,7 +16,7 @@ from streamrec.cli.measuring import Measured, measure, measure_dataset
 from streamrec.cli.output import format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.reading import run, take_sample, total_bytes
 from streamrec.cli.rendering import print_table
-from streamrec.cli.sources import Found, directory_of, find_records, storages_for
+from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.cli.writing import temporary_objects, write_text
 from streamrec.html import element, page, table
 
@@ -36,7 +36,7 @@ ENOUGH: Final = 0.9
 class Sweep:
     """What was measured."""
 
-    objects: Sequence[Found]
+    objects: Sequence[Item]
     cells: Mapping[tuple[int, str], Measured]
     dataset: Measured = Measured(0, 1.0, 0.0)
 

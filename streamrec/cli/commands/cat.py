@@ -16,7 +16,7 @@ from streamrec.cli import options
 from streamrec.cli.output import print_line, print_record, progress
 from streamrec.cli.reading import blocks, open_found, run, total_bytes
 from streamrec.cli.records import as_json, as_lines, kind_of_all, parts_of
-from streamrec.cli.sources import Found, check_present, find_records, storages_for
+from streamrec.cli.sources import Item, check_present, find_records, storages_for
 from streamrec.display import escape_json
 from streamrec.interchange import Kind
 
@@ -180,7 +180,7 @@ async def show_numbered(
     await source.aclose()
 
 
-def without_first(shards: Sequence[Found], count: int) -> tuple[list[Found], int]:
+def without_first(shards: Sequence[Item], count: int) -> tuple[list[Item], int]:
     """The shards from that of record `count` on, as far as manifests say; and how many records are left to skip."""
     left = list(shards)
     while left and left[0].records is not None and left[0].records <= count:
@@ -189,7 +189,7 @@ def without_first(shards: Sequence[Found], count: int) -> tuple[list[Found], int
 
 
 async def selected_blocks(
-    shards: Sequence[Found], showing: Showing, storage_options: Mapping[str, Any]
+    shards: Sequence[Item], showing: Showing, storage_options: Mapping[str, Any]
 ) -> AsyncGenerator[Block, None]:
     """The records to print, a block at a time; reads no more than these."""
     skip, left = showing.first, showing.count

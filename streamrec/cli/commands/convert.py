@@ -22,7 +22,7 @@ from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
 from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
-from streamrec.cli.sources import Found, directory_of, find_records, storages_for
+from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.cli.writing import (
     SHARD_BYTES,
     Feed,
@@ -38,8 +38,8 @@ from streamrec.display import display_name
 from streamrec.interchange import (
     FORMATS,
     Changes,
-    Column,
-    Encoder,
+    Field,
+    FileEncoder,
     Format,
     Look,
     Reading,
@@ -60,7 +60,7 @@ BLOCK_RECORDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Writing:
     """What to write."""
 
     target: Target
@@ -154,7 +154,7 @@ def convert_command(
         shard_bytes = SHARD_BYTES
     compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
     goal = Target(pattern, compression, target_options or storage_options)
-    plan = Plan(goal, form, text or (), shard_bytes, shard_records, overwrite, ray_address)
+    plan = Writing(goal, form, text or (), shard_bytes, shard_records, overwrite, ray_address)
     if ray_address is not None:
         connect(ray_address)
     written, changes = run(convert(sources, source, features, schema, plan, storage_options))
@@ -183,13 +183,13 @@ async def convert(
     source: str | None,
     features: Sequence[str] | None,
     schema: str | None,
-    plan: Plan,
+    plan: Writing,
     storage_options: Mapping[str, Any],
 ) -> tuple[list[ShardInfo], Changes]:
     """Reads and writes; returns the new files, and what they hold in another form than the SOURCEs."""
     async with storages_for(storage_options) as storages, storages_for(plan.target.storage_options) as goal:
         found = await find_records(storages, sources)
-        files = [*found, *(() if schema is None else [Found(schema, None)])]
+        files = [*found, *(() if schema is None else [Item(schema, None)])]
         spared = await check_target(storages, sources, files, goal, plan.target, plan.manifest, plan.overwrite)
         columns = None if schema is None else await read_schema(storages, schema, features)
         kinds = {column.name: column.kind for column in columns or () if column.kind is not None}
@@ -205,7 +205,11 @@ async def convert(
 
 
 async def write(
-    found: Sequence[Found], how: Conversion, columns: tuple[Column, ...] | None, plan: Plan, objects: Replacement
+    found: Sequence[Item],
+    how: Conversion,
+    columns: tuple[Field, ...] | None,
+    plan: Writing,
+    objects: Replacement,
 ) -> list[ShardInfo]:
     """Writes all files, here or on a cluster, and the manifest."""
     changes = how.reading.changes
@@ -229,13 +233,13 @@ async def write(
     return written
 
 
-async def look_at_all(found: Sequence[Found], how: Conversion, look: Look) -> Any:
+async def look_at_all(found: Sequence[Item], how: Conversion, look: Look) -> Any:
     """What all records show of their columns, for which they are read once."""
     with progress("looking", total_bytes(found)) as meter:
         return await look_at(found, how, look, meter)
 
 
-async def look_at_one(how: Conversion, form: Format, item: Found) -> Any:
+async def look_at_one(how: Conversion, form: Format, item: Item) -> Any:
     """What the records of one file show of their columns; runs on a worker."""
     look = needed_look(form, None)
     assert look is not None
@@ -243,13 +247,13 @@ async def look_at_one(how: Conversion, form: Format, item: Found) -> Any:
         return await look_at([item], how, look, Meter())
 
 
-def needed_look(form: Format, columns: Sequence[Column] | None) -> Look | None:
+def needed_look(form: Format, columns: Sequence[Field] | None) -> Look | None:
     """How to infer columns before a file is written; None where the format needs none, or they are known."""
     look = None if form.name == "tfrecord" else codec_of(form.name).look
     return None if look is None or (look.saved and columns is not None) else look
 
 
-async def look_at(found: Sequence[Found], how: Conversion, look: Look, meter: Meter) -> Any:
+async def look_at(found: Sequence[Item], how: Conversion, look: Look, meter: Meter) -> Any:
     seen, count = look.see(()), 0
     async with aclosing(read(found, how, meter)) as records:
         async for frames in records:
@@ -261,7 +265,7 @@ async def look_at(found: Sequence[Found], how: Conversion, look: Look, meter: Me
     return seen
 
 
-def as_text(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
+def as_text(columns: Sequence[Field], names: Sequence[str]) -> tuple[Field, ...]:
     """The columns, with those of these names as text."""
     known = {column.name: column.kind for column in columns}
     for name in names:
@@ -275,7 +279,11 @@ def as_text(columns: Sequence[Column], names: Sequence[str]) -> tuple[Column, ..
 
 
 async def write_on_cluster(
-    found: Sequence[Found], how: Conversion, columns: Sequence[Column] | None, plan: Plan, objects: Replacement
+    found: Sequence[Item],
+    how: Conversion,
+    columns: Sequence[Field] | None,
+    plan: Writing,
+    objects: Replacement,
 ) -> list[ShardInfo]:
     """Converts each file to one file of the other format, in a task of its own."""
     paths = [shard_path(plan.target.pattern, number) for number in range(len(found))]
@@ -288,7 +296,7 @@ async def write_on_cluster(
 
 
 async def write_one(
-    how: Conversion, columns: Sequence[Column], plan: Plan, work: tuple[str, Found]
+    how: Conversion, columns: Sequence[Field], plan: Writing, work: tuple[str, Item]
 ) -> tuple[ShardInfo, Changes]:
     """Converts one file; returns the new one and what changes in it; runs on a worker."""
     path, item = work
@@ -312,13 +320,13 @@ def check_features(wanted: Sequence[str], changes: Changes, records: int) -> Non
         raise click.UsageError(f"--features: no record has {', '.join(missing)}: they have {known}")
 
 
-async def read_schema(storages: Any, path: str, features: Sequence[str] | None) -> tuple[Column, ...]:
+async def read_schema(storages: Any, path: str, features: Sequence[str] | None) -> tuple[Field, ...]:
     """The columns that a file says there are, in the form of `streamrec info --json`."""
     text = await (await storages.at(path)).read_range(path, 0, 64 << 20)
     try:
         rows = [row for row in json.loads(text)["features"] if features is None or row["name"] in features]
         return tuple(
-            Column(
+            Field(
                 row["name"],
                 None if row["kind"] == "unknown" else row["kind"],
                 row["values"] == [1, 1],
@@ -329,7 +337,7 @@ async def read_schema(storages: Any, path: str, features: Sequence[str] | None) 
         raise click.UsageError(f"{path} is no schema: write one with streamrec info --json SOURCE > {path}") from error
 
 
-async def read(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
     """The records of files, one file after the other, as serialized Examples."""
     async with storages_for(how.storage_options) as storages:
         for form, group in groupby(found, lambda item: format_of(item.path, how.source)):
@@ -343,7 +351,7 @@ async def read(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGe
                     yield frames
 
 
-async def read_tfrecords(found: Sequence[Found], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
+async def read_tfrecords(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
     """The records of TFRecord shards, maybe with some of their features only."""
     sample = await take_sample(found, how.storage_options)
     number = done = 0
@@ -368,7 +376,7 @@ def select_features(frames: Frames, first: int, reading: Reading) -> Frames:
 
 
 async def decode(
-    storages: Storages, found: Sequence[Found], form: Format, reading: Reading, meter: Meter
+    storages: Storages, found: Sequence[Item], form: Format, reading: Reading, meter: Meter
 ) -> AsyncGenerator[Frames, None]:
     """The records of files in another format, decoded in a thread."""
     codec = codec_of(form.name)
@@ -392,7 +400,7 @@ def next_batch(records: Any, path: str) -> list[bytes] | None:
 
 
 @asynccontextmanager
-async def locate_errors(found: Sequence[Found], how: Conversion) -> AsyncIterator[None]:
+async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator[None]:
     """Adds to an error of the block in which shard its record is, whose number it says counts over all shards.
 
     Counts the shards before it for this, where their numbers of records are not known.
@@ -418,7 +426,7 @@ async def write_records(
     records: AsyncIterator[Frames],
     target: Target,
     form: Format,
-    columns: Sequence[Column],
+    columns: Sequence[Field],
     objects: Replacement,
     nbytes: int | None,
     count: int | None,
@@ -437,7 +445,13 @@ async def write_records(
 
 
 async def write_file(
-    feed: Feed, path: str, encoder: Encoder, form: Format, objects: Replacement, nbytes: int | None, count: int | None
+    feed: Feed,
+    path: str,
+    encoder: FileEncoder,
+    form: Format,
+    objects: Replacement,
+    nbytes: int | None,
+    count: int | None,
 ) -> ShardInfo:
     """Writes one file, up to a limit."""
     compressor = zlib.compressobj(wbits=31) if form.gzip else None

@@ -32,7 +32,7 @@ from streamrec.cli.measuring import measure
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run
-from streamrec.cli.sources import Found, directory_of, find, storages_for
+from streamrec.cli.sources import Item, directory_of, find, storages_for
 from streamrec.cli.writing import remove_all, temporary_objects
 from streamrec.display import display_name, mask_values
 from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
@@ -128,7 +128,7 @@ async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> 
             if not row.ok and name != "clock":
                 return
     async with storages_for(storage_options) as storages, temporary_objects(storage_options) as written:
-        store, found = CheckedStore(url, storage_options, storages, written), list[Found]()
+        store, found = CheckedStore(url, storage_options, storages, written), list[Item]()
         yield await run_check("list", check_list, store, found)
         objects = [item for item in found if item.size]
         if objects:
@@ -283,18 +283,18 @@ async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, 
     return await anyio.to_thread.run_sync(call)
 
 
-async def check_list(store: CheckedStore, found: list[Found]) -> str:
+async def check_list(store: CheckedStore, found: list[Item]) -> str:
     directory = directory_of(store.url)
     if directory is None:
         found += await find(store.storages, [store.url])
     else:
         storage = await store.storages.at(directory)
-        found += [Found(info.path, info.size) async for info in storage.list(directory)]
+        found += [Item(info.path, info.size) async for info in storage.list(directory)]
     size = sum(item.size or 0 for item in found)
     return f"{plural(len(found), 'object')}, {format_bytes(size)}"
 
 
-async def check_get(store: CheckedStore, item: Found) -> str:
+async def check_get(store: CheckedStore, item: Item) -> str:
     storage, size = await store.storages.at(item.path), min(item.size or 0, 1 << 16)
     got = await storage.read_range(item.path, 0, size)
     if len(got) != size:
@@ -302,7 +302,7 @@ async def check_get(store: CheckedStore, item: Found) -> str:
     return f"{plural(size, 'byte')} of {item.path}"
 
 
-async def check_latency(store: CheckedStore, item: Found) -> str:
+async def check_latency(store: CheckedStore, item: Item) -> str:
     storage, took = await store.storages.at(item.path), []
     for _ in range(LOOKS):
         began = time.perf_counter()
@@ -311,7 +311,7 @@ async def check_latency(store: CheckedStore, item: Found) -> str:
     return f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in {max(took) * 1e3:.1f} ms"
 
 
-async def check_range(store: CheckedStore, item: Found) -> str:
+async def check_range(store: CheckedStore, item: Item) -> str:
     storage, size = await store.storages.at(item.path), min(item.size or 0, 1 << 16)
     whole = await storage.read_range(item.path, 0, size)
     half = await storage.read_range(item.path, size // 2, size)
@@ -320,7 +320,7 @@ async def check_range(store: CheckedStore, item: Found) -> str:
     return f"bytes {size // 2:,} to {size:,} are the same alone and as a part"
 
 
-async def check_version(store: CheckedStore, item: Found) -> str:
+async def check_version(store: CheckedStore, item: Item) -> str:
     storage = await store.storages.at(item.path)
     version = (await storage.stat(item.path)).version
     if version is None:
@@ -334,7 +334,7 @@ async def check_version(store: CheckedStore, item: Found) -> str:
     raise CheckError("another version was asked for, and the store gave this one: a change under way is not noticed")
 
 
-async def check_speed(store: CheckedStore, item: Found) -> str:
+async def check_speed(store: CheckedStore, item: Item) -> str:
     rates = []
     for connections in (1, 16):
         done = await measure([item], connections, 1 << 22, 1.0, store.options)
@@ -396,7 +396,7 @@ async def check_replaced(store: CheckedStore) -> str:
     return f"no object was replaced half way{others}"
 
 
-async def check_checksum(store: CheckedStore, item: Found) -> str:
+async def check_checksum(store: CheckedStore, item: Item) -> str:
     """Which checksums the store gives of an object."""
     scheme = scheme_of(item.path)
     if scheme not in ("s3", "gs"):
@@ -440,7 +440,7 @@ ENDPOINT: Final[Mapping[str, Callable[[Endpoint], str]]] = {
 }
 """Checks without any client."""
 
-READING: Final[Mapping[str, Callable[[CheckedStore, Found], Awaitable[str]]]] = {
+READING: Final[Mapping[str, Callable[[CheckedStore, Item], Awaitable[str]]]] = {
     "get": check_get,
     "range": check_range,
     "version": check_version,

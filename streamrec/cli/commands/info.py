@@ -20,7 +20,7 @@ from streamrec.cli.reading import (
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
 from streamrec.cli.rendering import print_table
-from streamrec.cli.sources import Found, check_present, find, find_records, storages_for
+from streamrec.cli.sources import Item, check_present, find, find_records, storages_for
 from streamrec.example import FeatureSummary
 
 COUNTED_BYTES = 256 << 20
@@ -55,7 +55,7 @@ def ls_command(sources: Sequence[str], human: bool, as_json: bool, storage_optio
         click.echo(f"{len(found):,} files, {format_bytes(total)}", err=True)
 
 
-async def list_files(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Found]:
+async def list_files(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Item]:
     async with storages_for(storage_options) as storages:
         return await find(storages, sources)
 
@@ -84,7 +84,7 @@ def count_command(sources: Sequence[str], by_shard: bool, as_json: bool, storage
     click.echo(f"{sum(counts):,}" if by_shard else str(sum(counts)))
 
 
-async def count_sources(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Found], list[int]]:
+async def count_sources(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Item], list[int]]:
     async with storages_for(storage_options) as storages:
         shards = await find_records(storages, sources)
         await check_present(storages, shards)
@@ -125,7 +125,7 @@ def info_command(sources: Sequence[str], exact: bool, as_json: bool, storage_opt
 
 async def inspect(
     sources: Sequence[str], exact: bool, storage_options: Mapping[str, Any]
-) -> tuple[list[Found], Sample, int | None]:
+) -> tuple[list[Item], Sample, int | None]:
     async with storages_for(storage_options) as storages:
         shards = await find_records(storages, sources)
         await check_present(storages, shards)
@@ -168,7 +168,7 @@ def proposal(item: FeatureSummary) -> str:
     return f"{type(feature).__name__}({kind_of(item) if shape is None else f'{list(shape)}, {kind_of(item)}'})"
 
 
-def to_json(shards: Sequence[Found], sample: Sample, records: int | None) -> dict[str, Any]:
+def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict[str, Any]:
     """The same as an object of JSON."""
     features = [] if sample.schema is None else all_features(sample)
     return {

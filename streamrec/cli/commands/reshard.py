@@ -19,8 +19,8 @@ from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
 from streamrec.cli.reading import batches, count_all, count_one, run, take_sample, total_bytes
-from streamrec.cli.shuffling import Shuffle
-from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.shuffling import DiskShuffle
+from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import (
     COMPRESSIONS,
     SHARD_BYTES,
@@ -46,7 +46,7 @@ Limits = tuple[int | None, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReshardPlan:
     """How to make shards; see the command's options."""
 
     shards: int | None
@@ -103,7 +103,7 @@ def reshard_command(
     directory; or one name, for one shard. The order of the records stays, unless they are shuffled. Nothing is left of
     a run that fails or is interrupted.
     """
-    plan = Plan(**how)
+    plan = ReshardPlan(**how)
     kind = compression_of(target, compression)
     pattern = pattern_of(target, kind, plan.shards)
     check_plan(plan, pattern)
@@ -120,7 +120,7 @@ def reshard_command(
     print_line(f"manifest: {manifest}")
 
 
-def check_plan(plan: Plan, pattern: str) -> None:
+def check_plan(plan: ReshardPlan, pattern: str) -> None:
     """Refuses options that exclude each other."""
     if plan.shards is not None and (plan.shard_bytes or plan.shard_records):
         raise click.UsageError(
@@ -136,7 +136,7 @@ def check_plan(plan: Plan, pattern: str) -> None:
 
 
 async def reshard(
-    sources: Sequence[str], target: Target, plan: Plan, storage_options: Mapping[str, Any]
+    sources: Sequence[str], target: Target, plan: ReshardPlan, storage_options: Mapping[str, Any]
 ) -> tuple[list[ShardInfo], str]:
     """Reads, maybe shuffles, and writes; returns the new shards and the manifest's URL."""
     manifest = plan.manifest or target.manifest
@@ -162,7 +162,7 @@ async def reshard(
 
 
 async def open_records(
-    stack: AsyncExitStack, found: Sequence[Found], plan: Plan, storage_options: Mapping[str, Any]
+    stack: AsyncExitStack, found: Sequence[Item], plan: ReshardPlan, storage_options: Mapping[str, Any]
 ) -> tuple[AsyncIterator[Frames], int]:
     """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack closes all."""
     sample, size = await take_sample(found, storage_options), total_bytes(found)
@@ -171,7 +171,7 @@ async def open_records(
         meter = stack.enter_context(progress("writing", size))
         records = batches(found, sample.record_bytes, storage_options, meter.set)
         return await stack.enter_async_context(aclosing(records)), total
-    shuffle = stack.enter_context(Shuffle(plan.seed, plan.temp))
+    shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
     plain = size if sample.compressions == ("",) or size is None else size * COMPRESSED_BY
     with progress("reading", size) as meter:
         async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
@@ -196,7 +196,7 @@ async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
 
 
 async def write_on(
-    found: Sequence[Found],
+    found: Sequence[Item],
     target: Target,
     objects: Replacement,
     limits: Limits,

@@ -15,7 +15,7 @@ from streamrec.cli.output import format_bytes, format_number, plural, print_json
 from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
 from streamrec.cli.records import plain, quoted
 from streamrec.cli.rendering import print_table
-from streamrec.cli.sources import Found, find_records, storages_for
+from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
 from streamrec.display import text_of
 from streamrec.html import element, image, page, table, whole_text
@@ -66,7 +66,7 @@ def stat_command(
 
 async def collect(
     sources: Sequence[str], wanted: Sequence[str] | None, html: str | None, storage_options: Mapping[str, Any]
-) -> tuple[list[Found], DatasetStats]:
+) -> tuple[list[Item], DatasetStats]:
     async with storages_for(storage_options) as storages:
         shards = await find_records(storages, sources)
         sample = await take_sample(shards, storage_options)
@@ -89,7 +89,7 @@ def check_names(wanted: Sequence[str] | None, sample: Sample) -> None:
         raise click.UsageError(f"no feature {', '.join(unknown)} was found: there are {', '.join(known) or 'none'}")
 
 
-def summary(shards: Sequence[Found], stats: DatasetStats) -> str:
+def summary(shards: Sequence[Item], stats: DatasetStats) -> str:
     """The data set in a line."""
     size = total_bytes(shards)
     return f"{plural(len(shards), 'shard')}, {plural(stats.records.records, 'record')}, {format_bytes(size)}"
@@ -112,7 +112,7 @@ def most_frequent(item: FeatureStats) -> str:
     return ", ".join(f"{value_text(value)} {about}{count / share:.1%}" for value, count in values) + different
 
 
-def to_json(shards: Sequence[Found], stats: DatasetStats) -> dict[str, Any]:
+def to_json(shards: Sequence[Item], stats: DatasetStats) -> dict[str, Any]:
     """All statistics as an object of JSON."""
     return {
         "shards": len(shards),

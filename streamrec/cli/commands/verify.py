@@ -17,7 +17,7 @@ from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, map_concurrently, open_to_scan, run, total_bytes
-from streamrec.cli.sources import MANIFESTS, Found, find_records, manifests_below, storages_for
+from streamrec.cli.sources import MANIFESTS, Item, find_records, manifests_below, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_read
 from streamrec.shards import is_below, location_of
 from streamrec.storage import Replacement, is_url
@@ -28,7 +28,7 @@ class Verdict:
     """The result."""
 
     reports: tuple[streamrec.shards.VerifyReport, ...]
-    scans: tuple[Scan, ...]
+    scans: tuple[ShardScan, ...]
 
     @property
     def ok(self) -> bool:
@@ -117,7 +117,7 @@ async def verify_sources(
         verified = {shard.path for shard in named}
         others = [shard for shard in await find_records(storages, names, warn=False) if shard.path not in verified]
         wanted = [
-            Found(shard.path, shard.size)  # it is read as it is: how it differs from the manifest is in the report
+            Item(shard.path, shard.size)  # it is read as it is: how it differs from the manifest is in the report
             for shard in named
             if shard.path in differing or (repair and shard.path not in missing)
         ]
@@ -140,7 +140,7 @@ async def verify_sources(
     return Verdict(tuple(reports), tuple(scans))
 
 
-def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
+def copy_paths(shards: Sequence[Item], repair: str | None) -> list[str | None]:
     """Where the good records of each shard go: below the directory `repair`, as the shards are placed to each other."""
     paths = [shard.path for shard in shards]
     if repair is None:
@@ -165,7 +165,7 @@ def copy_paths(shards: Sequence[Found], repair: str | None) -> list[str | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class ShardScan:
     """The content of one shard.
 
     Attributes:
@@ -200,11 +200,11 @@ class Scan:
 
 
 async def scan(
-    work: tuple[Found, str | None],
+    work: tuple[Item, str | None],
     storage_options: Mapping[str, Any],
     objects: Replacement | None = None,
     meter: Meter | None = None,
-) -> Scan:
+) -> ShardScan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
     Args:
@@ -229,7 +229,7 @@ async def scan(
         if writer is not None:
             await copy_long_records(reader, writer)
         lost_bytes = reader.statistics.lost_bytes
-    return Scan(shard.path, reader.place.record, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+    return ShardScan(shard.path, reader.place.record, tuple(reader.losses), reader.skipped, lost_bytes, copy)
 
 
 async def copy_long_records(reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter) -> None:
