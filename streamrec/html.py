@@ -11,9 +11,8 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +32,6 @@ __all__ = [
     "page",
     "payloads",
     "png",
-    "rows_of",
     "table",
     "text",
     "whole_text",
@@ -197,11 +195,6 @@ def payloads(title: str, lengths: Iterable[int], strings: Iterable[Any]) -> str:
     cells = zip(range(ROWS), lengths, strings, strict=False)
     rows = [(str(number), f"{int(size):,}", format_value(value, budget)) for number, size, value in cells]
     return fragment(element("b", text(title)), table(("", "bytes", ""), rows))
-
-
-def rows_of(column: Iterable[Any]) -> Iterator[Any]:
-    """The first rows of a column."""
-    return islice(column, ROWS)
 
 
 def format_value(value: Any, budget: Budget) -> str:

@@ -35,9 +35,7 @@ class Shown:
             html.text(name) + "<br>" + html.element("small", html.text(described(column)))
             for name, column in self._columns
         ]
-        cells = [
-            [html.format_value(value, budget) for value in html.rows_of(rows(column))] for _, column in self._columns
-        ]
+        cells = [[html.format_value(value, budget) for value in rows(column)] for _, column in self._columns]
         count = max(map(len, cells), default=0)
         padded = [column + [""] * (count - len(column)) for column in cells]
         more = max((length(column) for _, column in self._columns), default=0) - count

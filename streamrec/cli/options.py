@@ -36,7 +36,7 @@ def storage_options(function: Decorated) -> Decorated:
         "storage_options",
         multiple=True,
         metavar="KEY=VALUE",
-        callback=parsed_options,
+        callback=parse_options,
         help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
     )(function)
 
@@ -49,18 +49,18 @@ def target_options(function: Decorated) -> Decorated:
         "target_options",
         multiple=True,
         metavar="KEY=VALUE",
-        callback=parsed_options,
+        callback=parse_options,
         help="A storage option for TARGET alone; with one of these, no -o counts for it.",
     )(function)
 
 
-def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
+def parse_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
     """What `-o key=value` says: JSON values as what they mean, all else as text; a key of digits is text, too.
 
     Examples:
-        >>> parsed_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
+        >>> parse_options(None, None, ["anon=true", "key=abc", 'client_kwargs={"verify": false}'])
         {'anon': True, 'key': 'abc', 'client_kwargs': {'verify': False}}
-        >>> parsed_options(None, None, ["secret=12345", "max_concurrency=3"])
+        >>> parse_options(None, None, ["secret=12345", "max_concurrency=3"])
         {'secret': '12345', 'max_concurrency': 3}
     """
     options: dict[str, Any] = {}
@@ -69,29 +69,29 @@ def parsed_options(_: click.Context, parameter: click.Parameter, values: Sequenc
         if not equals or not key:
             message = "an option has no '=': write -o endpoint_url=http://127.0.0.1:9000"  # it may be a secret
             raise click.BadParameter(message, param=parameter)
-        options[key] = parsed(value)
+        options[key] = parse_value(value)
         if key in CREDENTIALS and isinstance(options[key], int | float):
             options[key] = value
     return options
 
 
-def typed_again(storage_options: Mapping[str, Any]) -> str:
+def format_options(storage_options: Mapping[str, Any]) -> str:
     r"""The options as they are typed, each behind a space, for a command that is proposed; without the secrets' values.
 
     Examples:
-        >>> typed_again({"anon": True, "client_kwargs": {"verify": False}, "secret": "abc"})
+        >>> format_options({"anon": True, "client_kwargs": {"verify": False}, "secret": "abc"})
         ' -o anon=true -o \'client_kwargs={"verify": false}\' -o secret=...'
     """
     words = []
     for key, value in storage_options.items():
-        plain = isinstance(value, str) and parsed(value) == value
+        plain = isinstance(value, str) and parse_value(value) == value
         text = value if plain else json.dumps(value)
         hidden = SECRET.search(key if isinstance(value, str) else f"{key} {text}")
         words.append(f" -o {shlex.quote(f'{key}={text}')}" if not hidden else f" -o {key}=...")
     return "".join(words)
 
 
-def parsed(value: str) -> Any:
+def parse_value(value: str) -> Any:
     """JSON where it is JSON, else the text."""
     try:
         return json.loads(value)
@@ -99,11 +99,11 @@ def parsed(value: str) -> Any:
         return value
 
 
-def parsed_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     """A number of bytes, as 200MB or 64MiB.
 
     Examples:
-        >>> parsed_size(None, None, "1.5MB"), parsed_size(None, None, "64 KiB"), parsed_size(None, None, "100")
+        >>> parse_size(None, None, "1.5MB"), parse_size(None, None, "64 KiB"), parse_size(None, None, "100")
         (1500000, 65536, 100)
     """
     if text is None:
@@ -159,7 +159,7 @@ def as_json(function: Decorated) -> Decorated:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
 
 
-def parsed_names(_: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
+def parse_names(_: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
     """The names that `A,B` says; None without one."""
     return [name for name in (text or "").split(",") if name] or None
 
@@ -169,7 +169,7 @@ def features(function: Decorated) -> Decorated:
     return click.option(
         "--features",
         metavar="A,B",
-        callback=parsed_names,
+        callback=parse_names,
         help="Only these features.",
     )(function)
 

@@ -33,8 +33,6 @@ from streamrec.errors import (
 BAD_DATA: Final = 1
 WRONG_USAGE: Final = 2
 STORE_FAILED: Final = 3
-INTERRUPTED: Final = 130
-READER_GONE: Final = 141
 
 COMMANDS: Final = {
     "ls": "Files and their sizes.",
@@ -98,7 +96,7 @@ class Commands(click.Group):
             return code
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left is flushed into nothing
-            return READER_GONE
+            return 141
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the list of commands, and loads none of them."""
@@ -141,7 +139,7 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
         print_failure("interrupted", error)
-        return INTERRUPTED
+        return 130
     except StreamrecError as error:
         print_failure(error, error)
         return code_of(error)

@@ -18,7 +18,7 @@ from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import kind_of_all
 from streamrec.cli.sources import Item, storages_for
 from streamrec.interchange import Kind
-from streamrec.shards import Expected, Portion, ReadOptions
+from streamrec.shards import Expected, Piece, Portion, ReadOptions, ShardReader
 from streamrec.tfrecord import LONG_BYTES
 
 PARALLEL: Final = 8
@@ -87,30 +87,25 @@ async def map_concurrently(
 
 
 @asynccontextmanager
-async def open_to_scan(
-    shard: Item, storage_options: Mapping[str, Any], **how: Any
-) -> AsyncIterator[streamrec.shards.ShardReader]:
-    """Opens a shard to count or check its records: those above LONG_BYTES take no more memory than a block."""
+async def open_item(
+    item: Item, storage_options: Mapping[str, Any], start: int | None = None, **how: Any
+) -> AsyncIterator[ShardReader]:
+    """Opens a shard, from the first record at byte `start` or after it; `how` is passed to `ReadOptions`.
+
+    The shard must be as it was listed, or as a manifest says.
+    """
     async with storages_for(storage_options) as storages:
-        options = ReadOptions(long_bytes=LONG_BYTES, **how)
-        storage = await storages.at(shard.path)
-        reader = await streamrec.shards.ShardReader.open(storage, shard.path, options, expected=shard.expected)
+        storage, piece = await storages.at(item.path), Piece(start) if start else None
+        options = ReadOptions(**how)
+        reader = await ShardReader.open(storage, item.path, options, piece=piece, expected=item.expected)
         try:
             yield reader
         finally:
             await reader.aclose()
 
 
-@asynccontextmanager
-async def open_found(shard: Item, **reading: Any) -> AsyncIterator[streamrec.shards.ShardReader]:
-    """Opens a shard, which must be as it was listed or as the manifest says; arguments as for `open_shard`."""
-    async with streamrec.open_shard(shard.path, **reading) as reader:
-        shard.expected.check(reader.info)
-        yield reader
-
-
 async def blocks(
-    reader: streamrec.shards.ShardReader, meter: Meter | None = None, expected: Expected | None = None
+    reader: ShardReader, meter: Meter | None = None, expected: Expected | None = None
 ) -> AsyncIterator[streamrec.Frames]:
     """The blocks of one shard.
 
@@ -187,7 +182,7 @@ async def first_records(shard: Item, storage_options: Mapping[str, Any]) -> tupl
     """The first records of a shard, and how it is compressed."""
     taken: list[bytes] = []
     nbytes = 0
-    async with open_found(shard, storage_options=storage_options, block_bytes=1 << 16) as reader:
+    async with open_item(shard, storage_options, block_bytes=1 << 16) as reader:
         async for frames in reader.frames():
             for record in islice(frames, SAMPLED_RECORDS - len(taken)):
                 taken.append(record)
@@ -209,7 +204,7 @@ async def count_all(shards: Sequence[Item], storage_options: Mapping[str, Any]) 
 
 async def count_one(shard: Item, storage_options: Mapping[str, Any], meter: Meter | None = None) -> int:
     """The number of records of one shard, by their lengths."""
-    async with open_to_scan(shard, storage_options, verify=False) as reader:
+    async with open_item(shard, storage_options, verify=False, long_bytes=LONG_BYTES) as reader:
         async for _ in blocks(reader, meter):
             pass
         return reader.place.record

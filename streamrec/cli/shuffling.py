@@ -23,8 +23,6 @@ BUCKET_BYTES: Final = 64 << 20
 """A bucket is about this large; one of twice the size is scattered once more."""
 
 BUCKETS: Final = 256
-FILE_BUFFER: Final = 128 << 10
-BLOCK_BYTES: Final = 8 << 20
 
 
 @dataclass
@@ -108,7 +106,7 @@ class BucketWriter:
     def __init__(self, buckets: list[BucketFile], random: np.random.PCG64, stack: ExitStack) -> None:
         self.buckets = buckets
         self._random = random
-        self._files = [stack.enter_context(bucket.path.open("wb", buffering=FILE_BUFFER)) for bucket in buckets]
+        self._files = [stack.enter_context(bucket.path.open("wb", buffering=128 << 10)) for bucket in buckets]
 
     def add(self, frames: Frames) -> None:
         """Scatters these records."""
@@ -127,7 +125,7 @@ class BucketWriter:
 def blocks_of(path: Path) -> Iterator[Frames]:
     framer = Framer(verify=False)
     with path.open("rb") as file:
-        while data := file.read(BLOCK_BYTES):
+        while data := file.read(8 << 20):
             yield framer.feed(data)
 
 

@@ -74,7 +74,7 @@ async def refuse_existing(
         raise click.UsageError(f"{path} is there already: {advice}")
 
 
-async def refuse_read(
+async def refuse_sources(
     storages: Storages, sources: Iterable[str], goal: Storages, targets: Sequence[str]
 ) -> frozenset[Identity]:
     """Lets nothing be written over that is read, however it is spelled.
@@ -120,7 +120,7 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
 async def write_text(url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]) -> None:
     """Writes a page to any URL, as UTF-8; it replaces what is there, but for the objects that were read."""
     async with Storages(storage_options) as storages:
-        await refuse_read(storages, read, storages, [url])
+        await refuse_sources(storages, read, storages, [url])
         async with await (await storages.at(url)).upload(url) as upload:
             await upload.write(text.encode())
 
@@ -211,7 +211,7 @@ async def check_target(
     numbers = range(min(len(found) + 1, LOOKED_AT)) if target.numbered else ()
     targets = [target.pattern, *tables, *(shard_path(target.pattern, number) for number in numbers)]
     read = [item.path for item in found] + [name for name in sources if name.endswith(MANIFESTS)]
-    spared = await refuse_read(storages, read, goal, targets)
+    spared = await refuse_sources(storages, read, goal, targets)
     shards, *its = await goal.identities([target.pattern, *tables])
     if any(is_one_of(identity, each) for found in its for identity in found for each in shards):
         raise click.UsageError(f"{manifest} would be written over a shard: choose another name for the manifest")

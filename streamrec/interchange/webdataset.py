@@ -23,7 +23,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
-from streamrec.display import text_of
+from streamrec.display import image_type, text_of
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
@@ -45,11 +45,7 @@ KEY: Final = "__key__"
 NO_FEATURE: Final = "__empty__"
 """The one file of a record that has no feature."""
 
-MAGIC: Final = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
 DTYPES: Final[dict[str | None, np.dtype[Any]]] = {INT64: np.dtype("<i8"), FLOAT: np.dtype("<f4")}
-PIECE_BYTES: Final = 1 << 20
-MOST_ENDS: Final = 16
-"""How often `tarfile` may read at the end of a file."""
 MOST_HEADER_BYTES: Final = 1 << 20
 """What a member may have that only describes others, such as long names."""
 
@@ -126,8 +122,9 @@ def ending_of(values: FeatureValues) -> str:
     if values.kind is None or len(values.values) != 1:
         return "json"
     data: bytes = values.values[0]
-    image = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
-    return image or ("bin" if text_of(data) is None else "txt")
+    if image := image_type(data):
+        return image.replace("jpeg", "jpg")
+    return "bin" if text_of(data) is None else "txt"
 
 
 def endings_in(records: Iterable[bytes]) -> dict[str, str]:
@@ -160,7 +157,7 @@ def member(name: str, data: bytes) -> bytes:
 
 
 class Ending:
-    """A file for `tarfile`, which would read on after its end for as long as a header says."""
+    """A file for `tarfile`, which would read on after its end for as long as a header says: it may 16 times."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -169,7 +166,7 @@ class Ending:
     def read(self, size: int) -> bytes:
         data = self._file.read(size)
         self._ends += not data
-        if self._ends > MOST_ENDS:
+        if self._ends > 16:
             raise EOFError("the file ends within a member")
         return data
 
@@ -226,7 +223,7 @@ def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
 def contents_of(file: IO[bytes]) -> bytes:
     """All bytes of a file: in a buffer that grows, since `read()` takes three times as much, and a header may lie."""
     buffer = io.BytesIO()
-    while piece := file.read(PIECE_BYTES):
+    while piece := file.read(1 << 20):
         buffer.write(piece)
     return buffer.getvalue()
 

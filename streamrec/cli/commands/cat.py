@@ -14,7 +14,7 @@ import click
 import streamrec
 from streamrec.cli import options
 from streamrec.cli.output import print_line, print_record, progress
-from streamrec.cli.reading import blocks, open_found, run, total_bytes
+from streamrec.cli.reading import blocks, open_item, run, total_bytes
 from streamrec.cli.records import as_json, as_lines, kind_of_all, parts_of
 from streamrec.cli.sources import Item, check_present, find_records, storages_for
 from streamrec.display import escape_json
@@ -50,11 +50,11 @@ def head_command(
     run(show(sources, Showing("json" if as_json else form, count, first, byte, features), storage_options))
 
 
-def parsed_records(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+def parse_records(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
     """Numbers of records, as 5,17,1000000; -1 is the last one.
 
     Examples:
-        >>> parsed_records(None, None, "5,17,-1"), parsed_records(None, None, None)
+        >>> parse_records(None, None, "5,17,-1"), parse_records(None, None, None)
         ([5, 17, -1], None)
     """
     try:
@@ -76,7 +76,7 @@ def parsed_records(_: click.Context, parameter: click.Parameter, text: str | Non
 @click.option(
     "--records",
     metavar="N,N,...",
-    callback=parsed_records,
+    callback=parse_records,
     help="These records, by number from 0, and nothing else is read; SOURCE is an index (*.index).",
 )
 @options.features
@@ -199,9 +199,7 @@ async def selected_blocks(
             if left == 0:
                 return
             block_bytes = None if left is None else 1 << 16
-            async with open_found(
-                shard, start=showing.byte, storage_options=storage_options, block_bytes=block_bytes
-            ) as reader:
+            async with open_item(shard, storage_options, showing.byte, block_bytes=block_bytes) as reader:
                 async for frames in blocks(reader, meter, shard.expected if showing.byte is None else None):
                     first = None if showing.byte else reader.place.record - len(frames)
                     skipped = min(skip, len(frames))

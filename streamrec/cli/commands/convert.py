@@ -101,9 +101,9 @@ class Conversion:
 @click.option("--from", "source", type=FORMAT, help="What SOURCEs are.  [default: as their names end]")
 @click.option("--to", "wanted", type=FORMAT, help="What TARGET is.  [default: as it ends]")
 @options.features
-@click.option("--text", metavar="A,B", callback=options.parsed_names, help="Features whose bytes are text in Parquet.")
+@click.option("--text", metavar="A,B", callback=options.parse_names, help="Features whose bytes are text in Parquet.")
 @click.option("--schema", metavar="FILE", help="Kinds of features, as `streamrec info --json` prints them.")
-@click.option("--shard-bytes", metavar="SIZE", callback=options.parsed_size, help="Files of about this size.")
+@click.option("--shard-bytes", metavar="SIZE", callback=options.parse_size, help="Files of about this size.")
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Files of up to N records.")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
 @ray_option

@@ -41,7 +41,7 @@ def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: M
         rows = [{"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards]
         print_json({"manifest": f"{folder}manifest.json", "shards": rows})
         return
-    size, again = sum(shard.bytes for shard in shards), options.typed_again(storage_options)
+    size, again = sum(shard.bytes for shard in shards), options.format_options(storage_options)
     print_line(f"{plural(len(shards), 'shard')}, {plural(EXAMPLES, 'record')}, {format_bytes(size)}; try:")
     for name, source in (
         ("info", folder),

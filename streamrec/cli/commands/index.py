@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,11 +30,11 @@ AT_A_TIME = 1 << 20
 """Records of which the lengths are read at a time."""
 
 
-def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
+def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
     """A part of the work, as 3/16.
 
     Examples:
-        >>> parsed_part(None, None, "3/16"), parsed_part(None, None, None)
+        >>> parse_part(None, None, "3/16"), parse_part(None, None, None)
         ((3, 16), None)
     """
     if text is None:
@@ -60,7 +60,7 @@ def parsed_part(_: click.Context, parameter: click.Parameter, text: str | None) 
 @click.argument("names", nargs=-1, required=True, metavar="[SOURCE...] INDEX", callback=options.Sources.typed)
 @options.shard_root
 @click.option("--from-idx", metavar="PATTERN", help="The files of tfrecord2idx, one for each shard, in the same order.")
-@click.option("--part", callback=parsed_part, metavar="I/N", help="Index the I-th of N parts of the shards, from 0.")
+@click.option("--part", callback=parse_part, metavar="I/N", help="Index the I-th of N parts of the shards, from 0.")
 @click.option("--join", is_flag=True, help="Make one index of the parts that SOURCE names.")
 @click.option("--update", is_flag=True, help="Read only shards that changed since; without SOURCE those it names.")
 @click.option("--check", is_flag=True, help="Tell which shards changed since INDEX was written.")
@@ -177,33 +177,27 @@ async def check_index(index: str, shard_root: str | None, as_json: bool, storage
         found = (await open_index(await storages.at(index), index)).follow(shard_root)
         differing = [each for each in await map_concurrently(partial(differs, storages), found.shards, 16) if each]
     if as_json:
-        print_json({"ok": not differing, "shards": len(found.shards), "changed": [asdict(each) for each in differing]})
+        print_json({"ok": not differing, "shards": len(found.shards), "changed": differing})
     else:
         for each in differing:
-            print_line(f"{each.path}: {each.how}")
+            print_line(f"{each['path']}: {each['how']}")
         state = f"{len(differing):,} changed: streamrec index --update {index}" if differing else "all as it says"
         print_line(f"{index}: {plural(len(found.shards), 'shard')}, {state}")
     return BAD_DATA if differing else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A shard that is not what the index says, and how."""
-
-    path: str
-    how: str
-
-
-async def differs(storages: Storages, shard: streamrec.shards.ShardInfo) -> Difference | None:
+async def differs(storages: Storages, shard: streamrec.shards.ShardInfo) -> dict[str, str] | None:
+    """How a shard is not what the index says; None where it is."""
+    how = None
     try:
         about = await (await storages.at(shard.path)).stat(shard.path)
+        if about.size != shard.bytes:
+            how = f"{format_number(about.size)} bytes where the index says {shard.bytes:,}"
+        elif shard.version is not None and about.version != shard.version:
+            how = "another version than the index says: it was written since, or it is a copy"
     except streamrec.NotFoundError:
-        return Difference(shard.path, "it is not there")
-    if about.size != shard.bytes:
-        return Difference(shard.path, f"{format_number(about.size)} bytes where the index says {shard.bytes:,}")
-    if shard.version is not None and about.version != shard.version:
-        return Difference(shard.path, "another version than the index says: it was written since, or it is a copy")
-    return None
+        how = "it is not there"
+    return None if how is None else {"path": shard.path, "how": how}
 
 
 async def print_stat(index: str, as_json: bool, storage_options: Mapping[str, Any]) -> int:

@@ -74,7 +74,7 @@ class ReshardPlan:
 @click.option(
     "--shard-bytes",
     metavar="SIZE",
-    callback=options.parsed_size,
+    callback=options.parse_size,
     help="Shards up to this size, as 200MB or 64MiB.  [default: 200MB]",
 )
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Shards of up to N records.")

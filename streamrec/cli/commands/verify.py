@@ -16,24 +16,12 @@ from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
-from streamrec.cli.reading import blocks, map_concurrently, open_to_scan, run, total_bytes
+from streamrec.cli.reading import blocks, map_concurrently, open_item, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, find_records, manifests_below, storages_for
-from streamrec.cli.writing import refuse_existing, refuse_read
+from streamrec.cli.writing import refuse_existing, refuse_sources
 from streamrec.shards import is_below, location_of
 from streamrec.storage import Replacement, is_url
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result."""
-
-    reports: tuple[streamrec.shards.VerifyReport, ...]
-    scans: tuple[ShardScan, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(self.reports) and not any(scan.damages for scan in self.scans)
+from streamrec.tfrecord import LONG_BYTES
 
 
 @click.command(
@@ -66,20 +54,20 @@ def verify_command(
     """
     if ray_address is not None:
         connect(ray_address)
-    verdict = run(verify_sources(sources, repair, overwrite, ray_address, storage_options))
+    reports, scans = run(verify_sources(sources, repair, overwrite, ray_address, storage_options))
+    ok = all(reports) and not any(scan.damages for scan in scans)
     if as_json:
-        problems = [asdict(problem) for report in verdict.reports for problem in report.problems]
-        scans = [item.as_json() for item in verdict.scans]
-        print_json({"ok": verdict.ok, "problems": problems, "shards": scans})
+        problems = [asdict(problem) for report in reports for problem in report.problems]
+        print_json({"ok": ok, "problems": problems, "shards": [scan.as_json() for scan in scans]})
     else:
-        print_verdict(verdict)
-    return 0 if verdict.ok else BAD_DATA
+        print_findings(reports, scans)
+    return 0 if ok else BAD_DATA
 
 
-def print_verdict(verdict: Verdict) -> None:
-    for report in verdict.reports:
+def print_findings(reports: Sequence[streamrec.shards.VerifyReport], scans: Sequence[ShardScan]) -> None:
+    for report in reports:
         print_line(*str(report).split("\n"))
-    for item in verdict.scans:
+    for item in scans:
         if item.damages:
             print_line(f"{item.path}: {item.damages:,} damaged, {format_bytes(item.lost_bytes)} lost")
         for loss in item.losses:
@@ -89,11 +77,11 @@ def print_verdict(verdict: Verdict) -> None:
             print_line(f"  and {item.damages - len(item.losses):,} more")
         if item.copy is not None:
             print_line(f"{item.path}: {item.records:,} good records written to {item.copy}")
-    damaged = sum(bool(item.damages) for item in verdict.scans)
-    if verdict.scans:
-        records = sum(item.records for item in verdict.scans)
+    damaged = sum(bool(item.damages) for item in scans)
+    if scans:
+        records = sum(item.records for item in scans)
         state = f"{plural(damaged, 'shard')} damaged" if damaged else "nothing is damaged"
-        print_line(f"{plural(len(verdict.scans), 'shard')} read, {plural(records, 'good record')}, {state}")
+        print_line(f"{plural(len(scans), 'shard')} read, {plural(records, 'good record')}, {state}")
 
 
 async def verify_sources(
@@ -102,7 +90,8 @@ async def verify_sources(
     overwrite: bool,
     ray_address: str | None,
     storage_options: Mapping[str, Any],
-) -> Verdict:
+) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan]]:
+    """What differs from each manifest that was given, and what each shard holds that was read."""
     names, root = [name for name in sources if not name.endswith(MANIFESTS)], sources.shard_root
     async with storages_for(storage_options) as storages:
         below = await manifests_below(storages, names)
@@ -124,7 +113,7 @@ async def verify_sources(
         shards = list({shard.path: shard for shard in [*wanted, *others]}.values())
         copies = copy_paths(shards, repair)
         written = [copy for copy in copies if copy is not None]
-        spared = await refuse_read(storages, [*(shard.path for shard in shards), *manifests], storages, written)
+        spared = await refuse_sources(storages, [*(shard.path for shard in shards), *manifests], storages, written)
         if not overwrite:
             await refuse_existing(storages, written)
         async with Replacement(storages, stages=overwrite, keeps=False, spared=spared) as objects:
@@ -137,7 +126,7 @@ async def verify_sources(
                     places = [copy and await objects.name(copy) for copy in copies]
                     found = await map_on(check, list(zip(shards, places, strict=True)))
                     scans = [replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)]
-    return Verdict(tuple(reports), tuple(scans))
+    return reports, scans
 
 
 def copy_paths(shards: Sequence[Item], repair: str | None) -> list[str | None]:
@@ -215,7 +204,9 @@ async def scan(
     """
     shard, copy = work
     async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(open_to_scan(shard, storage_options, on_error="resync"))
+        reader = await stack.enter_async_context(
+            open_item(shard, storage_options, on_error="resync", long_bytes=LONG_BYTES)
+        )
         writer = None
         if copy is not None:
             writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
