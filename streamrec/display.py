@@ -155,7 +155,7 @@ def escape_json(text: str) -> str:
 def mask_secrets(text: str, *, unknown: bool = True) -> str:
     """The text in which the secrets of URLs, headers and connection strings are three asterisks.
 
-    A secret is who is in front of a URL's "@", a fragment, and the value of every name in a query that is not known to
+    A secret is the user before a URL's "@", a fragment, and the value of every name in a query that is not known to
     be harmless.
 
     Args:
@@ -214,7 +214,7 @@ def _masked_parameter(part: re.Match[str], unknown: bool) -> str:
 
 
 def _masked_user(scheme: str, rest: str) -> str:
-    """What follows `://`, without who asks there. A password may hold "@" and "/"."""
+    """What follows `://`, without user and password. A password may hold "@" and "/"."""
     before_path = re.match(r"[^/]*@", rest)
     if before_path is None:  # perhaps a password with a slash, and no port
         if rest.startswith("arn:"):

@@ -12,7 +12,7 @@ imported when the first such image comes.
 Rules:
 - The functions mean what `tf.io.decode_jpeg` and `tf.io.decode_image` mean: shapes are equal, pixels nearly.
 - A decoder works without the interpreter's lock, so the calls of a `map` with `num_parallel_calls` use as many cores.
-- A call starts no thread: whoever calls decides how many images are decoded at once.
+- A call starts no thread: the caller decides how many images are decoded at once.
 - What cannot be decoded is a `FeatureError` that says which row it is. Nothing is returned in its place.
 """
 
@@ -156,7 +156,7 @@ def decoded(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) -> Pi
 
     Raises:
         FeatureError: It cannot be decoded, with its row.
-        TypeError: It is no bytes.
+        TypeError: It is not bytes.
     """
     if not isinstance(data, ENCODED):
         raise TypeError(f"an encoded image must be bytes, and this is a {type(data).__name__}")

@@ -76,7 +76,7 @@ def parse_options(_: click.Context, parameter: click.Parameter, values: Sequence
 
 
 def format_options(storage_options: Mapping[str, Any]) -> str:
-    r"""The options as they are typed, each behind a space, for a command that is proposed; without the secrets' values.
+    r"""The options as they are typed, each after a space, for a command that is proposed; without the secrets' values.
 
     Examples:
         >>> format_options({"anon": True, "client_kwargs": {"verify": False}, "secret": "abc"})

@@ -139,9 +139,9 @@ async def batches(
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
     dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
     size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
-    async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as taken:
-        async for frames in taken:
-            on_bytes_read(taken.stats().bytes_read)
+    async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as run:
+        async for frames in run:
+            on_bytes_read(run.stats().bytes_read)
             yield frames
 
 

@@ -1,7 +1,7 @@
 """All records in a random order, each order as likely as any other, with little memory and a folder on disk.
 
 Each record goes to a bucket that is drawn for it: a file. Then one bucket after the other is read whole, and its
-records are given in a drawn order. A bucket that is too large for that is scattered to buckets once more. Random words
+records come in a drawn order. A bucket that is too large for that is scattered to buckets once more. Random words
 come straight from PCG64, so that a seed means the same order with every NumPy.
 """
 

@@ -1,7 +1,7 @@
 """From the names that were typed to objects in a store.
 
 - A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for their shards.
-- A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all that lies below it. Where
+- A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all objects below it. Where
   records are wanted, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and a
   `manifest.json` tells how many records those shards hold that have the size and version which it says. Of the others
   a warning tells.
@@ -39,7 +39,7 @@ class Item:
 
     Attributes:
         path: Its URL.
-        size: Bytes as it lies in the store; None where the store does not say.
+        size: Bytes as it is stored; None where the store does not say.
         records: How many records it holds, where a manifest says so.
         expected: What it is compared with when it is opened: what the listing or the manifest says of it.
     """
@@ -192,6 +192,6 @@ async def sized(storages: Storages, found: Sequence[Item]) -> list[Item]:
 
 async def check_present(storages: Storages, found: Sequence[Item]) -> None:
     """Asks the store for the shards whose number of records is taken from a manifest, a request each."""
-    told = [item for item in found if item.records is not None and item.expected.manifest is not None]
-    for item, shard in zip(told, await sizes_of(storages, [item.path for item in told], {}), strict=True):
+    known = [item for item in found if item.records is not None and item.expected.manifest is not None]
+    for item, shard in zip(known, await sizes_of(storages, [item.path for item in known], {}), strict=True):
         item.expected.check(ObjectInfo(item.path, shard.expected.size, shard.expected.version))

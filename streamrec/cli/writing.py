@@ -80,9 +80,9 @@ async def refuse_sources(
     """Lets nothing be written over that is read, however it is spelled.
 
     Args:
-        storages: Where the sources lie.
+        storages: The stores of the sources.
         sources: URLs of all objects that are read.
-        goal: Where the targets lie.
+        goal: The stores of the targets.
         targets: URLs of what will be written; in a pattern `{shard}` stands for any number.
 
     Returns:
@@ -126,7 +126,7 @@ async def write_text(url: str, text: str, read: Iterable[str], storage_options: 
 
 
 LOOKED_AT: Final = 1000
-"""So many of the targets are compared with the sources at the beginning: a link may lead to one."""
+"""How many targets are compared with the sources at the beginning: a link may lead to one."""
 
 SHARD_BYTES: Final = 200_000_000
 """How large shards become where nothing else is said."""
@@ -244,7 +244,7 @@ async def write_limited(
 async def write_even(
     records: AsyncIterator[Frames], target: Target, objects: Replacement, shards: int, total: int
 ) -> list[ShardInfo]:
-    """Writes so many shards, whose numbers of records differ by one at the most."""
+    """Writes this many shards, whose numbers of records differ by at most one."""
     feed = Feed(records)
     infos: list[ShardInfo] = []
     for number in range(shards):
@@ -284,15 +284,15 @@ class Feed:
         return False
 
     async def block(self, most: int) -> Frames | None:
-        """The next records, `most` of them at the most; None where none is left."""
+        """The next records, at most `most`; None where none is left."""
         if await self.ended():
             return None
-        taken = self._rest.window(0, min(most, len(self._rest)))
-        self._rest = self._rest.window(len(taken), len(self._rest))
-        return taken
+        frames = self._rest.window(0, min(most, len(self._rest)))
+        self._rest = self._rest.window(len(frames), len(self._rest))
+        return frames
 
     async def take(self, count: int) -> AsyncIterator[Frames]:
         """The next `count` records, or as many as there are."""
-        while count > 0 and (taken := await self.block(count)) is not None:
-            count -= len(taken)
-            yield taken
+        while count > 0 and (frames := await self.block(count)) is not None:
+            count -= len(frames)
+            yield frames

@@ -1,8 +1,8 @@
 """Arrow record batches as Examples, and Examples as record batches in which a missing feature is null. Needs pyarrow.
 
 Batches become Examples in columns where nothing is null, and else row by row. Integers and bool are int64, floats
-float32, strings and binary bytes, each of them alone, in lists or in fixed-size lists; dictionaries are what they stand
-for; a tensor of Ray Data is the list of its values. null is a missing feature, and `[null]` one without a kind.
+float32, strings and binary bytes, each of them alone, in lists or in fixed-size lists; dictionaries are decoded; a
+tensor of Ray Data is the list of its values. null is a missing feature, and `[null]` one without a kind.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def is_list(kind: Any) -> bool:
 
 
 def has_null(array: Any) -> bool:
-    """Whether a value, or one in its lists, is null, or stands for another one."""
+    """Whether a value, or one in its lists, is null, or in a dictionary."""
     if array.null_count or pa.types.is_null(array.type) or pa.types.is_dictionary(array.type):
         return True
     return is_list(array.type) and has_null(array.flatten())

@@ -6,7 +6,7 @@ r"""JSON lines: an object a record, and in it a list of values for each feature.
 - int64 are integers; float32 have a point or an exponent, and no more digits than tell them apart. bytes are text where
   they are UTF-8, and else {"base64": "..."}.
 - What a list does not say by itself, an object says: {"float32": []} is an empty list of floats, and
-  {"float32": ["nan", 0.5]} a list with numbers that JSON does not have. An empty list stands as [] where an
+  {"float32": ["nan", 0.5]} a list with numbers that JSON does not have. An empty list is [] where an
   earlier line of the file shows the feature's kind.
 - [null] is a feature without a kind.
 - A single value without its list is read as a list of one; true and false are read as 1 and 0.
@@ -40,7 +40,7 @@ from streamrec.interchange.features import (
 
 KIND_OF: Final = {bool: INT64, int: INT64, float: FLOAT, str: BYTES, dict: BYTES}
 CONSTANTS: Final = {"NaN": math.nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
-"""What Python's JSON has for numbers: told from numbers that are too large by being these very objects."""
+"""What Python's JSON has for numbers: these very objects, which tells them from numbers that are too large."""
 
 ADVICE: Final = "leave it out with --features, or flatten it first"
 

@@ -37,7 +37,7 @@ from streamrec.interchange.features import (
 )
 
 ROW_GROUP_BYTES: Final = 32 << 20
-"""Records of about so many bytes make a row group: as much waits in memory."""
+"""About the size of a row group, which waits in memory until it is complete."""
 
 ADVICE: Final = "leave --schema out, and all records are looked at first"
 TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None: pa.null()}
@@ -72,7 +72,7 @@ class ParquetEncoder:
         return self._row_group() if self.waiting >= ROW_GROUP_BYTES else b""
 
     def finish(self) -> bytes:
-        """The last row group, and what says where all lie."""
+        """The last row group, and the footer."""
         rest = self._row_group() if self._batches else b""
         self._writer.close()
         return rest + self._sink.take()

@@ -1,4 +1,4 @@
-r"""WebDataset tar: the features of a record are files that lie side by side, `KEY.FEATURE.TYPE`.
+r"""WebDataset tar: the features of a record are files, one after the other: `KEY.FEATURE.TYPE`.
 
 - int64 and float32 are `.npy` arrays of one dimension, which WebDataset's decoder reads.
 - One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is text,
@@ -7,7 +7,7 @@ r"""WebDataset tar: the features of a record are files that lie side by side, `K
 - `/`, `%`, `\` and control characters in a feature's name are written as `%2F` and the like.
 - The key is the record's number. A feature `__key__`, one byte string, is the key itself, where it can be one; reading
   gives it back. A header at the beginning says that a tar was written here; of other tars every key becomes `__key__`.
-- Of other tars, what stands behind the first dot of a name is the feature, and the file is its value: `0001.jpg` is the
+- Of other tars, what follows the first dot of a name is the feature, and the file is its value: `0001.jpg` is the
   byte string `jpg`. `cls` is a number, as for WebDataset.
 """
 
@@ -221,7 +221,7 @@ def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
 
 
 def contents_of(file: IO[bytes]) -> bytes:
-    """All bytes of a file: in a buffer that grows, since `read()` takes three times as much, and a header may lie."""
+    """All bytes of a file: in a buffer that grows, as `read()` takes three times as much and headers may be wrong."""
     buffer = io.BytesIO()
     while piece := file.read(1 << 20):
         buffer.write(piece)

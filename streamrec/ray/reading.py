@@ -78,7 +78,7 @@ class ShardSurvey:
 
     Attributes:
         sizes: Their URLs and sizes.
-        told: What the manifest or the index says of them; None without one.
+        known: What the manifest or the index says of them; None without one.
         manifest: Its URL.
         rows: How many records become one block.
         features: What is parsed, as the caller says.
@@ -86,7 +86,7 @@ class ShardSurvey:
     """
 
     sizes: tuple[ShardSize, ...]
-    told: tuple[ShardInfo, ...] | None
+    known: tuple[ShardInfo, ...] | None
     manifest: str | None
     rows: int
     features: Mapping[str, Any] | None
@@ -129,7 +129,7 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         source = TFRecordDataset(paths, storage_options=storage_options, **reading).chain.source
         assert isinstance(source, Shards)
         self._shards = source
-        self._survey = bridge.run(look, self._shards, manifest and understood(manifest), features)
+        self._survey = bridge.run(look, self._shards, manifest and absolute_path(manifest), features)
         self._text = names_of_text(text)
         check_names(self._text, features or [item.name for item in self._survey.inferred])
 
@@ -144,7 +144,7 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """About so many tasks."""
+        """About as many tasks as Ray asks for."""
         parts = bridge.run(parts_of, self._shards, self._survey, parallelism)
         return [self._task(part, per_task_row_limit) for part in parts]
 
@@ -156,7 +156,7 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         return ReadTask(read, about, per_task_row_limit=limit)
 
 
-def understood(path: str) -> str:
+def absolute_path(path: str) -> str:
     """A path as workers understand it, whose working directory is another one: a local path becomes absolute."""
     return path if is_url(path) else os.path.abspath(os.path.expanduser(path))
 
@@ -165,16 +165,16 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
     """Lists the shards, reads the manifest, and the first records of some shards."""
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         listing = await list_shards(storages, shards.filenames)
-        paths = list(map(understood, listing.paths))
-        known = {understood(path): info for path, info in listing.known.items()}
-        told = None if manifest is None else tuple(await find_in_manifest(storages, manifest, paths, known))
-        if told is not None:
-            known = {shard.path: ObjectInfo(shard.path, shard.bytes, shard.version) for shard in told}
+        paths = list(map(absolute_path, listing.paths))
+        known = {absolute_path(path): info for path, info in listing.known.items()}
+        described = None if manifest is None else tuple(await find_in_manifest(storages, manifest, paths, known))
+        if described is not None:
+            known = {shard.path: ObjectInfo(shard.path, shard.bytes, shard.version) for shard in described}
         sizes = await sizes_of(storages, paths, known)
         sample = await first_records(storages, shards, sizes)
     lengths = [len(record) for records in sample.values() for record in records]
     rows = max(1, min(MOST_ROWS, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else MOST_ROWS
-    return ShardSurvey(tuple(sizes), told, manifest, rows, features, inferred(sample) if features is None else ())
+    return ShardSurvey(tuple(sizes), described, manifest, rows, features, inferred(sample) if features is None else ())
 
 
 def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
@@ -212,18 +212,18 @@ async def first_records(storages: Storages, shards: Shards, sizes: Sequence[Shar
 
 
 async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[ReadPart]:
-    """Deals all records to about `count` tasks.
+    """Assigns all records to about `count` tasks.
 
     With a manifest, tasks have equally many records, and begin at its marks; else about equally many bytes.
     """
-    if survey.told is not None:
-        total = sum(shard.records for shard in survey.told)
+    if survey.known is not None:
+        total = sum(shard.records for shard in survey.known)
         count = max(1, min(count, total))
-        dealt = [assign_records(survey.told, count, reader, None, survey.manifest) for reader in range(count)]
+        assigned = [assign_records(survey.known, count, reader, None, survey.manifest) for reader in range(count)]
         bounds = [total * reader // count for reader in range(count + 1)]
         return [
             ReadPart(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)
-            for reader, own in enumerate(dealt)
+            for reader, own in enumerate(assigned)
         ]
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
@@ -271,8 +271,8 @@ def report(part: ReadPart, stats: Stats) -> None:
             Counter(name, meaning).inc(value)
     if retries or losses:
         more = f" and {len(part.paths) - 1} more shards" if len(part.paths) > 1 else ""
-        told = "%s%s: %d requests made again, %d damaged places left out (%d bytes)"
-        logger.warning(told, part.paths[0], more, retries, losses, lost)
+        message = "%s%s: %d requests made again, %d damaged places left out (%d bytes)"
+        logger.warning(message, part.paths[0], more, retries, losses, lost)
 
 
 def read_tfrecords(

@@ -2,7 +2,7 @@
 
 Rules:
 - A shard appears complete or not at all. A task that Ray runs again writes the same name again.
-- A shard's number is its task's. Ray hands a task at least `shard_bytes` of rows, as far as there are so many.
+- A shard's number is its task's. Ray hands a task at least `shard_bytes` of rows, if there are that many.
 - The manifest comes last: without it, a run did not end well.
 - What is replaced stays until all is complete: a task whose name is taken writes beside it, and the driver puts all in
   place (`storage/replacement.py`).
@@ -24,7 +24,7 @@ from streamrec import bridge
 from streamrec.display import display_name
 from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
-from streamrec.ray.reading import understood
+from streamrec.ray.reading import absolute_path
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.shards.patterns import is_numbered, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages, hidden_name
@@ -49,11 +49,11 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if not is_numbered(path) else path
-        self._pattern = understood(pattern)
+        self._pattern = absolute_path(pattern)
         self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._shard_bytes = shard_bytes
         beside = self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"
-        self._manifest = understood(manifest or beside)
+        self._manifest = absolute_path(manifest or beside)
         self._overwrite = overwrite
         self._number = token_hex(8)
         self._storage_options = dict(storage_options or {})
@@ -64,7 +64,7 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
 
     @property
     def min_bytes_per_write(self) -> int:
-        """What a shard holds at least, if there is so much."""
+        """What a shard holds at least, if there are that many bytes."""
         return self._shard_bytes
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[str, ShardInfo, Changes]:
@@ -152,7 +152,7 @@ def write_tfrecords(
         dataset: Its columns are numbers, strings, lists of them, or tensors. null is a missing feature.
         path: A directory, or the shards' names with `{shard:05d}` where the number of the write task goes.
         options: Compression; None for none.
-        shard_bytes: How many bytes of columns a shard holds at least, as far as there are so many.
+        shard_bytes: How many bytes of columns a shard holds at least, if there are that many.
         manifest: Its URL; None for `manifest.json` beside the shards.
         overwrite: Whether shards of these names may be there already, and be replaced: when all new ones are complete.
         storage_options: Passed to the fsspec filesystem; sent to the workers.

@@ -225,7 +225,7 @@ def table_rows(sweep: Sweep) -> list[tuple[str, ...]]:
 
 
 def table_row(sweep: Sweep, connections: int) -> tuple[str, ...]:
-    """A line of the table; what stands behind the rates is of the largest requests."""
+    """A line of the table; what follows the rates is of the largest requests."""
     cells = [sweep.cells[connections, name] for name in SIZES]
     first = cells[-1].first_byte
     waits = ["" if first is None else f"{first.quantile(share) * 1e3:,.1f} ms" for share in (0.5, 0.9, 0.99)]

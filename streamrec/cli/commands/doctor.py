@@ -172,9 +172,9 @@ def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None
         said = url
     elif scheme in HOSTS:
         client = storage_options.get("client_kwargs") or {}
-        told = [storage_options.get("endpoint_url"), storage_options.get("endpoint"), client.get("endpoint_url")]
-        told += [os.environ.get(name) for name in VARIABLES[scheme]]
-        said = next((text for text in told if text), f"https://{HOSTS[scheme]}")
+        named = [storage_options.get("endpoint_url"), storage_options.get("endpoint"), client.get("endpoint_url")]
+        named += [os.environ.get(name) for name in VARIABLES[scheme]]
+        said = next((text for text in named if text), f"https://{HOSTS[scheme]}")
     else:
         return None
     server = urlsplit(said if "://" in said else f"http://{said}")

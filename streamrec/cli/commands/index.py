@@ -1,4 +1,4 @@
-"""`streamrec index`: where each record lies, so that any of them can be read by itself."""
+"""`streamrec index`: where each record is, so that any of them can be read by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from streamrec.storage import Storages
 
 ENDING = ".index"
 PARTS = 64
-"""Into which a cluster divides the work, at the most."""
+"""At most this many tasks do the work on a cluster."""
 
 AT_A_TIME = 1 << 20
 """Records of which the lengths are read at a time."""

@@ -102,7 +102,7 @@ def feature_row(item: FeatureStats) -> tuple[str, ...]:
 
 
 def most_frequent(item: FeatureStats) -> str:
-    """The most frequent values in a line; nothing where none of many stands out."""
+    """The most frequent values in a line; nothing where no value is much more frequent than others."""
     values, share = item.frequent.most(FREQUENT), item.numbers.count
     many = item.frequent.different is None or item.frequent.different > FEW
     if not values or (many and values[0][1] < STANDS_OUT * share):
