@@ -50,8 +50,11 @@ def run(*arguments: str | Path, **more: Any) -> Done:
     return found
 
 
+Call = Callable[..., Done]
+
+
 @pytest.fixture
-def called(capfd: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+def called(capfd: pytest.CaptureFixture[str]) -> Call:
     """Runs a command in this process, which has imported the clients already: a tenth of the time."""
 
     def call(*arguments: str | Path) -> Done:

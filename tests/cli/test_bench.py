@@ -1,14 +1,11 @@
 """`streamrec bench --write`: it measures with objects of its own, and leaves none."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Bucket, Done, interrupt, run, start
-
-Call = Callable[..., Done]
+from tests.cli.conftest import Bucket, Call, interrupt, run, start
 
 
 def test_what_it_wrote_is_removed(bucket: Bucket, called: Call) -> None:

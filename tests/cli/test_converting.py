@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,8 @@ from pyarrow import parquet
 
 import streamrec
 from streamrec import Example
-from tests.cli.conftest import PNG, Bucket, Done, examples, interrupted, run
+from tests.cli.conftest import PNG, Bucket, Call, Done, examples, interrupted, run
 from tests.effort import thorough
-
-Call = Callable[..., Done]
 
 
 def records(*paths: Path | str) -> list[Example]:

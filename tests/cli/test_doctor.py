@@ -1,16 +1,14 @@
 """`streamrec doctor` on each kind of store: what it finds, and that nothing of it stays."""
 
-from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 import fsspec
 import pytest
 
-from tests.cli.conftest import Done, run, typed
+from tests.cli.conftest import Call, Done, run, typed
 from tests.servers.real import SECRET, Store, moto, rclone
 
-Call = Callable[..., Done]
 SERVER = ["resolve", "connect", "TLS", "clock", "list"]
 READING = ["get", "range", "version", "checksum", "latency", "speed"]
 WRITING = ["write", "exclusive", "multipart", "remove"]

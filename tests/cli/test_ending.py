@@ -4,13 +4,12 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streamrec import encode_record, encode_records
-from tests.cli.conftest import COMMAND, Done, examples, interrupt_stalled, interrupted, run, start
+from tests.cli.conftest import COMMAND, Call, Done, examples, interrupt_stalled, interrupted, run, start
 
 
 @pytest.mark.parametrize(
@@ -30,23 +29,19 @@ from tests.cli.conftest import COMMAND, Done, examples, interrupt_stalled, inter
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_wrong_usage_says_what_to_type(
-    shard: Path, called: Callable[..., Done], arguments: list[str], said: str
-) -> None:
+def test_wrong_usage_says_what_to_type(shard: Path, called: Call, arguments: list[str], said: str) -> None:
     done = called(*[shard if part == "SHARD" else part for part in arguments])
     assert done.code == 2
     assert said in done.err
 
 
 @pytest.mark.parametrize("command", ["count", "info", "head", "cat", "stat", "verify"])
-def test_a_missing_file(tmp_path: Path, called: Callable[..., Done], command: str) -> None:
+def test_a_missing_file(tmp_path: Path, called: Call, command: str) -> None:
     said = f"streamrec: {tmp_path}/nothing.tfrecord: there is no such file: check the path\n"
     assert called(command, tmp_path / "nothing.tfrecord") == Done(3, "", said)
 
 
-def test_damage_is_an_exit_code_of_its_own(damaged: Path, called: Callable[..., Done]) -> None:
-    for command in ("count", "stat", "verify"):
-        assert called(command, damaged).code == 1
+def test_records_before_the_damage_are_printed(damaged: Path) -> None:
     done = run("cat", "--json", damaged)
     assert done.code == 1
     assert len(done.out.splitlines()) == 100

@@ -6,7 +6,7 @@ Each ends with the exit code that says what is wrong, a message that helps, no t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,10 +16,8 @@ import pytest
 from fsspec.registry import _registry
 from gcsfs.core import GCSFileSystem
 
-from tests.cli.conftest import Bucket, Done, typed
+from tests.cli.conftest import Bucket, Call, typed
 from tests.servers.real import Store
-
-Call = Callable[..., Done]
 
 READING = ["ls", "info", "head", "cat", "count", "verify", "stat", "bench", "doctor"]
 REWRITING = [

@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from pyarrow import parquet
 import streamrec
 from streamrec import CorruptRecordError, FeatureError, StreamrecError
 from streamrec.interchange import Reading, codec_of
-from tests.cli.conftest import Done
-
-Call = Callable[..., Done]
+from tests.cli.conftest import Call
 
 OURS = {"STREAMREC.members": "key.feature.type"}
 DEEP = b"[" * 200_000 + b"]" * 200_000

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -19,9 +19,7 @@ import pytest
 import streamrec
 from streamrec import CorruptRecordError, FeatureError, NotFoundError, StreamrecError
 from streamrec.shards import ShardInfo
-from tests.cli.conftest import Done, run
-
-Call = Callable[..., Done]
+from tests.cli.conftest import Call, run
 
 EVIL = "x\x1b]0;PWN\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\u061c\u2028y\tz"
 """Controls (C0, DEL, C1), marks of direction, separators of lines; a name of a file too."""

@@ -1,12 +1,9 @@
 """index and cat --records."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import streamrec
-from tests.cli.conftest import Bucket, Done, examples, place, run
-
-Call = Callable[..., Done]
+from tests.cli.conftest import Bucket, Call, examples, place, run
 
 
 def test_index_check_stat_and_records(shard: Path, tmp_path: Path, called: Call) -> None:

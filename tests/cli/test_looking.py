@@ -3,7 +3,6 @@
 import base64
 import json
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,7 @@ import pytest
 import streamrec.notebook
 from streamrec import encode_example, encode_records, encode_sequence_example
 from streamrec.cli import reading
-from tests.cli.conftest import PNG, Done, examples, place, run
-
-Call = Callable[..., Done]
+from tests.cli.conftest import PNG, Call, examples, place, run
 
 
 def test_ls_lists_what_names_stand_for(shard: Path, damaged: Path, called: Call) -> None:

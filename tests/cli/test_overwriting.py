@@ -1,15 +1,12 @@
 """`--overwrite`: what is replaced stays until all of the new is complete, and what is read is not replaced."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import streamrec
-from tests.cli.conftest import Bucket, Done, examples, interrupted
+from tests.cli.conftest import Bucket, Call, examples, interrupted
 from tests.steps import HOOKS, Steps, hidden, refuse
-
-Call = Callable[..., Done]
 
 
 def tree(folder: Path) -> dict[str, tuple[bytes, int]]:

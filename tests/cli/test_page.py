@@ -3,7 +3,6 @@
 import io
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from PIL import Image
 
 from streamrec import TFRecordWriter, encode_example
-from tests.cli.conftest import Done, run
+from tests.cli.conftest import Call, run
 
 BROWSER = shutil.which("chromium")
 FLAGS = [
@@ -45,7 +44,7 @@ def test_a_browser_shows_bars_and_thumbnails(tmp_path: Path) -> None:
     assert (pixels == RED).all(axis=1).sum() > 64 * 64
 
 
-def test_a_browser_shows_curves(shard: Path, tmp_path: Path, called: Callable[..., Done]) -> None:
+def test_a_browser_shows_curves(shard: Path, tmp_path: Path, called: Call) -> None:
     page = tmp_path / "page.html"
     done = called("bench", "--seconds", "0.05", "--html", page, shard)
     assert done.code == 0, done.err

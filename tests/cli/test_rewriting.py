@@ -3,7 +3,6 @@
 import filecmp
 import gzip
 import resource
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,7 @@ import pytest
 import streamrec
 from streamrec import encode_records
 from streamrec.tfrecord import LONG_BYTES
-from tests.cli.conftest import Done, examples, place, run
-
-Call = Callable[..., Done]
+from tests.cli.conftest import Call, examples, place, run
 
 
 def records(*paths: Path) -> list[bytes]:

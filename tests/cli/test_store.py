@@ -3,21 +3,17 @@
 import asyncio
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
 import anyio
-import fsspec
 import pytest
 
 from streamrec.storage import Storages
-from tests.cli.conftest import Bucket, Done, interrupt, interrupted, run, start, still_running, typed
+from tests.cli.conftest import Bucket, Call, interrupt, interrupted, run, start, still_running, typed
 from tests.effort import thorough
 from tests.servers.real import SECRET, Store
 from tests.storage.faultproxy import Fault, FaultProxy
-
-Call = Callable[..., Done]
 
 
 def test_from_files_to_the_store_and_back(shard: Path, bucket: Bucket, tmp_path: Path, called: Call) -> None:
@@ -35,17 +31,6 @@ def test_from_files_to_the_store_and_back(shard: Path, bucket: Bucket, tmp_path:
     assert called("stat", *options, "--html", f"{url}page.html", url).code == 0
     assert called("ls", *options, f"{url}page.html").code == 0
     assert called("reshard", *options, f"{url}*.tfrecord", tmp_path / "back.tfrecord").code == 0
-
-
-def test_damage_in_the_store(damaged: Path, bucket: Bucket, called: Call) -> None:
-    options = dict(option.partition("=")[::2] for option in bucket.options[1::2])
-    options["client_kwargs"] = json.loads(options["client_kwargs"])
-    bad, good = f"{bucket.url}bad.tfrecord", f"{bucket.url}good.tfrecord"
-    fsspec.filesystem("s3", **options).put_file(str(damaged), bad)
-    done = called("verify", *bucket.options, "--json", "--repair", good, bad)
-    assert done.code == 1
-    assert [row["damages"] for row in done.json["shards"]] == [2]
-    assert called("verify", *bucket.options, good).out == "1 shard read, 238 good records, nothing is damaged\n"
 
 
 def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
