@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -219,13 +219,6 @@ class FrequentValues:
         self.missed += cut
 
 
-class Image(NamedTuple):
-    """An image of a record: "jpeg" or "png", and its bytes."""
-
-    type: str
-    data: bytes
-
-
 class FeatureStats:
     """One feature: its numbers, or the lengths of its strings in bytes.
 
@@ -241,7 +234,7 @@ class FeatureStats:
         histogram: The same numbers, in bins.
         frequent: The most frequent numbers, or strings of up to 64 bytes.
         long: How many strings are longer.
-        images: Some JPEG or PNG images, where the values are such.
+        images: Some images, where the values are such: "jpeg" or "png", and the bytes.
     """
 
     def __init__(self, name: str, kind: str, is_list: bool = False) -> None:
@@ -256,7 +249,7 @@ class FeatureStats:
         self.histogram = Histogram(whole=kind != "float32")
         self.frequent = FrequentValues()
         self.long = 0
-        self.images: list[Image] = []
+        self.images: list[tuple[str, bytes]] = []
 
     @property
     def label(self) -> str:
@@ -301,7 +294,7 @@ class FeatureStats:
                 data = values[index]
                 kind = image_type(data)
                 if kind is not None:
-                    self.images.append(Image(kind, data))
+                    self.images.append((kind, data))
 
 
 class DatasetStats:

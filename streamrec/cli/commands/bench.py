@@ -22,14 +22,11 @@ from streamrec.html import element, page, table
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
-FIRST_BYTES: Final = (">first byte 50 %", ">90 %", ">99 %")
+QUANTILES: Final = (0.5, 0.9, 0.99)
 WRITTEN_SHARDS: Final = 8
 WRITTEN_RECORDS: Final = 320
 RECORD_BYTES: Final = 100_000
-BAR: Final = 40
-COLUMNS: Final = ("connections", *(f">{name}" for name in SIZES), *FIRST_BYTES, ">CPU-s/GB")
-ENOUGH: Final = 0.9
-"""The knee is where more connections bring no more than the rest of this share."""
+COLUMNS: Final = ("connections", *(f">{name}" for name in SIZES), ">first byte 50 %", ">90 %", ">99 %", ">CPU-s/GB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +55,13 @@ class Sweep:
     def knee(self) -> int:
         """The knee of the best size."""
         return knee(self.rates(self.best[1]))
+
+    def row(self, connections: int) -> tuple[str, ...]:
+        """A line of the table; what follows the rates is of the largest requests."""
+        cells = [self.cells[connections, name] for name in SIZES]
+        first = cells[-1].first_byte
+        waits = ["" if first is None else f"{first.quantile(share) * 1e3:,.1f} ms" for share in QUANTILES]
+        return str(connections), *(f"{cell.rate:,.0f}" for cell in cells), *waits, f"{cells[-1].cpu_per_gb:.2f}"
 
 
 @click.command(
@@ -96,7 +100,7 @@ def bench_command(
         print_json(to_json(sweep))
         return
     print_line(sweep.summary)
-    print_table(COLUMNS, table_rows(sweep))
+    print_table(COLUMNS, map(sweep.row, CONNECTIONS))
     click.echo()
     print_line(*curve(sweep), "", *conclusions(sweep))
 
@@ -107,7 +111,7 @@ def curve(sweep: Sweep) -> list[str]:
     width = len(f"{most:,.0f}")
     marks = {sweep.knee: "  the knee"}
     lines = [
-        f"{connections:>11}  {rate:>{width},.0f} MB/s  {bar(rate / most, BAR)}{marks.get(connections, '')}"
+        f"{connections:>11}  {rate:>{width},.0f} MB/s  {bar(rate / most, 40)}{marks.get(connections, '')}"
         for connections, rate in rates.items()
     ]
     return [f"requests of {sweep.best[1]}", *lines]
@@ -127,7 +131,7 @@ def conclusions(sweep: Sweep) -> list[str]:
 def as_page(title: str, sweep: Sweep) -> str:
     """The same as an HTML page, with a curve for each size of requests."""
     curves = {name: list(sweep.rates(name).values()) for name in SIZES}
-    rates = element("div", table(COLUMNS, table_rows(sweep)), kind="wide")
+    rates = element("div", table(COLUMNS, map(sweep.row, CONNECTIONS)), kind="wide")
     return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(CONNECTIONS, curves, sweep.knee), rates])
 
 
@@ -217,19 +221,7 @@ def knee(rates: Mapping[int, float]) -> int:
         8
     """
     best = max(rates.values())
-    return min(connections for connections, rate in rates.items() if rate >= ENOUGH * best)
-
-
-def table_rows(sweep: Sweep) -> list[tuple[str, ...]]:
-    return [table_row(sweep, connections) for connections in CONNECTIONS]
-
-
-def table_row(sweep: Sweep, connections: int) -> tuple[str, ...]:
-    """A line of the table; what follows the rates is of the largest requests."""
-    cells = [sweep.cells[connections, name] for name in SIZES]
-    first = cells[-1].first_byte
-    waits = ["" if first is None else f"{first.quantile(share) * 1e3:,.1f} ms" for share in (0.5, 0.9, 0.99)]
-    return str(connections), *(f"{cell.rate:,.0f}" for cell in cells), *waits, f"{cells[-1].cpu_per_gb:.2f}"
+    return min(connections for connections, rate in rates.items() if rate >= 0.9 * best)
 
 
 def to_json(sweep: Sweep) -> dict[str, Any]:
@@ -241,7 +233,7 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
             **rates_json(cell),
             "first_byte_seconds": None
             if cell.first_byte is None
-            else {str(share): cell.first_byte.quantile(share) for share in (0.5, 0.9, 0.99)},
+            else {str(share): cell.first_byte.quantile(share) for share in QUANTILES},
             "retries": cell.retries,
         }
         for (connections, name), cell in sweep.cells.items()

@@ -215,7 +215,7 @@ def frequent_table(item: FeatureStats) -> str:
 
 
 def thumbnails(item: FeatureStats) -> str:
-    tags = [image(found.data, found.type, format_bytes(len(found.data))) for found in item.images]
+    tags = [image(data, kind, format_bytes(len(data))) for kind, data in item.images]
     return element("div", *tags, kind="images") if tags else ""
 
 
