@@ -23,18 +23,11 @@ from streamrec.pipeline import WriteProgress
 from streamrec.shards.shard_set import Contiguous, RoundRobin
 from tests.example.compare import assert_same_columns
 from tests.servers.real import Store
+from tests.shards.test_writer import names, place
+
+__all__ = ["place"]
 
 RECORDS = [b"%d:" % index * (index % 97) for index in range(5000)]
-
-
-@pytest.fixture(params=["memory", "local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path)
-
-
-def names(place: str) -> list[str]:
-    fs, path = fsspec.url_to_fs(place)
-    return sorted(name.rpartition("/")[2] for name in fs.find(path)) if fs.exists(path) else []
 
 
 def records() -> Dataset[Any]:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -18,23 +17,16 @@ import streamrec
 from streamrec import Frames, ShardWriter, TFRecordOptions, TFRecordWriter
 from streamrec.kernels import crc32c
 from streamrec.tfrecord import encode_records
+from tests.shards.test_reader import place, read
+
+__all__ = ["place"]
 
 RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
-
-
-@pytest.fixture(params=["memory", "local"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"memory://{uuid.uuid4()}" if request.param == "memory" else str(tmp_path)
 
 
 def names(place: str) -> list[str]:
     fs, path = url_to_fs(place)
     return sorted(name.rpartition("/")[2] for name in fs.find(path)) if fs.exists(path) else []
-
-
-async def read(url: str) -> list[bytes]:
-    async with streamrec.open_shard(url) as shard:
-        return [record async for record in shard]
 
 
 async def test_one_shard(place: str) -> None:
