@@ -255,19 +255,19 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 def digest_of(value: Any) -> str:
     """A digest of values, whatever holds them."""
     digest = hashlib.blake2b(digest_size=16)
-    for piece in digested(value):
+    for piece in bytes_of(value):
         digest.update(b"%d:" % len(piece) + piece)
     return digest.hexdigest()
 
 
-def digested(value: Any) -> Iterator[bytes]:
+def bytes_of(value: Any) -> Iterator[bytes]:
     """Bytes that differ where values do."""
     if isinstance(value, bytes):
         yield value
     elif isinstance(value, dict):
         for key, part in value.items():
             yield repr(key).encode()
-            yield from digested(part)
+            yield from bytes_of(part)
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
@@ -275,6 +275,6 @@ def digested(value: Any) -> Iterator[bytes]:
         kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
         yield f"{kind.__name__}{len(value)}".encode()
         for part in value:
-            yield from digested(part)
+            yield from bytes_of(part)
     else:
         yield repr(value).encode()

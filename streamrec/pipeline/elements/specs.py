@@ -27,7 +27,7 @@ __all__ = [
     "SparseTensorSpec",
     "TensorSpec",
     "common_spec",
-    "conformed",
+    "conform",
     "signature_of",
     "spec_of_rows",
 ]
@@ -129,7 +129,7 @@ def spec_of(spec: Any) -> TensorSpec | RaggedTensorSpec | SparseTensorSpec:
     return (TensorSpec if kind == "TensorSpec" else SparseTensorSpec)(spec.shape, spec.dtype)
 
 
-def conformed(spec: Any, value: Any) -> Any:
+def conform(spec: Any, value: Any) -> Any:
     """A value as a spec says: numbers and lists become arrays of its dtype, text becomes bytes.
 
     Raises:
@@ -137,27 +137,27 @@ def conformed(spec: Any, value: Any) -> Any:
         ValueError: It has another shape.
     """
     if is_nest(spec):
-        return conformed_parts(spec, value)
+        return conform_parts(spec, value)
     if isinstance(spec, TensorSpec):
-        return conformed_array(spec, value)
+        return conform_array(spec, value)
     wanted = RaggedTensor if isinstance(spec, RaggedTensorSpec) else SparseTensor
     if not isinstance(value, wanted):
         raise TypeError(f"it is {described(value)}, where a {wanted.__name__} is wanted")
     return value
 
 
-def conformed_parts(spec: Any, value: Any) -> Any:
+def conform_parts(spec: Any, value: Any) -> Any:
     if isinstance(spec, dict):
         if not isinstance(value, dict) or value.keys() != spec.keys():
             raise TypeError(f"it is {described(value)}, where a dict of {list(spec)} is wanted")
-        return {key: conformed(part, value[key]) for key, part in spec.items()}
+        return {key: conform(part, value[key]) for key, part in spec.items()}
     if not isinstance(value, tuple | list) or len(value) != len(spec):
         raise TypeError(f"it is {described(value)}, where a tuple of {len(spec)} parts is wanted")
-    parts = [conformed(*pair) for pair in zip(spec, value, strict=True)]
+    parts = [conform(*pair) for pair in zip(spec, value, strict=True)]
     return type(spec)(*parts) if hasattr(spec, "_fields") else tuple(parts)
 
 
-def conformed_array(spec: TensorSpec, value: Any) -> Any:
+def conform_array(spec: TensorSpec, value: Any) -> Any:
     if isinstance(value, Frames) and spec.dtype.kind == "O" and fits((len(value),), spec.shape):
         return value
     if spec.dtype.kind == "O":

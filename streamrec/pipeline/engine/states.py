@@ -23,13 +23,13 @@ __all__ = [
     "check_state",
     "digest_of",
     "first_difference",
+    "format_names",
     "position_of",
     "shared_seed",
     "sketch",
     "start_of_next_epoch",
     "state_at",
     "state_of",
-    "told",
 ]
 
 FORMAT = 2
@@ -39,10 +39,10 @@ FEW: Final = 4
 """At most this many names are listed one by one."""
 
 
-def told(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Names for people, and their digest where they are not all told.
 
-    >>> told(["a", "b"]), told([f"x-{number}" for number in range(9000)])
+    >>> format_names(["a", "b"]), format_names([f"x-{number}" for number in range(9000)])
     ("['a', 'b']", "['x-0', 'x-1', 'x-2', ... 9,000 names, digest 2a0f9fca1862d1e2]")
     """
     few = len(names) <= FEW

@@ -26,7 +26,7 @@ from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.session import SourceStores
-from streamrec.pipeline.engine.states import told
+from streamrec.pipeline.engine.states import format_names
 from streamrec.shards import Filenames
 from streamrec.shards.patterns import listed
 from streamrec.storage import located
@@ -55,7 +55,7 @@ class Names(Source):
         return cls(names, shuffle, seed if shuffle else None, stores)
 
     def lines(self) -> Iterator[str]:
-        yield f"Names({told(self.patterns)}, shuffle={self.shuffle!r}, seed={self.seed!r})"
+        yield f"Names({format_names(self.patterns)}, shuffle={self.shuffle!r}, seed={self.seed!r})"
 
     @property
     def filenames(self) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = ["Batch", "BatchStep", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "made", "stack"]
+__all__ = ["Batch", "BatchStep", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "chunk_of", "stack"]
 
 
 class Batching(Stage):
@@ -203,9 +203,9 @@ class BatchStep(Step):
                 batches.append(self._combine(window(elements, at, at + self._size)))
             except Exception as error:
                 self.failures.append((error, first + at))
-                out += [*made(batches, positions, index), Chunk.failure(error, positions, index + 1)]
+                out += [*chunk_of(batches, positions, index), Chunk.failure(error, positions, index + 1)]
                 batches = []
-        return [*out, *made(batches, positions, (last - first) // self._size)]
+        return [*out, *chunk_of(batches, positions, (last - first) // self._size)]
 
     def _hold(self, chunk: Chunk, first: int, last: int) -> None:
         """Keeps the start of a batch."""
@@ -225,7 +225,7 @@ class BatchStep(Step):
         return held.frames() if isinstance(held, Joining) else self._combine(joined(held.parts))
 
 
-def made(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
+def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
     """A chunk of batches, the last of which ends at place `end`; none where there is none."""
     first = end - len(batches)
     return [Chunk.weighed(batches, shifted(positions, first))] if batches else []

@@ -22,7 +22,7 @@ from streamrec.pipeline.elements.columns import as_array, is_nest, joined, selec
 from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.batch import batched, made
+from streamrec.pipeline.stages.batch import batched, chunk_of
 from streamrec.pipeline.stages.calling import Calling
 from streamrec.pipeline.stages.deferred_positions import (
     NONE,
@@ -100,15 +100,15 @@ class Bucket(Stage):
                 "pad_to_bucket_boundary=True, and there is an element as long as the last of"
                 f" bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or add a boundary"
             )
-        shapes = bounded(elements[0], self.padding.shapes, self.boundaries[group] - 1)
+        shapes = bound_shapes(elements[0], self.padding.shapes, self.boundaries[group] - 1)
         return replace(self.padding, shapes=shapes).batch(elements)
 
 
-def bounded(element: Any, shapes: Any, length: int) -> Any:
+def bound_shapes(element: Any, shapes: Any, length: int) -> Any:
     """Shapes for elements like this one, with a length where they are unknown; without any, in the first dimension."""
     if is_nest(element):
         keys = list(element) if isinstance(element, dict) else range(len(element))
-        parts = {key: bounded(element[key], None if shapes is None else shapes[key], length) for key in keys}
+        parts = {key: bound_shapes(element[key], None if shapes is None else shapes[key], length) for key in keys}
         return parts if isinstance(element, dict) else tuple(parts.values())
     if shapes is not None:
         return [length if size in (None, -1) else size for size in shapes]
@@ -229,13 +229,13 @@ class Grouping(Calling):
                 batches.append(self._batch(chunk.elements, bucket, indices, places))
             except Exception as error:
                 self.failures.append((error, first + int(indices[-1])))
-                out += [*made(batches, positions, number), Chunk.failure(error, positions, number + 1)]
+                out += [*chunk_of(batches, positions, number), Chunk.failure(error, positions, number + 1)]
                 batches = []
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
         self._places = places.kept(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
         self._last = (chunk.positions, len(ids))
-        return [*out, *made(batches, positions, len(events))]
+        return [*out, *chunk_of(batches, positions, len(events))]
 
     def flush(self) -> list[Chunk]:
         """What waits at the end."""
@@ -294,6 +294,6 @@ class Grouping(Calling):
                 batches.append(self._released(bucket, waiting, self._places))
             except Exception as error:
                 self.failures.append((error, None))
-                out += [*made(batches, positions, number), Chunk.failure(error, positions, number + 1)]
+                out += [*chunk_of(batches, positions, number), Chunk.failure(error, positions, number + 1)]
                 batches = []
-        return [*out, *made(batches, positions, len(left))]
+        return [*out, *chunk_of(batches, positions, len(left))]

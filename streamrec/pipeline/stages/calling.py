@@ -17,7 +17,7 @@ import numpy as np
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.elements.positions import StageState, shifted
-from streamrec.pipeline.elements.specs import TensorSpec, conformed
+from streamrec.pipeline.elements.specs import TensorSpec, conform
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
 from streamrec.tfrecord import Frames
 
@@ -96,7 +96,7 @@ class Calling(Step):
             made = results_of(self._function, piece, halt.ends(piece))
             made = made if self._kind is None else map(self._kind, made)
             while True:
-                error = extended(results, made)
+                error = extend(results, made)
                 if halt.asked:
                     return
                 if error is None and first + len(results) == end:
@@ -155,7 +155,7 @@ class _Conforming(Calling):
     def _conform(self, element: Any) -> Any:
         number, self._number = self._number, self._number + 1
         try:
-            return conformed(self._signature, element)
+            return conform(self._signature, element)
         except (TypeError, ValueError) as error:
             reason = f"element {number:,} of the generator is not as output_signature says: {error}"
             raise type(error)(reason) from error
@@ -169,7 +169,7 @@ def results_of(function: Callable[..., Any], piece: list[Any], elements: Iterato
     return starmap(function, elements) if len(kinds) == 1 else map(partial(called, function), elements)
 
 
-def extended(results: list[Any], made: Iterator[Any]) -> Exception | None:
+def extend(results: list[Any], made: Iterator[Any]) -> Exception | None:
     """Adds to the results what comes; gives the error that ended this. `made` goes on after it."""
     try:
         results.extend(made)  # what came before an error stays in the list

@@ -39,7 +39,7 @@ def part(values: Any, shapes: Any, padding: Any, place: str) -> Any:
     if isinstance(values, list) and is_nest(values[0]):
         values = map_nests(list, values)
     if not is_nest(values):
-        return padded(values, shapes, padding, place)
+        return pad_column(values, shapes, padding, place)
     keys = list(values) if isinstance(values, dict) else list(range(len(values)))
     parts = [
         part(
@@ -55,7 +55,7 @@ def part(values: Any, shapes: Any, padding: Any, place: str) -> Any:
     return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
 
 
-def padded(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
+def pad_column(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
     """The arrays of a column as one array, each filled up at its end."""
     if isinstance(column, RaggedRows) and column.values.ndim == 1 and column.values.dtype != object:
         [size] = sizes((int(column.lengths.max()),), shape, place)
@@ -64,10 +64,10 @@ def padded(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
         longest = column.shape[1:]
         if sizes(longest, shape, place) == longest:
             return column.astype(np.result_type(column))
-    return padded_arrays([as_array(element) for element in column], shape, value, place)
+    return pad_arrays([as_array(element) for element in column], shape, value, place)
 
 
-def padded_arrays(arrays: list[npt.NDArray[Any]], shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
+def pad_arrays(arrays: list[npt.NDArray[Any]], shape: Any, value: Any, place: str) -> npt.NDArray[Any]:
     """Arrays of one rank as one array.
 
     Raises:
@@ -134,7 +134,7 @@ def ragged_part(values: list[Any]) -> Any:
     if len(ranks) > 1:
         raise ValueError(f"arrays of {sorted(ranks)} dimensions do not make one ragged batch")
     if not arrays[0].ndim:
-        return padded_arrays(arrays, None, None, "element")
+        return pad_arrays(arrays, None, None, "element")
     flat = np.concatenate([array.ravel() for array in arrays])
     return RaggedTensor(flat, tuple(np.cumsum([0, *lengths], dtype=np.int64) for lengths in row_lengths(arrays)))
 

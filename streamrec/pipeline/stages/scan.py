@@ -47,7 +47,7 @@ class Scan(Stage):
         Raises:
             TypeError: The state cannot be kept in a position.
         """
-        packed(initial_state)
+        pack_state(initial_state)
         return cls(scan_func, initial_state, digest_of(initial_state))
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class Scan(Stage):
         return count
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
-        before = unpacked(packed(self.initial_state) if state is None else state["state"])
+        before = unpack_state(pack_state(self.initial_state) if state is None else state["state"])
         return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
 
 
@@ -71,7 +71,7 @@ class _Scanning(Calling):
         self._again = again  # elements whose results had been given before the run was resumed
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        before, out = packed(self._state), []
+        before, out = pack_state(self._state), []
         for first, results, error in self._results([(element,) for element in chunk.elements]):
             used = min(self._again, len(results))
             self._again -= used
@@ -79,7 +79,7 @@ class _Scanning(Calling):
                 positions = ScanPositions(chunk.positions, first, self._key, before)
                 out.append(Chunk.weighed(results[used:], shifted(positions, used)))
             if error is not None:
-                before = packed(self._state)
+                before = pack_state(self._state)
                 out.append(Chunk.failure(error, self._unchanged(chunk), first + len(results) + 1))
         return out
 
@@ -89,7 +89,7 @@ class _Scanning(Calling):
 
     def _unchanged(self, chunk: Chunk) -> Positions:
         """Positions before and after an element that failed: the scan has the same state at both."""
-        state = {"state": packed(self._state), "seen": 0}
+        state = {"state": pack_state(self._state), "seen": 0}
         return StageState(chunk.positions, self._key, lambda _: state)
 
     def _scan(self, element: Any) -> Any:
@@ -118,7 +118,7 @@ class ScanPositions(Derived):
         return (Precursor(self.inner, self.first + index, row),)
 
 
-def packed(state: Any) -> str:
+def pack_state(state: Any) -> str:
     """A state as text.
 
     Raises:
@@ -133,6 +133,6 @@ def packed(state: Any) -> str:
         ) from error
 
 
-def unpacked(text: str) -> Any:
+def unpack_state(text: str) -> Any:
     """The state again: a copy, so that a function that changes it in place changes no other."""
     return unpack(memoryview(b64decode(text)))[0]

@@ -45,7 +45,7 @@ from streamrec.pipeline.engine.queue import Signal, background
 from streamrec.pipeline.engine.stage import Halt, Stage
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
-from streamrec.pipeline.stages.calling import called, extended, is_async, results_of
+from streamrec.pipeline.stages.calling import called, extend, is_async, results_of
 
 __all__ = ["ParallelMap"]
 
@@ -292,10 +292,10 @@ def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[A
         end += len(piece)
         made = results_of(function, piece, iter(piece))
         if not results:
-            error = extended(results, islice(made, 1))
+            error = extend(results, islice(made, 1))
         if results and error is None:
             halt.ends(piece)
-            error = extended(results, made)
+            error = extend(results, made)
         if error is not None or len(results) < end:
             break
     if error is None and len(results) < end and not halt.asked:

@@ -37,7 +37,7 @@ from streamrec.pipeline.engine.description import RunContext, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background, run_ahead
 from streamrec.pipeline.engine.session import OpenSource, Session, SourceStores
-from streamrec.pipeline.engine.states import told
+from streamrec.pipeline.engine.states import format_names
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan, pull
 from streamrec.pipeline.sources.shards.positions import SharePositions, WholeListing
 from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
@@ -100,7 +100,7 @@ class Shards(Source):
         return self.plan.cycle_length + self.ahead
 
     def lines(self) -> Iterator[str]:
-        yield f"Shards({self.plan!r}, {told(self.filenames)})"
+        yield f"Shards({self.plan!r}, {format_names(self.filenames)})"
 
     async def listed(self, session: Session) -> OpenSource:
         """Its stores and listing, where none of its records will be read."""
