@@ -26,7 +26,6 @@ BINS: Final = 512
 DIGITS: Final = 40
 """No bin is narrower than the largest number without its first 40 binary digits."""
 
-CAPACITY: Final = 10_000
 
 SHORT_BYTES: Final = 64
 """Longer strings are not counted by value."""
@@ -181,7 +180,7 @@ class FrequentValues:
         missed: How much too low a count may be.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
+    def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
         self._counts: dict[Any, int] = {}
         self.missed = 0

@@ -31,7 +31,6 @@ from streamrec.errors import (
 )
 
 BAD_DATA: Final = 1
-WRONG_USAGE: Final = 2
 STORE_FAILED: Final = 3
 
 COMMANDS: Final = {
@@ -159,4 +158,4 @@ def code_of(error: StreamrecError) -> int:
     """The exit code for an error of the library."""
     if isinstance(error, CorruptRecordError | TruncatedShardError | FeatureError | ManifestError | IntegrityError):
         return BAD_DATA
-    return WRONG_USAGE if isinstance(error, MissingExtraError) else STORE_FAILED
+    return 2 if isinstance(error, MissingExtraError) else STORE_FAILED

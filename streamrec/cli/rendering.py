@@ -14,9 +14,6 @@ from rich.text import Text
 
 from streamrec.display import escape
 
-PIPE_WIDTH = 1 << 14
-"""Characters of a line where standard output is not a terminal: no line is cut or folded."""
-
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Prints a table. A column whose name begins with ">" is set to the right."""
@@ -26,7 +23,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     for row in rows:
         table.add_row(*(Text(escape(cell)) for cell in row))
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    width = None if sys.stdout.isatty() else 1 << 14  # of a pipe: no line is cut or folded
+    console = Console(file=sys.stdout, highlight=False, width=width)
     with console.capture() as capture:
         console.print(table)
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))

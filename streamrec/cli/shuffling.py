@@ -19,9 +19,6 @@ import numpy as np
 
 from streamrec import Framer, Frames, StorageError, encode_records
 
-BUCKET_BYTES: Final = 64 << 20
-"""A bucket is about this large; one of twice the size is scattered once more."""
-
 BUCKETS: Final = 256
 
 
@@ -37,7 +34,7 @@ class BucketFile:
 class DiskShuffle:
     """A one-time shuffle. Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`."""
 
-    def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = BUCKET_BYTES) -> None:
+    def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = 64 << 20) -> None:
         self._random = np.random.PCG64(seed)
         self._folder = folder
         self._bucket_bytes = bucket_bytes

@@ -69,8 +69,6 @@ SAMPLED_BYTES: Final = 4 << 20
 BATCH_BYTES: Final = 16 << 20
 """About how many bytes of records become one block of Arrow columns."""
 
-MOST_ROWS: Final = 1 << 16
-
 
 @dataclass(frozen=True)
 class ShardSurvey:
@@ -173,7 +171,7 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
         sizes = await sizes_of(storages, paths, known)
         sample = await first_records(storages, shards, sizes)
     lengths = [len(record) for records in sample.values() for record in records]
-    rows = max(1, min(MOST_ROWS, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else MOST_ROWS
+    rows = max(1, min(1 << 16, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else 1 << 16
     return ShardSurvey(tuple(sizes), described, manifest, rows, features, inferred(sample) if features is None else ())
 
 

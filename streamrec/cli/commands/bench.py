@@ -24,8 +24,6 @@ CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WRITTEN_SHARDS: Final = 8
-WRITTEN_RECORDS: Final = 320
-RECORD_BYTES: Final = 100_000
 COLUMNS: Final = ("connections", *(f">{name}" for name in SIZES), ">first byte 50 %", ">90 %", ">99 %", ">CPU-s/GB")
 
 
@@ -185,7 +183,7 @@ async def sweep_written(sources: Sequence[str], seconds: float, storage_options:
         raise click.UsageError("--write wants one directory: a URL that ends in /")
     name = f"{folder}streamrec-bench-{uuid4().hex[:8]}"
     paths = [f"{name}-{number}.tfrecord" for number in range(WRITTEN_SHARDS)]
-    frames = streamrec.Frames.of([urandom(RECORD_BYTES)] * WRITTEN_RECORDS)
+    frames = streamrec.Frames.of([urandom(100_000)] * 320)
     async with temporary_objects(storage_options) as written:
         with progress("writing", frames.nbytes * WRITTEN_SHARDS) as meter:
             for path in paths:

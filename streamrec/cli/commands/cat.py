@@ -20,9 +20,6 @@ from streamrec.cli.sources import Item, check_present, find_records, storages_fo
 from streamrec.display import escape_json
 from streamrec.interchange import Kind
 
-KIND_RECORDS = 100
-"""Records of the first block, without empty ones, that show what kind the records are."""
-
 
 @click.command(
     "head",
@@ -227,7 +224,7 @@ class Printer:
             for view in block.frames.views():
                 sys.stdout.buffer.write(view)
             return
-        self._kind = self._kind or kind_of_all(block.frames, KIND_RECORDS)
+        self._kind = self._kind or kind_of_all(block.frames, most=100)
         kind = self._kind or "example"
         for index, record in enumerate(block.frames):
             self._note(record, kind)

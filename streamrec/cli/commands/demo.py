@@ -21,7 +21,6 @@ from streamrec.shards import ShardInfo
 from streamrec.storage import Replacement
 
 EXAMPLES: Final = 1000
-SHARD_EXAMPLES: Final = 250
 NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 
 
@@ -54,9 +53,7 @@ def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: M
 
 async def write_demo(folder: str, overwrite: bool, storage_options: Mapping[str, Any]) -> list[ShardInfo]:
     pattern, manifest = f"{folder}train-{{shard:05d}}.tfrecord", f"{folder}manifest.json"
-    writer = streamrec.ShardWriter(
-        pattern, max_shard_records=SHARD_EXAMPLES, manifest=manifest, storage_options=storage_options
-    )
+    writer = streamrec.ShardWriter(pattern, max_shard_records=250, manifest=manifest, storage_options=storage_options)
     async with storages_for(storage_options) as storages:
         if not overwrite:
             await refuse_matching(storages, pattern)

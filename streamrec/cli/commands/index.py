@@ -23,8 +23,6 @@ from streamrec.shards import IndexedRecords, join_index, open_index
 from streamrec.storage import Storages
 
 ENDING = ".index"
-PARTS = 64
-"""At most this many tasks do the work on a cluster."""
 
 AT_A_TIME = 1 << 20
 """Records of which the lengths are read at a time."""
@@ -153,7 +151,7 @@ async def build(wanted: Wanted, ray_address: str | None, storage_options: Mappin
 
 async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.shards.Index:
     """Writes an index in parts, on a cluster, and joins them."""
-    count = min(len(paths), PARTS)
+    count = min(len(paths), 64)
     names = [streamrec.shards.part_of(wanted.index, number, count) for number in range(count)]
     async with storages_for(storage_options) as storages:
         await refuse_existing(storages, names, "move it away")

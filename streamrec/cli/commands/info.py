@@ -23,9 +23,6 @@ from streamrec.cli.rendering import print_table
 from streamrec.cli.sources import Item, check_present, find, find_records, storages_for
 from streamrec.example import FeatureSummary
 
-COUNTED_BYTES = 256 << 20
-"""Data sets up to this size are counted; of larger ones the number is worked out from the sample."""
-
 KINDS = {"example": "Example", "sequence_example": "SequenceExample", "bytes": "bytes, no Examples"}
 
 
@@ -131,7 +128,7 @@ async def inspect(
         await check_present(storages, shards)
     sample = await take_sample(shards, storage_options)
     unknown = total_bytes(shard for shard in shards if shard.records is None)
-    if not exact and (unknown is None or unknown > COUNTED_BYTES):
+    if not exact and (unknown is None or unknown > 256 << 20):  # the sample says about how many there are
         return shards, sample, None
     return shards, sample, sum(await count_all(shards, storage_options))
 

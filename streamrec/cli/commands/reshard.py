@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -37,9 +37,6 @@ from streamrec.display import display_name
 from streamrec.pipeline import read_portions
 from streamrec.shards import Expected, ShardInfo, assign_records, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages
-
-COMPRESSED_BY: Final = 4
-"""By how much a shuffle takes records to be larger than their compressed shards."""
 
 Limits = tuple[int | None, int | None, int | None]
 """The number of shards; or about the bytes, or the records, of one."""
@@ -172,7 +169,7 @@ async def open_records(
         records = batches(found, sample.record_bytes, storage_options, meter.set)
         return await stack.enter_async_context(aclosing(records)), total
     shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
-    plain = size if sample.compressions == ("",) or size is None else size * COMPRESSED_BY
+    plain = size if sample.compressions == ("",) or size is None else size * 4  # a guess
     with progress("reading", size) as meter:
         async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
             await shuffle.scatter(records, plain)

@@ -21,11 +21,7 @@ from streamrec.display import text_of
 from streamrec.html import element, image, page, table, whole_text
 
 BARS: Final = 16
-PAGE_BARS: Final = 52
-FREQUENT: Final = 5
 FREQUENT_JSON: Final = 20
-FEW: Final = 100
-STANDS_OUT: Final = 0.01
 
 
 @click.command(
@@ -103,9 +99,9 @@ def feature_row(item: FeatureStats) -> tuple[str, ...]:
 
 def most_frequent(item: FeatureStats) -> str:
     """The most frequent values in a line; nothing where no value is much more frequent than others."""
-    values, share = item.frequent.most(FREQUENT), item.numbers.count
-    many = item.frequent.different is None or item.frequent.different > FEW
-    if not values or (many and values[0][1] < STANDS_OUT * share):
+    values, share = item.frequent.most(5), item.numbers.count
+    many = item.frequent.different is None or item.frequent.different > 100
+    if not values or (many and values[0][1] < 0.01 * share):
         return ""
     about = "" if item.frequent.exact else "at least "
     different = "" if item.long or not item.frequent.exact else f"; {item.frequent.different:,} different"
@@ -202,7 +198,7 @@ def measures(item: FeatureStats) -> str:
 
 def plot(item: FeatureStats) -> str:
     title = f"histogram of {whole_text(item.label) or 'record lengths'}"
-    return histogram_svg(item.histogram.bins(PAGE_BARS), title)
+    return histogram_svg(item.histogram.bins(52), title)
 
 
 def frequent_table(item: FeatureStats) -> str:
