@@ -32,7 +32,10 @@ class BucketFile:
 
 
 class DiskShuffle:
-    """A one-time shuffle. Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`."""
+    """A one-time shuffle. Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`.
+
+    A bucket is about `bucket_bytes` large; one of twice the size is scattered once more.
+    """
 
     def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = 64 << 20) -> None:
         self._random = np.random.PCG64(seed)
