@@ -169,7 +169,8 @@ class Storage:
             ObjectChangedError: The object has another version than the one given.
             StorageError: The store failed permanently.
         """
-        _check_range(start, end)
+        if start < 0 or (end is not None and end < start):
+            raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")
         self._check_open(path)
         tally = tally or Tally(self._traffic.tally)
         request = partial(ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally)
@@ -320,8 +321,3 @@ async def _read(answer: Awaitable[T]) -> T:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise TransientError(Cause.SERVER, f"its answer makes no sense: {type(error).__name__}: {error}") from error
-
-
-def _check_range(start: int, end: int | None) -> None:
-    if start < 0 or (end is not None and end < start):
-        raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")

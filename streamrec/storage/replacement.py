@@ -169,7 +169,8 @@ class Replacement:
             await finish(self._put_back(staged, cause))
             raise
         self._members.clear()
-        await finish(self._tidy_up(staged))
+        names = [(member.storage, name) for member in staged for name in (member.old, member.written) if name]
+        await finish(self._remove(names, None))
         return found
 
     async def abort(self, cause: BaseException | None = None) -> None:
@@ -300,11 +301,6 @@ class Replacement:
             )
         else:
             await self._remove([(member.storage, member.old) for member in staged if member.old], cause)
-
-    async def _tidy_up(self, staged: list[WrittenObject]) -> None:
-        """All is in place: removes the hidden names."""
-        names = [(member.storage, name) for member in staged for name in (member.old, member.written) if name]
-        await self._remove(names, None)
 
     async def _remove(self, names: list[tuple[Storage, str]], cause: BaseException | None) -> None:
         async def remove(place: tuple[Storage, str]) -> None:
