@@ -43,17 +43,12 @@ __all__ = [
     "read_short_shards",
 ]
 
-FIRST_INPUT_BYTES = 64 << 10
-
 INPUT_BYTES = 1 << 20
 """Compressed bytes that are received at a time: few at first, so that the first record comes with the first bytes, then
 as many as keep a thread at work for some milliseconds."""
 
 WHOLE_BYTES = 64 << 10
 """A shard of a store that is no longer than this is read whole: as much as a reader's first block."""
-
-HERE_BYTES = 64 << 10
-"""Up to this many plain bytes are inflated on the loop: that takes less time than to ask a thread."""
 
 
 class InflatedStream:
@@ -69,7 +64,7 @@ class InflatedStream:
     def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
         self.info, self.tally = stream.info, stream.tally
         self._stream = stream
-        self._input = memoryview(kernels.allocate(FIRST_INPUT_BYTES))
+        self._input = memoryview(kernels.allocate(64 << 10))
         self._received = 0
         self._inflater = inflater
         self._inflater.feed(head)
@@ -99,7 +94,7 @@ class InflatedStream:
 
     async def _inflate(self, buffer: memoryview) -> int:
         """Makes plain bytes of compressed ones; returns how many."""
-        if len(buffer) <= HERE_BYTES:
+        if len(buffer) <= 64 << 10:  # that takes less time than to ask a thread
             return self._inflater.read_into(buffer)
         return await finish(asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer))
 
@@ -300,13 +295,7 @@ async def _read_whole(stream: ByteStream, size: int) -> ReceivedBytes:
 
 
 class ReceivedBytes:
-    """A ByteStream that was read to its end, or to the error that ended it: given once more.
-
-    Args:
-        stream: What was read; closed with this one.
-        data: All that it gave.
-        error: What it raised after that, if anything.
-    """
+    """A ByteStream that was read to its end, or to the error that ended it: its bytes, and the error, once more."""
 
     def __init__(self, stream: ByteStream, data: bytearray, error: StreamrecError | None) -> None:
         self.info, self.tally = stream.info, stream.tally

@@ -30,19 +30,10 @@ SLACK_BYTES = 64 << 10
 FIRST_BYTES = 64 << 10
 LONG_BYTES = 16 << 20
 """A record that is longer is not waited for: it is believed if another one begins where it ends."""
-BACK_BYTES = 1 << 20
-MAX_BACK_BYTES = 16 << 20
 
 
 class PieceStream:
-    """The bytes of a piece: one range, and further ones as far as its last record turns out to reach.
-
-    Args:
-        storage: Where the shard is.
-        path: Its URL.
-        stream: The range that is open.
-        limit: Where it ends; None for the end of the shard.
-    """
+    """The bytes of a piece: an open range up to `limit`, and further ones as far as its last record reaches."""
 
     def __init__(self, storage: Storage, path: str, stream: ByteStream, limit: int | None) -> None:
         self._storage = storage
@@ -191,7 +182,7 @@ class _Beginning:
         It ends where another one begins. One whose payload is good counts before a nearer one whose is not: a payload
         may hold a piece of a TFRecord file too, and the last length in such a piece leads anywhere.
         """
-        last, step = self._piece.start, BACK_BYTES
+        last, step = self._piece.start, 1 << 20
         first = max(0, last - self._max_record_bytes - HEADER_BYTES)
         second_best: int | None = None
         while last > first:
@@ -202,7 +193,7 @@ class _Beginning:
                     if is_record(await self._stream.read_range(here + begin, here + end)):
                         return here + end
                     second_best = second_best or here + end
-            last, step = here, min(2 * step, MAX_BACK_BYTES)
+            last, step = here, min(2 * step, 16 << 20)
         return second_best
 
     async def _leads_on(self, end: int) -> bool:

@@ -62,15 +62,8 @@ LOGGED = 10
 """Losses that are logged one by one; then one line says that there are more."""
 
 
-FIRST_BLOCK_BYTES = 64 << 10
-
-GROWTH_BYTES = 16 << 20
-
 GROUP_BLOCKS = 2
 """A block may be larger than was asked for, up to this many of them, where it then holds one whole group of records."""
-
-SPARE = 32
-"""Blocks that should end after a group of records are larger by this part of the group."""
 
 NO_FRAMES = Frames.of([])
 
@@ -107,7 +100,7 @@ class ShardReader:
         self._start = opened.place
         self._end = opened.end
         self._source = opened.source
-        self._room_bytes = min(FIRST_BLOCK_BYTES, block_bytes)
+        self._room_bytes = min(64 << 10, block_bytes)
         self.losses: list[Loss] = []
         self.skipped = 0
         self._error: StreamrecError | None = None
@@ -355,7 +348,7 @@ class ShardReader:
         if self._options.block_records > 1 and records:
             block = self._end_after_group(block, records)
         missing = self._framer.wants - self._framer.held
-        size = max(block, min(missing, max(self._framer.held, GROWTH_BYTES)))
+        size = max(block, min(missing, max(self._framer.held, 16 << 20)))
         return self._source.room(size, missing) if isinstance(self._source, PieceStream) else size
 
     def _end_after_group(self, block: int, records: int) -> int:
@@ -365,7 +358,7 @@ class ShardReader:
         """
         group = (self._framer.position - self._start.offset) * self._options.block_records // records
         groups = (block + block // 4) // group or int(group <= GROUP_BLOCKS * block)
-        room = groups * group + group // SPARE - self._framer.held
+        room = groups * group + group // 32 - self._framer.held  # a little more: lengths differ
         return room if groups and room >= block // 4 else block  # what is held may be longer than records were so far
 
 

@@ -15,7 +15,7 @@ import operator
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Self, SupportsIndex, Unpack, overload
+from typing import Any, Self, SupportsIndex, Unpack, overload
 from weakref import WeakSet
 
 import numpy as np
@@ -92,10 +92,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-ITERATED_BYTES: Final = 16 << 20
-"""About how much is fetched at a time by an iteration."""
 
 
 class RecordSource:
@@ -231,8 +227,8 @@ class RecordSource:
         return await (await self._sessions.here()).places(wanted)
 
     def __iter__(self) -> Iterator[bytes]:
-        """All records in order, some MiB at a time. A `TFRecordDataset` streams them faster."""
-        step = max(1, ITERATED_BYTES * len(self) // max(1, self.index.nbytes))
+        """All records in order, about 16 MiB at a time. A `TFRecordDataset` streams them faster."""
+        step = max(1, (16 << 20) * len(self) // max(1, self.index.nbytes))
         for first in range(0, len(self), step):
             yield from self[first : first + step]
 

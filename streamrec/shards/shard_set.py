@@ -110,10 +110,6 @@ PART_SIZE: Final = 8 << 20
 SMALL_PART_SIZE: Final = 5 << 20
 """The least that S3 takes."""
 
-MAX_PARALLEL: Final = 4
-
-CONTIGUOUS_AT_ONCE: Final = 4
-
 
 class UploadPlan(NamedTuple):
     """How shards share the memory for uploads: how many at a time, bytes of a part, parts of a shard at a time."""
@@ -136,8 +132,8 @@ def plan_uploads(memory: int, num_shards: int | None) -> UploadPlan:
     >>> plan_uploads(256 << 20, None), plan_uploads(128 << 20, 12)
     (UploadPlan(at_once=4, part_size=8388608, parallel=4), UploadPlan(at_once=12, part_size=5242880, parallel=1))
     """
-    wanted = num_shards or CONTIGUOUS_AT_ONCE
-    parallel = min(MAX_PARALLEL, memory // (wanted * PART_SIZE) - 1)
+    wanted = num_shards or 4
+    parallel = min(4, memory // (wanted * PART_SIZE) - 1)
     if parallel >= 1:
         return UploadPlan(wanted, PART_SIZE, parallel)
     needed = wanted * 2 * SMALL_PART_SIZE
