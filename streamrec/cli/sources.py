@@ -66,10 +66,10 @@ def storages_for(storage_options: Mapping[str, Any]) -> Storages:
 async def find(storages: Storages, names: Sequence[str]) -> list[Item]:
     """All that the names stand for, in their order, with sizes. Manifests and hidden objects are objects here."""
     found: list[Item] = []
-    for name in await expanded(storages, names):
+    for name in await expand_names(storages, names):
         directory = directory_of(name)
-        found += await below(storages, directory) if directory else await matching(storages, name)
-    return await sized(storages, found)
+        found += await find_below(storages, directory) if directory else await find_matching(storages, name)
+    return await add_sizes(storages, found)
 
 
 async def find_records(
@@ -83,7 +83,7 @@ async def find_records(
     if isinstance(names, Sources):
         shard_root = names.shard_root
     found: list[Item] = []
-    for name in await expanded(storages, names):
+    for name in await expand_names(storages, names):
         directory = directory_of(name)
         if name.endswith(MANIFESTS):
             manifest = (await read_manifest(await storages.at(name), name)).follow(shard_root)
@@ -94,8 +94,8 @@ async def find_records(
         elif directory:
             found += await shards_below(storages, directory, warn)
         else:
-            found += await matching(storages, name)
-    return await sized(storages, found)
+            found += await find_matching(storages, name)
+    return await add_sizes(storages, found)
 
 
 def directory_of(name: str) -> str | None:
@@ -110,11 +110,11 @@ def directory_of(name: str) -> str | None:
     return name if name.endswith("/") else None
 
 
-async def expanded(storages: Storages, names: Sequence[str]) -> list[str]:
+async def expand_names(storages: Storages, names: Sequence[str]) -> list[str]:
     return [name for pattern in names for name in await expand_name(storages, pattern)]
 
 
-async def below(storages: Storages, directory: str) -> list[Item]:
+async def find_below(storages: Storages, directory: str) -> list[Item]:
     storage = await storages.at(directory)
     found = [Item.listed(info) async for info in storage.list(directory)]
     if not found:
@@ -124,7 +124,7 @@ async def below(storages: Storages, directory: str) -> list[Item]:
 
 async def shards_below(storages: Storages, directory: str, warn: bool) -> list[Item]:
     """All shards below a directory, with the numbers of records that a manifest.json there has."""
-    inside = await below(storages, directory)
+    inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
         raise NotFoundError("no shard lies below this directory", directory)
@@ -152,8 +152,8 @@ def same_version(one: str | None, other: str | None) -> bool:
 
 async def manifests_below(storages: Storages, names: Sequence[str]) -> list[str]:
     """The manifests of data sets below those names that are directories."""
-    directories = [found for name in await expanded(storages, names) if (found := directory_of(name))]
-    inside = [item for directory in directories for item in await below(storages, directory)]
+    directories = [found for name in await expand_names(storages, names) if (found := directory_of(name))]
+    inside = [item for directory in directories for item in await find_below(storages, directory)]
     return [manifest.path for manifest in await manifests_among(storages, inside)]
 
 
@@ -168,13 +168,13 @@ async def manifests_among(storages: Storages, found: Sequence[Item]) -> list[Man
     return manifests
 
 
-async def matching(storages: Storages, name: str) -> list[Item]:
+async def find_matching(storages: Storages, name: str) -> list[Item]:
     """What a pattern matches, or the one object of this name, whose size and existence are not looked at."""
     listing = await list_shards(storages, [name])
     return [Item.listed(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
 
 
-async def sized(storages: Storages, found: Sequence[Item]) -> list[Item]:
+async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
     """Asks for the sizes that are not known; an object that is not there is a NotFoundError."""
     known = {item.path: ObjectInfo(item.path, item.size, None) for item in found if item.size is not None}
     try:

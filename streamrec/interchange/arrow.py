@@ -44,7 +44,7 @@ def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
     if len(kinds) < batch.num_columns:
         name = next(name for name in batch.schema.names if batch.schema.names.count(name) > 1)
         raise FeatureError("several columns have this name: rename them first", name)
-    arrays = {name: decoded(batch.column(name)) for name in kinds}
+    arrays = {name: decode_dictionary(batch.column(name)) for name in kinds}
     for name, array in arrays.items():
         note_changes(name, array, kinds[name], changes)
     if batch.num_columns and not any(has_null(array) for array in arrays.values()):
@@ -58,7 +58,7 @@ def note_changes(name: str, array: Any, kind: str | None, changes: Changes) -> N
     """Notes what an Example does not hold as the column does."""
     values = array.storage if is_tensor(array.type) else array
     values = values.flatten() if is_list(values.type) else values
-    values = decoded(values)
+    values = decode_dictionary(values)
     if pa.types.is_boolean(values.type):
         changes.add(name, "bool -> int64")
     elif kind == FLOAT and values.type != pa.float32():
@@ -89,7 +89,7 @@ def is_tensor(kind: Any) -> bool:
     return isinstance(kind, pa.BaseExtensionType) and "tensor" in getattr(kind, "extension_name", "").lower()
 
 
-def decoded(array: Any) -> Any:
+def decode_dictionary(array: Any) -> Any:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 

@@ -296,7 +296,7 @@ def example_of(features: Mapping[str, FeatureValues]) -> bytes:
     return encode_example(lists, kinds=kinds, deterministic=True)
 
 
-def batched(records: Iterable[bytes]) -> Iterator[list[bytes]]:
+def batch_records(records: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Records in batches of a bounded size.
 
     Raises:

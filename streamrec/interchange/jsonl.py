@@ -33,7 +33,7 @@ from streamrec.interchange.features import (
     Codec,
     FeatureValues,
     Reading,
-    batched,
+    batch_records,
     example_of,
     features_of,
 )
@@ -79,7 +79,7 @@ def feature_to_json(feature: FeatureValues, shown: str | None = None) -> Any:
     """
     kind, values = feature
     if kind == FLOAT:
-        numbers = [shortest(value) for value in values]
+        numbers = [shorten(value) for value in values]
         plain = values and all(isinstance(number, float) for number in numbers)
         return numbers if plain or (not values and shown == FLOAT) else {FLOAT: numbers}
     if kind == BYTES:
@@ -87,7 +87,7 @@ def feature_to_json(feature: FeatureValues, shown: str | None = None) -> Any:
     return values if values or shown == kind else {kind: values}
 
 
-def shortest(value: float) -> float | str:
+def shorten(value: float) -> float | str:
     """A float32 with as few digits as say which one it is; text where JSON does not have it."""
     return float(str(np.float32(value))) if math.isfinite(value) else str(value)
 
@@ -102,7 +102,7 @@ def text_or_base64(value: bytes) -> str | dict[str, str]:
 def decode_jsonl(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
     """Reads JSON lines; see `Codec`. Empty lines are passed over."""
     shown = dict(reading.kinds)
-    return batched(example_from_line(line, reading, shown) for line in file if line.strip())
+    return batch_records(example_from_line(line, reading, shown) for line in file if line.strip())
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
@@ -177,7 +177,7 @@ def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: s
     try:
         return FeatureValues(kind, [convert(item) for item in values])
     except (TypeError, ValueError, OverflowError) as error:
-        raise FeatureError(f"{described(value)} holds something that is no {kind}: {ADVICE}", name) from error
+        raise FeatureError(f"{describe(value)} holds something that is no {kind}: {ADVICE}", name) from error
 
 
 def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
@@ -185,7 +185,7 @@ def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
     if kinds == {INT64, FLOAT}:
         return FLOAT
     if len(kinds) > 1 or None in kinds:
-        raise FeatureError(f"{described(values)} is no list of numbers or strings: {ADVICE}", name)
+        raise FeatureError(f"{describe(values)} is no list of numbers or strings: {ADVICE}", name)
     return kinds.pop() if kinds else shown
 
 
@@ -215,7 +215,7 @@ def as_bytes(value: Any) -> bytes:
     return value.encode()
 
 
-def described(value: Any) -> str:
+def describe(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:60]}..."
 

@@ -30,7 +30,7 @@ from streamrec.interchange.features import (
     Field,
     Look,
     Reading,
-    batched,
+    batch_records,
     columns_of,
     features_of,
     join_schemas,
@@ -144,7 +144,7 @@ class Collected(io.RawIOBase):
 
 def decode_parquet(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
     """Reads a Parquet file; see `Codec`. A row group is decoded piece by piece."""
-    return batched(examples_in(file, reading))
+    return batch_records(examples_in(file, reading))
 
 
 def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:

@@ -34,7 +34,7 @@ from streamrec.interchange.features import (
     Field,
     Look,
     Reading,
-    batched,
+    batch_records,
     example_of,
     features_of,
 )
@@ -131,11 +131,11 @@ def endings_in(records: Iterable[bytes]) -> dict[str, str]:
     """The ending of each feature's files, as these records say it."""
     found: dict[str, str] = {}
     for number, record in enumerate(records):
-        found = joined(found, {name: ending_of(values) for name, values in features_of(record, number).items()})
+        found = join_endings(found, {name: ending_of(values) for name, values in features_of(record, number).items()})
     return found
 
 
-def joined(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
+def join_endings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
     """The endings that two parts of the data have together."""
     made = {**one, **other}
     for name in one.keys() & other.keys():
@@ -189,7 +189,7 @@ class Member(tarfile.TarInfo):
 
 def decode_webdataset(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
     """Reads a tar; see `Codec`. Files without a dot in their name are passed over."""
-    return batched(examples_in(file, reading))
+    return batch_records(examples_in(file, reading))
 
 
 def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
@@ -272,5 +272,5 @@ def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, FeatureValues
     return name, FeatureValues(BYTES, [data])
 
 
-LOOK: Final = Look(endings_in, joined, columns_with, saved=False)
+LOOK: Final = Look(endings_in, join_endings, columns_with, saved=False)
 CODEC: Final = Codec(lambda columns, first, _: WebDatasetEncoder(columns, first), decode_webdataset, LOOK)

@@ -172,10 +172,11 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
         sample = await first_records(storages, shards, sizes)
     lengths = [len(record) for records in sample.values() for record in records]
     rows = max(1, min(1 << 16, int(BATCH_BYTES / max(sum(lengths) / len(lengths), 1.0)))) if lengths else 1 << 16
-    return ShardSurvey(tuple(sizes), described, manifest, rows, features, inferred(sample) if features is None else ())
+    inferred = infer_from(sample) if features is None else ()
+    return ShardSurvey(tuple(sizes), described, manifest, rows, features, inferred)
 
 
-def inferred(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
+def infer_from(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
     """What records of several shards show of each feature."""
     schema = Schema(0, ())
     for path, records in sample.items():

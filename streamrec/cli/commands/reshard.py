@@ -174,10 +174,10 @@ async def open_records(
         async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
-    return await stack.enter_async_context(aclosing(metered(shuffle.shuffled(), meter))), shuffle.records
+    return await stack.enter_async_context(aclosing(meter_blocks(shuffle.shuffled(), meter))), shuffle.records
 
 
-async def metered(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator[Frames, None]:
+async def meter_blocks(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator[Frames, None]:
     """The same blocks, which the meter counts."""
     async for frames in blocks:
         yield frames
