@@ -271,6 +271,8 @@ def bytes_of(value: Any) -> Iterator[bytes]:
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
+    elif type(value) is list and len(kinds := set(map(type, value))) == 1 and issubclass(kinds.pop(), np.number):
+        yield from bytes_of(np.array(value))  # numbers are in a list or in an array, as chunks happen to end
     elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
         kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
         yield f"{kind.__name__}{len(value)}".encode()
