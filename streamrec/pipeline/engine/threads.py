@@ -7,25 +7,35 @@ without it: 3 to 8 % less processor time, and 10 to 20 % more speed, where batch
 
 Rules:
 - As many threads as there are calls at once; of those that are idle the last one is used first: its stack is warm.
-- A call is never broken off. A task that awaits it and is cancelled goes on waiting for its end.
-- A thread that is left all the same (its task is cancelled twice) ends after its call, if the run is closed by then.
+- A call is never broken off. A caller that is cancelled waits for its end, for `LEAVE_SECONDS`: then the log says which
+  function still runs, and where.
+- A thread that is left ends after its call, if the run is closed by then.
 - They are daemons: the interpreter does not wait for a function that never returns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import copy_context
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 
-__all__ = ["Threads"]
+from streamrec.display import logger
+
+__all__ = ["LEAVE_SECONDS", "Threads"]
 
 T = TypeVar("T")
+
+LEAVE_SECONDS = 5.0
+"""How long a caller that is cancelled waits for a call. Not tuned."""
+
+PACKAGE: Final = str(Path(__file__).parents[2])
 
 
 class Call:
@@ -91,6 +101,15 @@ class Worker:
         self._line.put(None)
         self._thread.join()
 
+    def position(self) -> str:
+        """The user's function that it is in, and the line."""
+        frame, found = sys._current_frames().get(self._thread.ident or 0), None
+        while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+            frame, found = frame.f_back, frame
+        if found is None:
+            return "a function in a thread"
+        return f"{found.f_code.co_qualname} (line {found.f_lineno} of {found.f_code.co_filename})"
+
     def _serve(self) -> None:
         while (call := self._line.get()) is not None:
             call.run()
@@ -133,8 +152,10 @@ class Threads:
                 cancelled()
             if not call.over:
                 call.ended = loop.create_future()
-                with anyio.CancelScope(shield=True):
+                with anyio.move_on_after(LEAVE_SECONDS, shield=True):
                     await call.ended
+            if not call.over:
+                logger.warning("%s still runs after %g s; it is left behind", worker.position(), LEAVE_SECONDS)
             raise
         return call.outcome()  # type: ignore[no-any-return]
 

@@ -3,10 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 
 import pytest
 
+from streamrec import Dataset
+from streamrec.errors import ClosedError
 from streamrec.pipeline.engine.threads import Threads
 
 setting: ContextVar[str] = ContextVar("setting", default="none")
@@ -124,4 +127,34 @@ async def test_a_call_that_is_left_ends_its_thread_when_the_run_is_closed() -> N
     [worker] = workers()
     go.set()
     await asyncio.to_thread(worker.join, 10)
+    assert not workers()
+
+
+@pytest.mark.parametrize("parallel", [None, 2])
+def test_closing_does_not_wait_for_a_function_that_never_returns(
+    parallel: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def stuck(number: int) -> int:
+        begun.set()
+        go.wait(60)
+        return number
+
+    monkeypatch.setattr("streamrec.pipeline.engine.threads.LEAVE_SECONDS", 0.05)
+    elements = Dataset.range(5).map(stuck, parallel).iterate()
+
+    def take() -> None:
+        with suppress(ClosedError):
+            list(elements)
+
+    taker = threading.Thread(target=take)
+    taker.start()
+    begun.wait(60)
+    elements.close()
+    assert "stuck (line" in caplog.text
+    assert "still runs after 0.05 s" in caplog.text
+    go.set()
+    for thread in (taker, *workers()):
+        thread.join(60)
     assert not workers()
