@@ -1,4 +1,4 @@
-"""How each client reads one object, for `benchmarks.faults`: as it comes, in its default settings.
+"""How each client reads one object, for `benchmarks.faults`: as it comes, in its default settings but for POLICY.
 
     python -m benchmarks.faultclients CLIENT '{"warm": ..., "store": "s3", "url": ..., "key": ..., "start": 0}'
 
@@ -14,21 +14,25 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 Read = Callable[[], bytes]
+
+POLICY: Final = {"patience": 20.0, "first_contact": 10.0}
+"""How long streamrec waits, in place of five minutes and half a minute."""
 
 
 def streamrec(store: str, url: str, key: str, start: int) -> Read:
     """Records, which are framed again; or bytes, where reading begins in the middle."""
-    from streamrec import TFRecordDataset, encode_records
+    from streamrec import RetryPolicy, TFRecordDataset, encode_records
     from streamrec.storage import Storages
 
+    policy = RetryPolicy(**POLICY)
     options = {"endpoint_url": url, **({"anon": True} if store == "s3" else {"token": "anon"})}
     path = f"{'s3' if store == 's3' else 'gs'}://{key}"
 
     async def read_bytes() -> bytes:
-        async with Storages(options) as storages:
+        async with Storages(options, retry=policy) as storages:
             stream = await (await storages.at(path)).stream(path, start)
             data, buffer = bytearray(), memoryview(bytearray(1 << 20))
             while count := await stream.readinto(buffer):
@@ -39,7 +43,7 @@ def streamrec(store: str, url: str, key: str, start: int) -> Read:
     def read() -> bytes:
         if start:
             return asyncio.run(read_bytes())
-        return encode_records(TFRecordDataset(path, storage_options=options))
+        return encode_records(TFRecordDataset(path, storage_options=options, retry=policy))
 
     return read
 

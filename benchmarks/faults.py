@@ -6,8 +6,9 @@
 Every cell is one process that reads one object of 4 MB from a simulated store of its own, whose faults come
 from a script: the same in each run. The clients are as they come, in their default settings: s3fs and gcsfs
 by `fs.open(url).read()`, obstore by `obstore.get(store, key).bytes()`, streamrec by a `TFRecordDataset` (where
-reading begins in the middle: a stream of its storage). What was read is compared with what is stored. A cell
-that has not ended after 90 s is left there.
+reading begins in the middle: a stream of its storage). streamrec alone has a shorter patience
+(`faultclients.POLICY`), because by default it waits for five minutes. What was read is compared with what is stored.
+A cell that has not ended after 90 s is left there.
 
 The data goes to results/faults.json, the tables to docs/faults.md.
 """
@@ -91,7 +92,7 @@ def late_once() -> Faults:
 ROWS: Final[Mapping[str, Row]] = {
     "none": Row("none", "reads"),
     "503": Row("503, once", "tries again after a moment", once("unavailable")),
-    "503-always": Row("503, always", "6 attempts, then says that it is throttled", always("unavailable")),
+    "503-always": Row("503, always", "waits for its patience, then says that it is throttled", always("unavailable")),
     "retry-after": Row(
         "503 with Retry-After: 3, once", "waits as long as it was asked to", once("unavailable", retry_after=3)
     ),
@@ -101,7 +102,9 @@ ROWS: Final[Mapping[str, Row]] = {
     "reset-five": Row(
         "reset in mid-body, five times in a row", "goes on, since each brings it further", once(*["reset"] * 5)
     ),
-    "reset-at-once": Row("each body reset before its first byte", "6 attempts, then gives up", always("reset", at=0.0)),
+    "reset-at-once": Row(
+        "each body reset before its first byte", "waits for its patience, then gives up", always("reset", at=0.0)
+    ),
     "stall": Row("stall in mid-body, once", "gives the body up and goes on at the byte reached", once("stall")),
     "stall-always": Row("every body stalls before its first byte", "gives up", always("stall", at=0.0)),
     "slow": Row("first byte after 30 s, once", "gives the request up and asks again", late_once()),
@@ -120,9 +123,9 @@ ROWS: Final[Mapping[str, Row]] = {
     "missing": Row("missing object", "final at once", place="missing"),
     "denied": Row("permission denied", "final at once", always("unavailable", status=403)),
     "expired": Row("expired credentials", "final, where they cannot be had anew", always("unavailable", status=400)),
-    "refused": Row("connection refused", "6 attempts, then gives up", place="refused"),
-    "away": Row("server away: no answer to a connection", "5 s for each connection, then gives up", place="away"),
-    "unknown": Row("host name that DNS does not know", "6 attempts, then gives up", place="unknown"),
+    "refused": Row("connection refused", "waits for a first contact, then gives up", place="refused"),
+    "away": Row("server away: no answer to a connection", "waits for a first contact, then gives up", place="away"),
+    "unknown": Row("host name that DNS does not know", "waits for a first contact, then gives up", place="unknown"),
 }
 
 

@@ -55,7 +55,7 @@ class Settings:
     @property
     def storage(self) -> dict[str, Any]:
         """How every call of streamrec reaches the store: with equal options all of them share one client."""
-        return {"storage_options": self.storage_options, "retry": streamrec.RetryPolicy(budget=self.patience)}
+        return {"storage_options": self.storage_options, "retry": streamrec.RetryPolicy(patience=self.patience)}
 
     def shard(self, name: str) -> str:
         """The URL of a shard, or the pattern of several.

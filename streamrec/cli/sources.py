@@ -24,7 +24,7 @@ from streamrec.cli.output import plural, print_error
 from streamrec.display import display_name
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards import Expected, Manifest, expand_name, list_shards, read_manifest, sizes_of
-from streamrec.storage import ObjectInfo, Storages, is_url
+from streamrec.storage import ObjectInfo, RetryPolicy, Storages, is_url
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
 MANIFESTS = (".json", ".index")
@@ -55,10 +55,10 @@ class Item:
         return cls(info.path, info.size, expected=Expected(info.size, info.version))
 
 
-def storages_for(storage_options: Mapping[str, Any]) -> Storages:
+def storages_for(storage_options: Mapping[str, Any], retry: RetryPolicy | None = None) -> Storages:
     """The stores that these options lead to."""
     try:
-        return Storages(storage_options)
+        return Storages(storage_options, retry=retry)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

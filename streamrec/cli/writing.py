@@ -15,7 +15,7 @@ from typing import Any, Final
 import anyio
 import click
 
-from streamrec import Frames, NotFoundError, ShardWriter
+from streamrec import Frames, NotFoundError, RetryPolicy, ShardWriter
 from streamrec.cli.output import print_error
 from streamrec.cli.sources import MANIFESTS, Item, directory_of
 from streamrec.display import display_name
@@ -40,7 +40,7 @@ async def temporary_objects(storage_options: Mapping[str, Any]) -> AsyncIterator
 async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> None:
     """Removes objects and empties the list; says on standard error which ones could not be removed."""
     with anyio.CancelScope(shield=True):
-        async with Storages(storage_options) as storages:
+        async with Storages(storage_options, retry=RetryPolicy(patience=30)) as storages:
             while paths:
                 path = paths.pop(0)
                 try:

@@ -27,7 +27,7 @@ from streamrec.interchange.arrow import examples_of
 from streamrec.ray.reading import absolute_path
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.shards.patterns import is_numbered, list_numbered, shard_path
-from streamrec.storage import Replacement, Storages, hidden_name
+from streamrec.storage import Replacement, RetryPolicy, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
 
 logger = logging.getLogger("streamrec")
@@ -111,7 +111,7 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
 
     async def _remove_staged(self) -> None:
         directory = self._pattern[: self._pattern.rfind("/") + 1]
-        async with Storages(self._storage_options) as storages:
+        async with Storages(self._storage_options, retry=RetryPolicy(patience=30)) as storages:
             storage = await storages.at(directory)
             async for info in storage.list(f"{directory}.", hidden=True):
                 if info.path.endswith(f".streamrec-new-{self._number}"):

@@ -105,7 +105,9 @@ class Storage:
                 self._traffic.tally.block(len(short.data), seconds, 0.0)
         return found
 
-    async def list(self, prefix: str, glob: Glob | None = None, hidden: bool = False) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, glob: Glob | None = None, hidden: bool = False, most: int | None = None
+    ) -> AsyncIterator[ObjectInfo]:
         """All objects whose URL begins with `prefix`, in the order of their paths.
 
         A prefix is a string, as object stores understand it: "s3://b/train-" finds "s3://b/train-1" and
@@ -120,6 +122,7 @@ class Storage:
             glob: Which of these objects are wanted: what this prefix is of. Directories that can hold none of them
                 are not listed, where the store has directories. None: all.
             hidden: Whether hidden names of uploads (`.NAME.streamrec-*`) are among them.
+            most: Where there are more objects, none is given; None: all are.
 
         Raises:
             PermissionDeniedError: A directory, or the bucket, must not be listed.
@@ -132,6 +135,8 @@ class Storage:
             page, token = await self._attempt(prefix, partial(self._page, prefix, token, glob, seen), "listing")
             shown = (info for info in page if hidden or not is_temporary(info.path))
             found += shown if glob is None else (info for info in shown if glob.wants(info.path))
+            if most is not None and len(found) > most:
+                return
             if token is None:
                 break
         for info in sorted(found, key=attrgetter("path")):
@@ -301,9 +306,9 @@ class Storage:
         except NotFoundError as error:
             if token is None:
                 raise
-            raise TransientError(Cause.SERVER, "a further page of the listing is not found") from error
+            raise TransientError(Cause.WRONG_ANSWER, "a further page of the listing is not found") from error
         if after in seen:
-            raise TransientError(Cause.SERVER, "the listing comes back to a page that it gave")
+            raise TransientError(Cause.WRONG_ANSWER, "the listing comes back to a page that it gave")
         if after is not None:
             seen.add(after)
         return page, after
@@ -320,4 +325,6 @@ async def _read(answer: Awaitable[T]) -> T:
     except StreamrecError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise TransientError(Cause.SERVER, f"its answer makes no sense: {type(error).__name__}: {error}") from error
+        raise TransientError(
+            Cause.WRONG_ANSWER, f"its answer makes no sense: {type(error).__name__}: {error}"
+        ) from error

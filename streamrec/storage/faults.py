@@ -54,7 +54,8 @@ class Cause(enum.Enum):
     THROTTLED = "the store asked for fewer requests"
     SERVER = "the server failed"
     CREDENTIALS = "the credentials could not be refreshed"
-    WRONG_RANGE = "the server sent other bytes than were asked for"
+    REFUSED = "the credentials were refused, and newer ones are not there yet"
+    WRONG_ANSWER = "the server sent something other than was asked for"
     DAMAGED = "the bytes arrived damaged at the store"
 
 
@@ -176,7 +177,7 @@ def from_status(
     said = f"{code or status}: {reason}" if reason else str(code or status)
     if code in _THROTTLED_CODES or status in (429, 503):
         return TransientError(Cause.THROTTLED, said, retry_after)
-    if code in _PASSING_CODES or status == 408 or status >= 500:
+    if code in _PASSING_CODES or status == 408 or (status >= 500 and status not in (501, 505)):
         return TransientError(Cause.SERVER, said, retry_after)
     if code in _REGION_CODES or (status == 301 and region):
         return StorageError(_other_region(said, region), path, start, end)
@@ -216,21 +217,43 @@ _FINAL = {
     Cause.THROTTLED: ThrottledError,
     Cause.TIMED_OUT: StorageTimeoutError,
     Cause.CREDENTIALS: PermissionDeniedError,
+    Cause.REFUSED: PermissionDeniedError,
 }
 
 
-def give_up(fault: TransientError, failures: int, path: str, start: int | None, end: int | None) -> StorageError:
+def give_up(
+    fault: TransientError,
+    failures: int,
+    seconds: float,
+    path: str,
+    start: int | None,
+    end: int | None,
+    *,
+    reached: bool = True,
+) -> StorageError:
     """The error for the caller, when a fault did not pass.
 
     Args:
         fault: The last fault.
         failures: How many attempts in a row failed without a byte of progress.
+        seconds: How long that took.
         path: The object's URL.
         start: First byte that was asked for, or None.
         end: One past the last byte, or None.
+        reached: Whether the server has answered this process before.
     """
-    tries = "1 attempt" if failures == 1 else f"{failures} attempts in a row"
-    reason = f"{fault} in {tries}: check that the store is up and reachable, or allow more with RetryPolicy"
+    tries = "1 attempt" if failures == 1 else f"{failures} attempts in a row, {seconds:.0f} s without progress"
+    advice = "check that the store is up and reachable, or pass RetryPolicy(patience=...) to wait longer"
+    if fault.cause in (Cause.CREDENTIALS, Cause.REFUSED):
+        advice = "check the credentials, and log in again where they have expired"
+    elif fault.cause is Cause.WRONG_ANSWER:
+        advice = "check that this is the address of a store, and which proxy or cache is in between"
+    elif not reached:
+        advice = (
+            "this server has not answered this process yet, so check its address (endpoint_url, or the host in the "
+            "URL) and the network, or pass RetryPolicy(first_contact=...) to wait longer"
+        )
+    reason = f"{fault} in {tries}: {advice}"
     return _FINAL.get(fault.cause, StorageError)(reason, path, start, end)
 
 
@@ -271,19 +294,19 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int, end: in
         The object's size, or None where the server does not say.
 
     Raises:
-        TransientError: Other bytes, Cause.WRONG_RANGE.
+        TransientError: Other bytes, Cause.WRONG_ANSWER.
     """
     length = headers.get("Content-Length")
     if status != 206:
         if start > 0:
-            raise TransientError(Cause.WRONG_RANGE, f"a {status} with all bytes where byte {start:,} was wanted")
+            raise TransientError(Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was wanted")
         return int(length) if length is not None and length.isdigit() else None
     found = headers.get("Content-Range", "")
     first, last, size = _parse_content_range(found)
     want = end if size is None else (size if end is None else min(end, size))
     if first != start or (want is not None and last + 1 != want):
         raise TransientError(
-            Cause.WRONG_RANGE,
+            Cause.WRONG_ANSWER,
             f"Content-Range {found!r} where bytes {start}-{'' if end is None else end - 1} were wanted",
         )
     return size
@@ -295,5 +318,5 @@ def _parse_content_range(header: str) -> tuple[int, int, int | None]:
     span, _, size = rest.partition("/")
     first, _, last = span.partition("-")
     if unit.lower() != "bytes" or not (first.isdigit() and last.isdigit() and (size.isdigit() or size == "*")):
-        raise TransientError(Cause.WRONG_RANGE, f"a 206 with Content-Range {header!r}")
+        raise TransientError(Cause.WRONG_ANSWER, f"a 206 with Content-Range {header!r}")
     return int(first), int(last), None if size == "*" else int(size)

@@ -168,7 +168,9 @@ class Storages:
                 "names and values, and the environment that it looks at",
                 url,
             ) from cause
-        traffic = Traffic(self.statistics, protocol, _hedging(backend, self._retry))
+        traffic = Traffic(
+            self.statistics, protocol, _hedging(backend, self._retry), backend.endpoint if backend.remote else None
+        )
         for fast_path in backend.fast_paths:
             traffic.tally.watch(fast_path)
         storage = Storage(backend, self._retry, self.connections, traffic, release)

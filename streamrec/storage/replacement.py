@@ -20,6 +20,7 @@ The rules:
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import Storage
 from streamrec.storage.identity import Identity
 from streamrec.storage.registry import Storages
-from streamrec.storage.tasks import finish, side_by_side
+from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, side_by_side
 from streamrec.storage.upload import Upload
 from streamrec.storage.urls import hidden_name, secured_of
 
@@ -166,11 +167,11 @@ class Replacement:
         try:
             found = await self._replace(staged)
         except BaseException as cause:
-            await finish(self._put_back(staged, cause))
+            await finish(self._put_back(staged, cause), patience=CLEANUP_PATIENCE)
             raise
         self._members.clear()
         names = [(member.storage, name) for member in staged for name in (member.old, member.written) if name]
-        await finish(self._remove(names, None))
+        await finish(self._remove(names, None), patience=math.inf)
         return found
 
     async def abort(self, cause: BaseException | None = None) -> None:
@@ -182,7 +183,8 @@ class Replacement:
         members, self._members = self._members, []
         keeps = self._keeps and not self._staging  # new objects among old ones would be neither data set
         left = [member for member in members if member.may_be_there and not keeps]
-        await finish(self._remove([(member.storage, member.written) for member in left], cause))
+        removing = self._remove([(member.storage, member.written) for member in left], cause)
+        await finish(removing, patience=CLEANUP_PATIENCE)
 
     async def __aenter__(self) -> Self:
         return self
@@ -333,6 +335,6 @@ async def each(items: Iterable[T], call: Callable[[T], Coroutine[Any, Any, None]
 
     async def limited(item: T) -> None:
         async with limiter:
-            await finish(call(item))
+            await finish(call(item), patience=math.inf)
 
     await side_by_side(*(partial(limited, item) for item in items))

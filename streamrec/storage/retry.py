@@ -3,15 +3,18 @@
 Rules:
 
 * Only `faults.TransientError` is tried again. Every other error is final and passes through untouched.
-* What is limited is failure **without progress**: a body that delivers even one byte starts the count
-  and the clock again, so a long shard on a bad line gets through, and a dead server fails in seconds.
-* Waiting grows exponentially with full jitter (the wait is drawn from [0, ceiling]), so that many streams
-  that failed together do not come back together. Source: Brooker, "Exponential Backoff And Jitter", AWS
-  Architecture Blog, 2015. A Retry-After from the server is a lower bound.
-* Every attempt has a time limit, so nothing hangs. Waiting for the limiter's leave is not part of it, nor of
-  the budget.
-* A store that throttles us while it answers others of our requests is alive: such refusals do not count as
-  attempts, only the budget ends them.
+* What is limited is the time **without progress**: a body that delivers even one byte starts the clock again, so a
+  long shard on a bad line gets through. A store that is away for minutes is waited for.
+* A server that has not answered this process yet gets less time, because its address is usually wrong. So does one
+  that sends something other than what was asked for.
+* Credentials that are refused are an error at once, but for those that have worked: newer ones may be under way.
+* The wait grows exponentially with full jitter (it is drawn from [0, ceiling]), so that streams that failed together
+  do not come back together. Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A
+  Retry-After from the server is a lower bound, as far as the patience goes.
+* Every attempt has a time limit, so nothing hangs. The time in which the limiter holds a request back is not part of
+  it, nor of the patience.
+* A store that throttles us while it answers other requests of ours is alive: such refusals do not make the wait grow.
+* What cleans up after an error or a cancellation has `tasks.CLEANUP_PATIENCE`.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from streamrec.display import display_name
 from streamrec.storage.faults import Cause, TransientError, give_up
 from streamrec.storage.hedging import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.statistics import Tally
+from streamrec.storage.tasks import patience_limit
 from streamrec.storage.traffic import Traffic
 
 __all__ = ["Failures", "RetryPolicy", "attempt", "next_delay"]
@@ -37,22 +41,31 @@ T = TypeVar("T")
 _logger = logging.getLogger("streamrec")
 
 
+MIN_WARNING_SECONDS: Final = 10.0
+"""A wait that lasts longer is told as a warning. Not tuned."""
+
+WARNING_INTERVAL: Final = 60.0
+"""Seconds between two warnings about one server. Not tuned."""
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, how fast and for how long a failing request is tried again.
+    """How long a failing request is tried again, and how soon.
 
     Attributes:
-        attempts: Attempts in a row without progress before giving up, at least 1. With the other defaults
-            a server that refuses connections is given up after 4 s on average, 8 s at most.
+        patience: Seconds without progress, from the first failure on, after which a failure that may pass (no
+            connection, a broken one, no answer, 429, 5xx) is raised.
+        first_contact: The same for a server that has not answered this process so far, which mostly is a wrong
+            address, for answers that make no sense, and for credentials that were rotated and are refused until the
+            new ones are there. Never longer than `patience`.
+        attempts: Attempts in a row without progress after which it is raised as well, at least 1; None: any number.
         backoff_base: Ceiling of the first wait in seconds; it doubles with each failure.
-        backoff_cap: Ceiling of all waits in seconds.
+        backoff_cap: Ceiling of all waits in seconds, save those that the server asks for.
         connect_timeout: Seconds for a connection to be made.
         first_byte_timeout: Seconds from the connection to the head of the response.
         stall_timeout: Seconds that a body may stand still; a socket that is silent for so long is given up
             before the head of the response too.
         complete_timeout: Seconds for the store to put the parts of an upload together.
-        budget: Seconds from the first failure, without progress since, after which no further attempt
-            begins. A wait that the server asks for and that does not fit in is not begun either.
         upload_rate: Bytes per second that an upload must reach; sets the time limit of a part.
         hedge_share: Second requests, sent where the first is late by this run's own measure, at most this share
             of all requests; 0 sends none. See `storage.hedging`.
@@ -62,14 +75,15 @@ class RetryPolicy:
         stall_floor: Seconds for which every body may give nothing without one.
     """
 
-    attempts: int = 6
+    patience: float = 300.0
+    first_contact: float = 30.0
+    attempts: int | None = None
     backoff_base: float = 0.25
-    backoff_cap: float = 4.0
+    backoff_cap: float = 8.0
     connect_timeout: float = 5.0
     first_byte_timeout: float = 15.0
     stall_timeout: float = 20.0
     complete_timeout: float = 120.0
-    budget: float = 45.0
     upload_rate: float = 256 * 1024
     hedge_share: float = 0.1
     hedge_allowance: int = ALLOWANCE
@@ -77,12 +91,15 @@ class RetryPolicy:
     stall_floor: float = STALL_FLOOR
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
+        if self.attempts is not None and self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}; it counts the first one too, so pass 1 or more")
         if not 0.0 <= self.hedge_share <= 1.0:
             raise ValueError(f"hedge_share is {self.hedge_share}; it is a share of requests, from 0 to 1")
         if self.hedge_allowance < 0:
             raise ValueError(f"hedge_allowance is {self.hedge_allowance}; it counts requests, so pass 0 or more")
+        for name in ("patience", "first_contact"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, 0 or more")
         for name in ("first_byte_floor", "stall_floor"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, above 0")
@@ -91,8 +108,22 @@ class RetryPolicy:
         """Seconds that one request may take until its response begins, with `nbytes` to send before."""
         return self.connect_timeout + self.first_byte_timeout + nbytes / self.upload_rate
 
+    def patience_for(self, fault: TransientError, reached: bool) -> float:
+        """Seconds without progress that a fault is worth.
 
-def next_delay(policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float) -> float | None:
+        Args:
+            fault: What happened.
+            reached: Whether the server has answered this process before.
+        """
+        if fault.cause is Cause.REFUSED and not reached:
+            return 0.0
+        hopeful = reached and fault.cause not in (Cause.WRONG_ANSWER, Cause.DAMAGED, Cause.REFUSED)
+        return self.patience if hopeful else min(self.patience, self.first_contact)
+
+
+def next_delay(
+    policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float, patience: float
+) -> float | None:
     """Decides what follows a fault.
 
     Args:
@@ -101,21 +132,21 @@ def next_delay(policy: RetryPolicy, failures: int, idle: float, fault: Transient
         idle: Seconds since the first of them.
         fault: What happened.
         jitter: A random number in [0, 1).
+        patience: Seconds without progress that may pass.
 
     Returns:
-        Seconds to wait before the next attempt, or None: give up.
+        Seconds to wait before the next attempt, or None: give up. The last attempt is made when the patience ends.
 
     >>> fault = TransientError(Cause.BROKEN, "reset")
-    >>> next_delay(RetryPolicy(backoff_base=1.0), failures=3, idle=5.0, fault=fault, jitter=0.5)
+    >>> next_delay(RetryPolicy(backoff_base=1.0), 3, idle=5.0, fault=fault, jitter=0.5, patience=300.0)
     2.0
-    >>> next_delay(RetryPolicy(attempts=3), failures=3, idle=5.0, fault=fault, jitter=0.5) is None
+    >>> next_delay(RetryPolicy(), 3, idle=300.0, fault=fault, jitter=0.5, patience=300.0) is None
     True
     """
-    if failures >= policy.attempts:
+    if idle >= patience or (policy.attempts is not None and failures >= policy.attempts):
         return None
-    ceiling = min(policy.backoff_cap, policy.backoff_base * 2.0 ** (failures - 1))
-    delay = max(jitter * ceiling, fault.retry_after or 0.0)
-    return delay if idle + delay < policy.budget else None
+    ceiling = min(policy.backoff_cap, policy.backoff_base * 2.0 ** min(failures - 1, 60))
+    return min(max(jitter * ceiling, fault.retry_after or 0.0), patience - idle)
 
 
 class Failures:
@@ -129,7 +160,7 @@ class Failures:
         tally: Where they are counted.
 
     Attributes:
-        count: Failures in a row; the caller sets it to 0 when something arrived.
+        count: Failures in a row, without progress.
     """
 
     __slots__ = ("_answers", "_path", "_policy", "_sent_at", "_since", "_tally", "_traffic", "count", "limiter")
@@ -154,23 +185,56 @@ class Failures:
         self._sent_at = time.monotonic()
         self._since += waited
 
+    def progress(self) -> None:
+        """Something arrived, or no more is wanted: failures count from 0 again."""
+        self.count = 0
+        self._traffic.statistics.waits.pop(self, None)
+
     async def wait(self, fault: TransientError, start: int | None = None, end: int | None = None) -> None:
         """Waits for the next attempt, or raises the final error `from` the fault."""
         now = time.monotonic()
+        if fault.cause in (Cause.THROTTLED, Cause.SERVER):
+            self.limiter.reached()
         if self.count == 0:
             self._since = now
         if not self._throttled(fault, now) or self.count == 0:
             self.count += 1
-        delay = next_delay(self._policy, self.count, now - self._since, fault, random.random())
+        patience = self._patience(fault)
+        delay = next_delay(self._policy, self.count, now - self._since, fault, random.random(), patience)
         if delay is None:
             self._tally.count("failures")
-            raise give_up(fault, self.count, self._path, start, end) from fault
+            reached = self.limiter.is_reached
+            raise give_up(fault, self.count, now - self._since, self._path, start, end, reached=reached) from fault
         self._tally.count(fault.cause)
         _logger.info("%s: trying again in %.1f s after %s", display_name(self._path), delay, fault)
-        await asyncio.sleep(delay)
+        self._traffic.statistics.waits[self] = (self._path, str(fault), self._since, self._since + patience)
+        self._warn(now + delay - self._since, patience, fault)
+        until = now + delay
+        while (left := min(until, self._since + self._patience(fault)) - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(left, 1.0))  # the patience may become shorter
+
+    def _patience(self, fault: TransientError) -> float:
+        return min(self._policy.patience_for(fault, self.limiter.is_reached), patience_limit())
+
+    def _warn(self, idle: float, patience: float, fault: TransientError) -> None:
+        """Says what is waited for, where it takes long; once a minute for each server."""
+        now = time.monotonic()
+        if idle < MIN_WARNING_SECONDS or now < self.limiter.warned_at + WARNING_INTERVAL:
+            return
+        self.limiter.warned_at = now
+        others = len(self._traffic.statistics.waits) - 1
+        _logger.warning(
+            "%s: %s; no progress for %.0f s. It is tried again for %.0f s more (RetryPolicy(patience=%g))%s",
+            display_name(self._path),
+            fault,
+            now - self._since,
+            max(0.0, self._since + patience - now),
+            self._policy.patience,
+            f"; {others} more wait as well" if others else "",
+        )
 
     def _throttled(self, fault: TransientError, now: float) -> bool:
-        """Tells the limiter of a refusal; whether the store answered others of our requests meanwhile."""
+        """Tells the limiter of a refusal; whether the store answered other requests of ours meanwhile."""
         if fault.cause is not Cause.THROTTLED:
             return False
         self._tally.count("throttled")
@@ -207,15 +271,19 @@ async def attempt(
     traffic = traffic or Traffic()
     failures = Failures(policy, path, traffic, traffic.tally)
     seconds = policy.request_timeout() if limit is None else limit
-    while True:
-        await failures.turn()
-        try:
+    try:
+        while True:
+            await failures.turn()
             try:
-                async with asyncio.timeout(seconds):
-                    result = await call()
-            except TimeoutError as error:
-                raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
-            failures.limiter.answered()
-            return result
-        except TransientError as fault:
-            await failures.wait(fault, start, end)
+                try:
+                    async with asyncio.timeout(seconds):
+                        result = await call()
+                except TimeoutError as error:
+                    raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
+                failures.limiter.answered()
+                return result
+            except TransientError as fault:
+                await failures.wait(fault, start, end)
+    finally:
+        if failures.count:
+            failures.progress()

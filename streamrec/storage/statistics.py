@@ -18,11 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 from streamrec.display import mask_name
@@ -40,6 +42,7 @@ __all__ = [
     "Snapshot",
     "Statistics",
     "Tally",
+    "Wait",
     "collecting",
     "current",
     "lines",
@@ -254,20 +257,45 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A request that failed, and waits to be tried again.
+
+    Attributes:
+        path: The object's URL.
+        reason: What went wrong last.
+        seconds: How long there has been no progress.
+        left: Seconds until it is given up.
+    """
+
+    path: str
+    reason: str
+    seconds: float
+    left: float
+
+    def __str__(self) -> str:
+        return f"no progress for {self.seconds:.0f} s ({self.path}: {self.reason}), {self.left:.0f} s left"
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All statistics of stores at one moment.
 
     Attributes:
         backends: What each kind of store did so far, by the URLs' scheme ("s3", "gs", "file").
         streams: The streams that are open, each with the object's URL, in the order they were opened.
+        waits: The requests that failed and wait to be tried again, the one that has waited longest first.
     """
 
     backends: Mapping[str, Counts]
     streams: tuple[tuple[str, Counts], ...]
+    waits: tuple[Wait, ...] = ()
 
 
 class Statistics:
     """Where one run is counted.
+
+    Attributes:
+        waits: Of each request that waits to be tried again: its path, why, since when, and until when.
 
     >>> statistics = Statistics()
     >>> statistics.backend("s3").block(1_000, store=0.1, consumer=0.0)
@@ -278,6 +306,7 @@ class Statistics:
     def __init__(self) -> None:
         self._backends: dict[str, Tally] = {}
         self._streams: dict[Tally, str] = {}
+        self.waits: dict[object, tuple[str, str, float, float]] = {}
 
     def backend(self, scheme: str) -> Tally:
         """The tally of one kind of store; made when first asked for."""
@@ -296,10 +325,15 @@ class Statistics:
 
     def snapshot(self) -> Snapshot:
         """A copy of all counts; from any thread."""
-        backends, streams = self._backends.copy(), self._streams.copy()  # each in one step of the interpreter
+        backends, streams, waits = self._backends.copy(), self._streams.copy(), self.waits.copy()  # one step each
+        now = time.monotonic()
         return Snapshot(
             {scheme: tally.counts() for scheme, tally in backends.items()},
             tuple((mask_name(path), tally.counts()) for tally, path in streams.items()),
+            tuple(
+                Wait(mask_name(path), reason, max(0.0, now - since), max(0.0, until - now))
+                for path, reason, since, until in sorted(waits.values(), key=itemgetter(2))
+            ),
         )
 
 

@@ -138,7 +138,8 @@ class ResumingStream:
             raise
         if self._end is not None:
             count = min(count, self._end - self.position)  # it was cut meanwhile
-        self._failures.count = 0
+        if self._failures.count:
+            self._failures.progress()
         self.position += count
         now = time.monotonic()
         self.tally.block(count, now - began, began - self._idle_since)
@@ -149,6 +150,8 @@ class ResumingStream:
         """Frees the connection. May be called twice, and with bytes left."""
         if not self._closed:
             self._closed = True
+            if self._failures.count:
+                self._failures.progress()
             self._traffic.statistics.closed(self.tally)
         request, self._request = self._request, None
         if request is not None:

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Any, TypeVar
+from contextvars import ContextVar, copy_context
+from typing import Any, Final, TypeVar
 
 import anyio
 
-__all__ = ["Renewal", "finish", "for_each", "in_thread", "run_to_completion", "side_by_side"]
+__all__ = [
+    "CLEANUP_PATIENCE",
+    "Renewal",
+    "finish",
+    "for_each",
+    "in_thread",
+    "patience_limit",
+    "run_to_completion",
+    "side_by_side",
+]
 
 T = TypeVar("T")
 
+CLEANUP_PATIENCE: Final = 30.0
+"""Seconds without progress that work may take on a store after an error or a cancellation. Not tuned."""
+
+_limits: ContextVar[tuple[list[float], ...]] = ContextVar("streamrec_limits")
+"""The patience of each `finish` around; a list of one number, because a cancellation makes it shorter."""
+
+
+def patience_limit() -> float:
+    """Seconds without progress after which requests of this task are given up, whatever their policy allows."""
+    return min((limit[0] for limit in _limits.get(())), default=math.inf)
+
 
 async def finish(
-    work: Coroutine[Any, Any, T] | asyncio.Future[T], undo: Callable[[T], Awaitable[Any]] | None = None
+    work: Coroutine[Any, Any, T] | asyncio.Future[T],
+    undo: Callable[[T], Awaitable[Any]] | None = None,
+    *,
+    patience: float | None = None,
 ) -> T:
     """Runs something to its end, also when the caller is cancelled meanwhile; the cancellation follows then.
 
@@ -24,8 +49,16 @@ async def finish(
     Args:
         work: What must not be cut off half way.
         undo: Called with its result where the caller was cancelled and will never see it (an open file, say).
+        patience: Its requests are given up after so many seconds without progress; after a cancellation, after
+            CLEANUP_PATIENCE. None: as their policy says.
     """
-    task = asyncio.ensure_future(work)
+    limit = [math.inf if patience is None else patience]
+    if patience is None:
+        task = asyncio.ensure_future(work)
+    else:
+        context = copy_context()
+        context.run(_limits.set, (*_limits.get(()), limit))
+        task = context.run(asyncio.ensure_future, work)
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
@@ -33,6 +66,7 @@ async def finish(
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 cancelled = error
+                limit[0] = min(limit[0], CLEANUP_PATIENCE)
     if cancelled is not None:
         failed = task.cancelled() or task.exception()  # looked at, so that nothing is logged
         if undo is not None and not failed:

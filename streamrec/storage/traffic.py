@@ -88,10 +88,19 @@ class SharedTimer:
             self._set(min(self._waits.values()))
 
 
+_reached: set[str] = set()
+"""Servers and buckets that have answered this process."""
+
+
 class Limiter:
     """The requests to one bucket: how fast they may go. All times are of one clock, in seconds.
 
+    Args:
+        name: The server and the bucket; "" where no server is asked.
+
     Attributes:
+        name: As above.
+        warned_at: When the log last said that the server is waited for.
         rate: Requests per second; None: no limit.
         answers: How many requests were answered well.
 
@@ -116,10 +125,14 @@ class Limiter:
         "_too_much",
         "_turn",
         "answers",
+        "name",
         "rate",
+        "warned_at",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.warned_at = -math.inf
         self.rate: float | None = None
         self.answers = 0
         self._turn = asyncio.Lock()  # serves in the order of arrival
@@ -154,9 +167,21 @@ class Limiter:
         if self.rate is not None:
             self._next = max(self._next, now) + 1.0 / self.rate
 
+    @property
+    def is_reached(self) -> bool:
+        """Whether this server has answered this process, for this bucket."""
+        return self.name in _reached
+
+    def reached(self) -> None:
+        """It has, if only with an error."""
+        if self.name:
+            _reached.add(self.name)
+
     def answered(self) -> None:
         """A request was answered well."""
         self.answers += 1
+        if self.answers == 1 and self.name:
+            _reached.add(self.name)
         if self.rate is not None:
             self._served += 1
             self.rate += max(1.0, 0.2 * self._too_much) / self.rate
@@ -196,13 +221,21 @@ class Traffic:
     Args:
         scheme: Under which name the store is counted.
         hedging: When second requests are sent; None: never.
+        endpoint: The URL of the server; "" where the URLs of objects say it; None where no server is asked.
     """
 
-    def __init__(self, statistics: Statistics | None = None, scheme: str = "", hedging: Hedging | None = None) -> None:
+    def __init__(
+        self,
+        statistics: Statistics | None = None,
+        scheme: str = "",
+        hedging: Hedging | None = None,
+        endpoint: str | None = None,
+    ) -> None:
         self.statistics = statistics or Statistics()
         self.tally: Tally = self.statistics.backend(scheme)
         self.hedging = hedging or Hedging(0.0, 0.0, 0.0)
         self.timer = SharedTimer()
+        self._endpoint = endpoint
         self._limiters: dict[str, Limiter] = {}
 
     def limiter(self, path: str) -> Limiter:
@@ -210,7 +243,7 @@ class Traffic:
         bucket = path.partition("://")[2].partition("/")[0]
         limiter = self._limiters.get(bucket)
         if limiter is None:
-            limiter = self._limiters[bucket] = Limiter()
+            limiter = self._limiters[bucket] = Limiter("" if self._endpoint is None else f"{self._endpoint} {bucket}")
         return limiter
 
     def affords(self, limiter: Limiter, *, beside_siblings: bool = False, stalled: bool = False) -> bool:

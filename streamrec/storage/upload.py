@@ -42,7 +42,7 @@ from streamrec.errors import (
 )
 from streamrec.storage.backend import Backend, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.retry import RetryPolicy, attempt
-from streamrec.storage.tasks import finish
+from streamrec.storage.tasks import CLEANUP_PATIENCE, finish
 from streamrec.storage.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class Upload:
         """
         if not self._closed:
             self._closed = True
-            await finish(self._abort())
+            await finish(self._abort(), patience=CLEANUP_PATIENCE)
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -57,6 +57,12 @@ async def read_all(stream: ByteStream, size: int = 100_000) -> bytes:
         parts.append(bytes(buffer[:count]))
     await stream.aclose()
     return b"".join(parts)
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Lets others go first until that is so."""
+    while not what():  # noqa: ASYNC110 - a property, which sets no event
+        await asyncio.sleep(0)
 
 
 KILLED = """

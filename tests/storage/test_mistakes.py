@@ -234,7 +234,9 @@ PAGES = {
 def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
     status, second = PAGES[page]
     retry = RetryPolicy(attempts=2, backoff_base=0.01)
-    failed = pytest.raises(StorageError, match=rf"{scheme}://b/d/: the server failed .*in 2 attempts")
+    failed = pytest.raises(
+        StorageError, match=rf"{scheme}://b/d/: the server (failed|sent something other).*in 2 attempts"
+    )
     with answering(type("Handler", (Pages,), {"status": status, "second": second}), scheme) as options, failed:
         streamrec.matching_files(f"{scheme}://b/d/*", storage_options=options, retry=retry)
 

@@ -26,7 +26,7 @@ import anyio
 import click
 from fsspec.core import url_to_fs
 
-from streamrec import NotFoundError, StreamrecError
+from streamrec import NotFoundError, RetryPolicy, StreamrecError
 from streamrec.cli import options
 from streamrec.cli.measuring import measure
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
@@ -127,7 +127,10 @@ async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> 
             yield row
             if not row.ok and name != "clock":
                 return
-    async with storages_for(storage_options) as storages, temporary_objects(storage_options) as written:
+    async with (
+        storages_for(storage_options, RetryPolicy(patience=10)) as storages,
+        temporary_objects(storage_options) as written,
+    ):
         store, found = CheckedStore(url, storage_options, storages, written), list[Item]()
         yield await run_check("list", check_list, store, found)
         objects = [item for item in found if item.size]

@@ -87,10 +87,11 @@ def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
     seconds = stats.seconds if earlier is None else seconds
     read = stats.bytes_read - (0 if earlier is None else earlier.bytes_read)
     speed = read / 1e6 / seconds if seconds else 0.0
+    waits = stats.storage.waits
     return (
         f"streamrec: {stats.elements:,} elements ({stats.records:,} records read), {speed:,.1f} MB/s, "
         f"waited {recent.waited_share:.0%}, bottleneck: {recent.bottleneck}"
-    )
+    ) + (f"; {waits[0]}" if waits else "")
 
 
 class PlainDisplay(Display):

@@ -191,7 +191,7 @@ class Stats:
         consumer_busy: Seconds of its own work, between two requests.
         queued, queue_limit: Bytes that wait for the consumer, and how many may.
         chain: What the run consists of.
-        storage: What the stores did: requests, bytes, retries.
+        storage: What the stores did: requests, bytes, retries; and which requests wait to be tried again.
     """
 
     elements: int
@@ -255,7 +255,8 @@ class Stats:
         """A table for people, and the bottleneck."""
         consumer = f"consumer: took {self.elements:,} in {self.seconds:,.1f} s; waited {self.consumer_waited:,.1f} s"
         queue = f"; {self.queued / 1e6:,.1f} of {self.queue_limit / 1e6:,.0f} MB wait for it"
-        return "\n".join((table(self.chain), consumer + queue, f"bottleneck: {self.bottleneck}"))
+        waits = [str(wait) for wait in self.storage.waits[:1]]
+        return "\n".join((table(self.chain), consumer + queue, f"bottleneck: {self.bottleneck}", *waits))
 
 
 HEAD: Final = ("", "elements in", "out", "MB in", "out", "busy s", "no input", "no output", "queue MB")

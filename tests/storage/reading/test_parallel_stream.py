@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from streamrec.tfrecord import encode_records
 from tests.effort import draws
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
-from tests.storage.contract import read_all
+from tests.storage.contract import read_all, until
 from tests.storage.reading.scattered import Asked, Scattered, landing, request_of
 
 MIB = 1 << 20
@@ -196,12 +196,6 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     await piece.aclose()
     connections.leave(share)
     check_nothing_is_left(backend, connections)
-
-
-async def until(what: Callable[[], bool]) -> None:
-    """Lets others go first until that is so."""
-    while not what():  # noqa: ASYNC110 - a property, which sets no event
-        await asyncio.sleep(0)
 
 
 class Ticks:

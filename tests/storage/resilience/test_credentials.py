@@ -1,9 +1,11 @@
 """Credentials that expire in the middle of a run: renewed once for all, and never on the event loop."""
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,12 @@ from streamrec.errors import PermissionDeniedError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore
-from tests.storage.contract import read_all
+from tests.storage.contract import read_all, until
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
 RECORDS = [os.urandom(100) for _ in range(500)]
 DATA = encode_records(RECORDS)
 POLICY = RetryPolicy(attempts=3, backoff_base=0.01)
-EXPIRED_S3 = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 
 @pytest.fixture
@@ -46,6 +47,7 @@ class Guard:
         self.refused = 0
         self.threads: set[threading.Thread] = set()
         self.error: Exception | None = None
+        self.code = "ExpiredToken"
 
     @property
     def token(self) -> str:
@@ -67,7 +69,8 @@ class Guard:
             return None
         self.refused += 1
         google = "authorization" in request.headers and "x-amz-security-token" not in request.headers
-        line, body = ("401 Unauthorized", b"{}") if google else ("400 Bad Request", EXPIRED_S3)
+        refusal = f"<Error><Code>{self.code}</Code><Message>Refused.</Message></Error>".encode()
+        line, body = ("401 Unauthorized", b"{}") if google else ("400 Bad Request", refusal)
         if request.method == "HEAD":
             body = b""
         head = f"HTTP/1.1 {line}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
@@ -167,7 +170,7 @@ async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, scheme: 
         for index in range(4):
             assert await read_all(await storage.stream(f"{scheme}://bucket/shard-{index}")) == DATA
     assert guard.refused == 0
-    assert 1 <= guard.refreshes <= (1 if scheme == "gs" else 5)  # AWS's short-lived ones are renewed each time
+    assert guard.refreshes == 1
     assert threading.main_thread() not in guard.threads
 
 
@@ -262,10 +265,56 @@ async def test_keys_of_a_file_that_is_written_anew(
             storage = await storages.at("s3://bucket")
             assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
             guard.expire()
-            with pytest.raises(PermissionDeniedError, match="ExpiredToken"):
+            with pytest.raises(PermissionDeniedError, match=r"refused.*ExpiredToken.*in 3 attempts"):
                 await storage.stream("s3://bucket/shard-0")
+            file.write_text("[default]\naws_access_key_id = ")  # half of it
+            reading = asyncio.ensure_future(storage.stream("s3://bucket/shard-0"))
+            await until(lambda: guard.refused >= 6)
             write()
-            assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
+            assert await read_all(await reading) == DATA
+
+
+@pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch"])
+async def test_keys_that_were_rotated_are_waited_for(store: ObjectStore, code: str) -> None:
+    """And wrong ones, which never worked, are an error at once."""
+    guard = Guard()
+    guard.code = code
+    async with (
+        FaultProxy(store.url, guard) as proxy,
+        Storages(options("s3", guard, proxy.url), retry=replace(POLICY, attempts=None)) as storages,
+    ):
+        storage = await storages.at("s3://bucket")
+        guard.error = OSError("no new keys yet")
+        guard.expire()
+        with pytest.raises(PermissionDeniedError, match=f"{code}; .*no new keys yet.* in 1 attempt"):
+            await storage.stream("s3://bucket/shard-0")
+        guard.number -= 1
+        assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
+        guard.expire()
+        reading = asyncio.ensure_future(storage.stream("s3://bucket/shard-1"))
+        await until(lambda: guard.refreshes >= 4)
+        guard.error = None
+        assert await read_all(await reading) == DATA
+
+
+async def test_a_program_that_makes_keys_runs_once_in_their_life(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
+    keys = {"Version": 1, "AccessKeyId": "k", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": until}
+    (tmp_path / "keys.json").write_text(json.dumps(keys))
+    program = f"sh -c 'echo run >> {tmp_path}/runs; cat {tmp_path}/keys.json'"
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {program}\n")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    own = {"endpoint_url": store.url, "client_kwargs": {"region_name": "r"}}
+    async with Storages(own, retry=POLICY) as storages:
+        storage = await storages.at("s3://bucket")
+        for index in range(40):
+            assert await read_all(await storage.stream(f"s3://bucket/shard-{index % 8}")) == DATA
+    assert len((tmp_path / "runs").read_text().splitlines()) <= 2
 
 
 async def test_keys_that_were_passed_are_all_there_is(store: ObjectStore) -> None:

@@ -137,11 +137,6 @@ async def test_retry_after_is_honoured(network: FaultyNetwork) -> None:
     began = time.monotonic()
     assert await network.read() == DATA
     assert time.monotonic() - began >= 1
-    network.meets(status("503 Slow Down", "Retry-After: 3600"))
-    began = time.monotonic()
-    with pytest.raises(ThrottledError):
-        await network.read()
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("line", ["500 Oops", "502 Bad Gateway", "504 Gateway Timeout", "429 Too Many Requests"])
@@ -191,7 +186,7 @@ async def test_wrong_ranges_never_reach_the_caller(network: FaultyNetwork) -> No
         return head.replace(b"bytes 10-", b"bytes 11-")
 
     network.meets(then=Fault(head=shift))
-    with pytest.raises(StorageError, match="other bytes"):
+    with pytest.raises(StorageError, match="something other than was asked for"):
         await network.read(10)
     assert len(network.proxy.ranges()) == POLICY.attempts
     network.meets(Fault(head=shift))

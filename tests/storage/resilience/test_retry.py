@@ -1,7 +1,9 @@
 """The policy's decisions, pure; and what an HTTP answer means."""
 
+import math
 import pickle
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 
@@ -33,42 +35,54 @@ from streamrec.storage.stream import stop_of
 FAULT = TransientError(Cause.BROKEN, "reset")
 
 
-def test_the_defaults_give_a_dead_server_up_within_seconds() -> None:
-    policy, longest, failures = RetryPolicy(), 0.0, 1
-    while (delay := next_delay(policy, failures, longest, FAULT, jitter=0.999_999)) is not None:
-        longest += delay
+@pytest.mark.parametrize("jitter", [0.0, 0.1, 0.999_999])
+def test_the_defaults_wait_for_five_minutes_and_try_once_more_then(jitter: float) -> None:
+    policy, waited, failures = RetryPolicy(), 0.0, 1
+    while (delay := next_delay(policy, failures, waited, FAULT, jitter, policy.patience)) is not None:
+        waited += delay or 0.5  # the attempt takes time as well
         failures += 1
-    assert failures == policy.attempts
-    assert 5 < longest < 8
+    assert 300 <= waited < 301
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_a_server_that_never_answered_and_a_wrong_answer_get_less_time(cause: Cause) -> None:
+    policy, fault = RetryPolicy(patience=100, first_contact=7), TransientError(cause, "details")
+    refused = cause is Cause.REFUSED
+    hopeless = refused or cause in (Cause.WRONG_ANSWER, Cause.DAMAGED)
+    assert policy.patience_for(fault, reached=False) == (0 if refused else 7)
+    assert policy.patience_for(fault, reached=True) == (7 if hopeless else 100)
+    assert replace(policy, patience=3).patience_for(fault, reached=True) == 3
 
 
 @given(
-    st.integers(1, 40),
+    st.integers(1, 10_000),
     st.floats(0, 100),
     st.none() | st.floats(0, 100),
     st.floats(0, 1, exclude_max=True),
     st.builds(
         RetryPolicy,
-        attempts=st.integers(1, 20),
+        attempts=st.none() | st.integers(1, 20),
         backoff_base=st.floats(0, 10),
         backoff_cap=st.floats(0, 10),
-        budget=st.floats(0, 60),
+        patience=st.floats(0, 60),
     ),
 )
 def test_waits_are_bounded(
     failures: int, idle: float, retry_after: float | None, jitter: float, policy: RetryPolicy
 ) -> None:
     fault = TransientError(Cause.THROTTLED, "busy", retry_after)
-    delay = next_delay(policy, failures, idle, fault, jitter)
-    if delay is not None:
-        assert failures < policy.attempts
-        assert (retry_after or 0) <= delay <= max(retry_after or 0, policy.backoff_cap)
-        assert idle + delay < policy.budget
+    delay = next_delay(policy, failures, idle, fault, jitter, policy.patience)
+    left = policy.patience - idle
+    if delay is None:
+        assert left <= 0 or failures >= (policy.attempts or math.inf)
+    else:
+        assert failures < (policy.attempts or math.inf)
+        assert min(retry_after or 0, left) <= delay <= min(max(retry_after or 0, policy.backoff_cap), left)
 
 
 def test_waits_spread_over_the_whole_range() -> None:
     draw = random.Random(1)
-    delays = [next_delay(RetryPolicy(), 3, 0, FAULT, draw.random()) or 0 for _ in range(1000)]
+    delays = [next_delay(RetryPolicy(), 3, 0, FAULT, draw.random(), 300) or 0 for _ in range(1000)]
     assert min(delays) < 0.02
     assert 0.98 < max(delays) < 1
 
@@ -76,6 +90,8 @@ def test_waits_spread_over_the_whole_range() -> None:
 def test_a_policy_without_attempts_is_refused() -> None:
     with pytest.raises(ValueError, match="pass 1 or more"):
         RetryPolicy(attempts=0)
+    with pytest.raises(ValueError, match="patience is -1; it is a time in seconds"):
+        RetryPolicy(patience=-1)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +107,8 @@ def test_a_policy_without_attempts_is_refused() -> None:
         (412, "PreconditionFailed", ObjectChangedError),
         (400, "InvalidBucketName", StorageError),
         (301, "PermanentRedirect", StorageError),
+        (501, "NotImplemented", StorageError),
+        (505, "", StorageError),
     ],
 )
 def test_final_answers(status: int, code: str, kind: type[StorageError]) -> None:
@@ -120,16 +138,24 @@ def test_answers_that_may_pass(status: int, code: str, cause: Cause) -> None:
 
 @pytest.mark.parametrize("cause", Cause)
 def test_giving_up_says_why_and_what_next(cause: Cause) -> None:
-    error = give_up(TransientError(cause, "details"), 4, "s3://b/k", 10, None)
+    error = give_up(TransientError(cause, "details"), 4, 299.7, "s3://b/k", 10, None)
     kinds = {
         Cause.THROTTLED: ThrottledError,
         Cause.TIMED_OUT: StorageTimeoutError,
         Cause.CREDENTIALS: PermissionDeniedError,
+        Cause.REFUSED: PermissionDeniedError,
     }
     assert type(error) is kinds.get(cause, StorageError)
-    for part in ("s3://b/k", "bytes 10 to the end", cause.value, "details", "4 attempts", "RetryPolicy"):
+    advice = {
+        Cause.CREDENTIALS: "check the credentials",
+        Cause.REFUSED: "check the credentials",
+        Cause.WRONG_ANSWER: "check that this is the address of a store",
+    }.get(cause, "RetryPolicy(patience=")
+    for part in ("s3://b/k", "bytes 10 to the end", cause.value, "details", "4 attempts", "300 s", advice):
         assert part in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    unknown = str(give_up(TransientError(cause, "details"), 4, 29.7, "s3://b/k", 10, None, reached=False))
+    assert ("has not answered this process yet, so check its address" in unknown) is ("Retry" in advice)
 
 
 def test_retry_after_as_a_date() -> None:

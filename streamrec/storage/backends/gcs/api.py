@@ -23,7 +23,7 @@ from google.auth.transport.requests import Request
 from yarl import URL
 
 from streamrec.display import masked_cause
-from streamrec.errors import PermissionDeniedError, StorageError
+from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.http.pieces_body import PiecesBody
 from streamrec.storage.backends.http.responses import check_answer, translate_errors
@@ -47,9 +47,9 @@ async def read_json(answer: aiohttp.ClientResponse) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise TransientError(Cause.SERVER, f"no JSON in {body[:100]!r}") from error
+        raise TransientError(Cause.WRONG_ANSWER, f"no JSON in {body[:100]!r}") from error
     if not isinstance(found, dict) or "error" in found:
-        raise TransientError(Cause.SERVER, f"no answer in {body[:100]!r}")
+        raise TransientError(Cause.WRONG_ANSWER, f"no answer in {body[:100]!r}")
     return found
 
 
@@ -101,8 +101,7 @@ class GcsCredentials:
         """The headers for a request that is sent now.
 
         Raises:
-            PermissionDeniedError: There is no other token.
-            TransientError: Just now there is none.
+            TransientError: There is no other token just now.
         """
         headers = dict(self._agent)
         if self._held is not None:
@@ -124,8 +123,7 @@ class GcsCredentials:
             said = f"{type(error).__name__}: {error}"
             if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):
                 raise TransientError(Cause.CREDENTIALS, said) from masked_cause(error)
-            reason = f"the credentials could not be refreshed ({said}): log in again"
-            raise PermissionDeniedError(reason) from masked_cause(error)
+            raise TransientError(Cause.REFUSED, said) from masked_cause(error)
         self._renewed = held.token
 
 

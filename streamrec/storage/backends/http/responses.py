@@ -237,7 +237,7 @@ def check_answer(
 def past_the_end(info: ObjectInfo, start: int) -> BytesBody:
     """The empty body that a 416 means, once the object was found to end there."""
     if info.size is not None and start < info.size:
-        raise TransientError(Cause.WRONG_RANGE, f"a 416 for byte {start:,} of {info.size:,}")
+        raise TransientError(Cause.WRONG_ANSWER, f"a 416 for byte {start:,} of {info.size:,}")
     return BytesBody(info)
 
 

@@ -194,7 +194,7 @@ class S3Backend(Backend):
         with translate_errors(prefix):
             page = await self._fs._call_s3("list_objects_v2", Bucket=bucket, Prefix=key, **more)
         if not {"Name", "IsTruncated"} & page.keys():  # botocore takes a login page for an empty listing
-            raise TransientError(Cause.SERVER, "its answer is not a listing")
+            raise TransientError(Cause.WRONG_ANSWER, "its answer is not a listing")
         infos = [
             ObjectInfo(f"{scheme}://{bucket}/{item['Key']}", item["Size"], item.get("ETag"))
             for item in page.get("Contents", ())

@@ -1,9 +1,10 @@
 """AWS credentials: renewed in time by aiobotocore where it knows when they expire; here is what it leaves open.
 
 * A refresh function that blocks (a user's own) is called in a thread.
-* A token that the store refuses before its time (a clock that is off, a session that was revoked, a credentials
-  file that is rewritten) is renewed once, and the request is sent once more. Keys that the user passed
-  are all there is; those are never renewed.
+* Credentials that the store refuses before their time (a clock that is off, a session that was revoked, a credentials
+  file that is rewritten) are renewed, and the request is sent once more. Where newer ones are not there yet, the retry
+  policy decides. Keys that the user passed are never renewed.
+* Credentials that live shorter than botocore expects are renewed once in their life, not for each request.
 
 It hooks into botocore's events, below every verb: `before-sign` notes the generation of the credentials,
 `needs-retry` is asked about each answer, and its 0.0 has the request signed and sent again.
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from aiobotocore.session import AioSession
@@ -21,12 +24,22 @@ from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError
 from s3fs import S3FileSystem
 
+from streamrec.storage.backends.s3.errors import RefusedError
 from streamrec.storage.tasks import Renewal
 
-__all__ = ["EXPIRED", "renewed", "watch_credentials"]
+__all__ = ["EXPIRED", "renew", "watch_credentials"]
 
-EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken"})
-"""Error codes of credentials that are too old."""
+EXPIRED: Final = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    }
+)
+"""Error codes of credentials that are too old, or were replaced."""
 
 _GENERATION: Final = "streamrec_generation"
 
@@ -41,7 +54,7 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
     if filesystem.anon or held is None or filesystem.key is not None:
         return None
     if isinstance(held, RefreshableCredentials):
-        held._refresh_using = _off_the_loop(held._refresh_using, held.method)
+        held._refresh_using = _Refresh(held._refresh_using, held.method)
     watch = _Watch(held, filesystem.kwargs)
     for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
         events.register("before-sign.s3", watch.before_sign, unique_id="streamrec-credentials-sign")
@@ -49,18 +62,21 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
     return watch.renewal
 
 
-async def renewed(renewal: Renewal, context: Mapping[str, Any]) -> bool:
-    """Whether there are newer credentials than those that a request was signed with; where not, its answer is final.
+async def renew(renewal: Renewal, context: Mapping[str, Any], code: str) -> None:
+    """Waits for newer credentials than those that a request was signed with.
 
     Args:
-        renewal: Who renews them.
+        renewal: How they are renewed.
         context: The request's.
+        code: Why they were refused.
+
+    Raises:
+        RefusedError: There are no newer ones.
     """
     try:
         await renewal.since(context.get(_GENERATION, 0))
-    except (BotoCoreError, RuntimeError):  # the latter of botocore, for credentials that come expired
-        return False
-    return True
+    except (BotoCoreError, RuntimeError) as error:  # the latter of botocore, for credentials that come expired
+        raise RefusedError(code=code, reason=str(error)) from error
 
 
 class _Watch:
@@ -74,14 +90,16 @@ class _Watch:
 
     async def needs_retry(self, response: Any, attempts: int, request_dict: Any, **_: Any) -> float | None:
         """Seconds until the request is sent again: at once after a renewal; None for no."""
-        if response is None or attempts > 1 or not _is_expired(*response):
+        if response is None or attempts > 1 or _code_of(response[1]) not in {*EXPIRED, "400"}:
             return None
-        return 0.0 if await renewed(self.renewal, request_dict["context"]) else None
+        await renew(self.renewal, request_dict["context"], _code_of(response[1]))
+        return 0.0
 
     async def _renew(self) -> None:
         held = self._held
         if isinstance(held, RefreshableCredentials):
             async with held._refresh_lock:
+                held._refresh_using.forget()
                 await held._protected_refresh(is_mandatory=True)
             return
         fresh = await AioSession(**self._session_kwargs).get_credentials()
@@ -90,22 +108,42 @@ class _Watch:
         held.access_key, held.secret_key, held.token = fresh.access_key, fresh.secret_key, fresh.token
 
 
-def _is_expired(answer: Any, parsed: Any) -> bool:
-    """Whether an answer blames the credentials' age. One to HEAD has no words, but then its status is a 400."""
-    code = str(parsed.get("Error", {}).get("Code", ""))
-    return code in EXPIRED or code == "400"
+def _code_of(parsed: Any) -> str:
+    """The error code of an answer; "" for none. One to HEAD has no words: its code is the status."""
+    return str(parsed.get("Error", {}).get("Code", ""))
 
 
-def _off_the_loop(refresh: Callable[[], Any], method: str) -> Callable[[], Any]:
-    """Calls a refresh function in a thread, and awaits what it returns where it is async."""
+class _Refresh:
+    """A refresh function that is called in a thread, and once in three quarters of the life of what it returns.
 
-    async def refreshed() -> Any:
-        try:
-            result = await asyncio.to_thread(refresh)
-            return await result if inspect.isawaitable(result) else result
-        except BotoCoreError:
-            raise
-        except Exception as error:
-            raise CredentialRetrievalError(provider=method, error_msg=f"{type(error).__name__}: {error}") from error
+    botocore calls it for each request of the 15 minutes before credentials expire, which may be their whole life.
 
-    return refreshed
+    Args:
+        refresh: Botocore's, or a user's.
+        method: What it is called in errors.
+    """
+
+    def __init__(self, refresh: Callable[[], Any], method: str) -> None:
+        self._refresh = refresh
+        self._method = method
+        self._fresh: Any = None
+        self._until = 0.0
+
+    def forget(self) -> None:
+        """What it returned last was refused."""
+        self._until = 0.0
+
+    async def __call__(self) -> Any:
+        if time.monotonic() >= self._until:
+            try:
+                result = await asyncio.to_thread(self._refresh)
+                self._fresh = await result if inspect.isawaitable(result) else result
+                expires = datetime.fromisoformat(self._fresh["expiry_time"])
+            except BotoCoreError:
+                raise
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise CredentialRetrievalError(provider=self._method, error_msg=reason) from error
+            life = (expires if expires.tzinfo else expires.replace(tzinfo=UTC)) - datetime.now(UTC)
+            self._until = time.monotonic() + 0.75 * life.total_seconds()
+        return self._fresh

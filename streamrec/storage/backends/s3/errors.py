@@ -36,6 +36,12 @@ class PastTheEndError(StorageError):
     """A 416."""
 
 
+class RefusedError(boto.BotoCoreError):  # type: ignore[misc]
+    """Credentials were refused, and could not be renewed just now."""
+
+    fmt = "{code}; {reason}"
+
+
 class BadDigestError(TransientError):
     """What arrived has not the checksum that came with it."""
 
@@ -68,7 +74,9 @@ def _translate(error: BaseException, path: str, start: int | None, end: int | No
     if isinstance(error, boto.HTTPClientError | boto.IncompleteReadError):
         return TransientError(Cause.BROKEN, said)
     if isinstance(error, ResponseParserError):
-        return TransientError(Cause.SERVER, said)
+        return TransientError(Cause.WRONG_ANSWER, said)
+    if isinstance(error, RefusedError):
+        return TransientError(Cause.REFUSED, str(error))
     if isinstance(error, boto.CredentialRetrievalError):
         return TransientError(Cause.CREDENTIALS, said)
     if isinstance(error, boto.BotoCoreError):

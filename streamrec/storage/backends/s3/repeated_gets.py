@@ -30,7 +30,7 @@ from botocore.exceptions import ClientError
 from s3fs import S3FileSystem
 
 from streamrec.storage.backend import FastPath
-from streamrec.storage.backends.s3.credentials import EXPIRED, renewed
+from streamrec.storage.backends.s3.credentials import EXPIRED, renew
 from streamrec.storage.backends.s3.errors import is_of_the_network, is_of_the_object, is_of_the_store
 from streamrec.storage.tasks import Renewal
 
@@ -128,9 +128,10 @@ class RepeatedGets:
             if answer.status_code < 300:
                 break
             told = await _error_of(client, answer)
-            expired = told.response.get("Error", {}).get("Code") in EXPIRED
-            if attempt or not expired or self._renewal is None or not await renewed(self._renewal, request.context):
+            code = told.response.get("Error", {}).get("Code")
+            if attempt or code not in EXPIRED or self._renewal is None:
                 raise told
+            await renew(self._renewal, request.context, code)
         return Response(answer.status_code, answer.headers, answer.raw)
 
     def _note(self, request: Any, **_: Any) -> None:
