@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -49,6 +50,9 @@ PARALLEL: Final = 8
 
 PARALLEL_REQUESTS: Final = 16
 """Other requests under way at the same time."""
+
+FEW_SHARDS: Final = 64
+"""Up to this number, the store is asked for each shard. Not tuned."""
 
 
 async def find_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> list[str]:
@@ -286,10 +290,21 @@ async def _found(name: str, **store: Unpack[StoreOptions]) -> list[str]:
             return []
 
 
-async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo]) -> list[ShardSize]:
+async def sizes_of(
+    storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo], readers: int | None = None
+) -> list[ShardSize]:
     """The sizes of shards; the store is asked for those that are not known.
 
+    The sizes of many shards come from listings of their directories. Where these cannot be listed, or hold much else,
+    the store is asked for each; or, with many shards for each reader, all count as equally large.
+
     A store that tells no size before the end of an object makes a shard that cannot be cut, of size 0.
+
+    Args:
+        storages: Where they are stored.
+        paths: Their URLs.
+        known: What is known of them, by their URLs.
+        readers: How many readers they are assigned to; None where all sizes are wanted.
 
     Raises:
         StorageError: A size cannot be had.
@@ -299,12 +314,38 @@ async def sizes_of(storages: Storages, paths: Sequence[str], known: Mapping[str,
     async def stat(path: str) -> None:
         found[path] = await (await storages.at(path)).stat(path)
 
-    unknown = {path for path in paths if path not in found or found[path].size is None}
-    await for_each(stat, sorted(unknown), PARALLEL_REQUESTS)
+    unknown = sorted({path for path in paths if path not in found or found[path].size is None})
+    if len(unknown) > FEW_SHARDS:
+        found |= await list_sizes(storages, unknown)
+        unknown = [path for path in unknown if path not in found]
+        if len(unknown) > FEW_SHARDS and readers is not None and len(paths) >= 16 * readers:
+            return [ShardSize(path, 1, splittable=False) for path in paths]
+    await for_each(stat, unknown, PARALLEL_REQUESTS)
     return [
         ShardSize(path, info.size or 0, info.size is not None, Expected(info.size, info.version))
         for path, info in ((path, found[path]) for path in paths)
     ]
+
+
+async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, ObjectInfo]:
+    """What listings of their directories say of shards; nothing of those whose directory cannot be listed cheaply."""
+    found: dict[str, ObjectInfo] = {}
+    directories: dict[str, list[str]] = {}
+    for path in paths:
+        if "::" not in path:  # a chain of filesystems
+            directories.setdefault(path[: path.rfind("/") + 1], []).append(path)
+
+    async def look(names: list[str]) -> None:
+        prefix, wanted = os.path.commonprefix(names), set(names)  # noqa: RUF071  keys, not directories
+        storage = await storages.at(prefix)
+        with suppress(UnsupportedOperationError, PermissionDeniedError, NotFoundError):
+            async for info in storage.list(prefix, most=3 * len(names)):
+                if info.path in wanted and info.size is not None:
+                    found[info.path] = info
+
+    many = [names for names in directories.values() if len(names) > 8]  # else a listing costs more than it saves
+    await for_each(look, many, PARALLEL_REQUESTS)
+    return found
 
 
 async def assign_shards(
@@ -312,8 +353,8 @@ async def assign_shards(
 ) -> list[list[Portion]]:
     """`assign_bytes`, where it is not known yet which shards are compressed.
 
-    Only shards that would be cut are looked at; when one of them turns out to be compressed, all are. So every reader
-    comes to the same plan.
+    Only shards that would be cut are looked at, and of many of them a sample. Where some are compressed, all shards are
+    looked at; where all of a sample are, all shards count as compressed. So every reader comes to the same plan.
 
     Raises:
         StorageError: A shard cannot be read.
@@ -322,10 +363,14 @@ async def assign_shards(
     plan = assign_bytes([replace(shard, splittable=shard.splittable and not named) for shard in shards], readers)
     if named is not None:
         return plan
-    cut = {portion.path for own in plan for portion in own if portion.piece is not None}
-    if not await compressed_among(storages, cut):
+    cut = sorted({portion.path for own in plan for portion in own if portion.piece is not None})
+    sample = set(cut[:: len(cut) // FEW_SHARDS + 1])
+    found = await compressed_among(storages, sample)
+    if not found:
         return plan
-    found = await compressed_among(storages, {shard.path for shard in shards})
+    if len(shards) > FEW_SHARDS and found == sample:
+        return assign_bytes([replace(shard, splittable=False) for shard in shards], readers)
+    found |= await compressed_among(storages, {shard.path for shard in shards} - sample)
     whole = [replace(shard, splittable=shard.splittable and shard.path not in found) for shard in shards]
     return assign_bytes(whole, readers)
 

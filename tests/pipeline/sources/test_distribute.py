@@ -17,11 +17,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Dataset, TFRecordDataset, TFRecordWriter, encode_records, write_index_sync, write_manifest_sync
+from streamrec import (
+    Dataset,
+    RetryPolicy,
+    TFRecordDataset,
+    TFRecordOptions,
+    TFRecordWriter,
+    encode_records,
+    write_index_sync,
+    write_manifest_sync,
+)
 from streamrec.errors import ManifestError
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
 from tests.effort import draws
 from tests.pipeline.distributed_shards import all_records, folder_of, of, record
+from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
 
 Even = Any
@@ -307,3 +317,40 @@ def test_shard_of_a_shorter_list_is_told(caplog: pytest.LogCaptureFixture) -> No
     counts, [said] = counts_and_warnings([names.shard(97, rank) for rank in (0, 1, 96)], caplog)
     assert counts == [1, 1, 0]
     assert said.startswith("shard(97, 96) gives nothing: it came after 2 elements")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+def test_no_rank_asks_for_each_shard(tmp_path: Path, scheme: str) -> None:
+    """Sizes come from listings; a server that cannot list has shards of one size."""
+    bucket = tmp_path / "bucket" / "data"
+    bucket.mkdir(parents=True)
+    names = [f"shard-{number:04}" for number in range(1500)]
+    for number, name in enumerate(names):
+        bucket.joinpath(name).write_bytes(encode_records([record(number, 0)]))
+    with ObjectStore(tmp_path) as store:
+        root = f"{store.url}/bucket/data" if scheme == "http" else "s3://bucket/data"
+        options = {} if scheme == "http" else {"endpoint_url": store.url, "anon": True}
+        urls, once = [f"{root}/{name}" for name in names], RetryPolicy(hedge_share=0)
+        dataset = TFRecordDataset(urls, storage_options=options, retry=once)
+        for world in (75, 2):
+            before = store.counters.requests
+            assert list(dataset.distribute(0, world)) == [record(number, 0) for number in range(0, 1500, world)]
+            assert store.counters.requests - before <= 1500 / world + 3
+
+
+def test_no_rank_looks_into_each_shard_that_is_cut(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    for number in range(300):
+        bucket.joinpath(f"shard-{number:03}").write_bytes(encode_records(record(number, index) for index in range(9)))
+    options = TFRecordOptions("GZIP")
+    with ObjectStore(tmp_path) as store:
+        for _ in range(2):
+            dataset = TFRecordDataset("s3://bucket/*", storage_options={"endpoint_url": store.url, "anon": True})
+            before = store.counters.requests
+            own = [list(dataset.distribute(rank, 200)) for rank in (0, 99)]
+            assert all(own)
+            assert store.counters.requests - before <= 2 * (64 + 10)
+            for path in bucket.iterdir():  # and the same of compressed ones, of which none is cut
+                with TFRecordWriter(str(path), options) as writer:
+                    writer.write(record(0, 0))

@@ -347,7 +347,7 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
     listing = await complete(opened)
     said = {shard.path: Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards or ()}
     known = {path: ObjectInfo(path, each.size, each.version) for path, each in said.items()}
-    sizes = await sizes_of(opened.storages, listing.paths, known or listing.known)
+    sizes = await sizes_of(opened.storages, listing.paths, known or listing.known, reader.readers)
     plan = await assign_shards(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     size_of = {shard.path: shard.size for shard in sizes}
     loads = [sum(load_of(portion, size_of[portion.path]) for portion in own) for own in plan]
