@@ -5,7 +5,7 @@ Rules:
   are read by ranges when they are asked for. Packed blocks of them are kept, up to `cache_bytes`; those that were used
   longest ago are dropped first.
 - Records near each other are read by one request; see `byte_runs`. Up to `parallel` requests are under way. Each
-  record's length and CRC32C are compared with its payload.
+  record's length and CRC32C are compared with its payload. Of what is read, only the records that are wanted are kept.
 - All that is read is of the version that was opened, or that the index says of a shard: another version or size is an
   ObjectChangedError.
 """
@@ -38,6 +38,9 @@ GAP_BYTES: Final = 64 << 10
 MOST_BYTES: Final = 4 << 20
 PARALLEL: Final = 64
 CACHE_BYTES: Final = 64 << 20
+
+UNPACKED_BLOCKS: Final = 256
+"""Blocks of lengths that are unpacked at a time: 2 MB of them. Not tuned."""
 
 
 async def open_index(storage: Storage, path: str) -> Index:
@@ -136,6 +139,10 @@ class IndexedRecords:
         lengths = await self._unpacked(np.arange(blocks[0], blocks[1] + 1))
         return lengths[within[0] : within[0] + last - first]
 
+    async def keep_lengths(self) -> None:
+        """Reads all packed lengths, as far as they are kept, so that `places` need not."""
+        await self._packed(np.flatnonzero(np.diff(self.index.block_places)).tolist())
+
     async def places(self, records: Numbers) -> Places:
         """Where records are.
 
@@ -149,18 +156,35 @@ class IndexedRecords:
             return Places(*(np.empty(0, np.int64),) * 3)
         self._check(int(records.min()), int(records.max()) + 1)
         shards, blocks, within = self.index.block_of(records)
-        wanted, which = np.unique(blocks, return_inverse=True)
-        lengths = await self._unpacked(wanted)
-        counts = self.index.block_counts[wanted]
+        order = np.argsort(blocks, kind="stable")
+        wanted, firsts = np.unique(blocks[order], return_index=True)
+        bounds = [*firsts[::UNPACKED_BLOCKS].tolist(), len(order)]
+        offsets, lengths = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
+
+        async def find(number: int) -> None:
+            mine = order[bounds[number] : bounds[number + 1]]
+            own = wanted[number * UNPACKED_BLOCKS : (number + 1) * UNPACKED_BLOCKS]
+            offsets[mine], lengths[mine] = await self._places_in(own, np.searchsorted(own, blocks[mine]), within[mine])
+
+        await for_each(find, range(len(bounds) - 1), 4)
+        return Places(shards, offsets, lengths)
+
+    async def _places_in(self, blocks: Numbers, which: Numbers, within: Numbers) -> tuple[Numbers, Numbers]:
+        """The offsets and lengths of records, each of which is the one of this number within one of these blocks."""
+        lengths = await self._unpacked(blocks)
+        counts = self.index.block_counts[blocks]
         firsts = np.cumsum(counts) - counts
         ends = np.cumsum(lengths + FRAME_BYTES)
         starts = ends - lengths - FRAME_BYTES
         at = firsts[which] + within
-        offsets = starts[at] - starts[firsts][which] + self.index.block_offsets[wanted][which]
-        return Places(shards, offsets, lengths[at])
+        return starts[at] - starts[firsts][which] + self.index.block_offsets[blocks][which], lengths[at]
 
-    async def fetch(self, records: Numbers) -> Frames:
+    async def fetch(self, records: Numbers, most_bytes: int | None = None) -> Frames:
         """The records with these numbers, in this order; one that is asked for twice comes twice.
+
+        Args:
+            records: Their numbers, int64 [n].
+            most_bytes: About how many bytes may be held beside the records, but for one request; None: any number.
 
         Raises:
             IndexError: There is no such record.
@@ -173,10 +197,10 @@ class IndexedRecords:
             return Frames.of(())
         places = await self.places(wanted)
         runs = byte_runs(places.shards << OFFSET_BITS | places.offsets, places.lengths)
-        buffers = await self._read_all(runs, places, wanted)
+        parts = await self._read_all(runs, places, wanted, most_bytes)
         if len(runs) == 1:
-            return Frames(buffers[0], spans_in(runs[0], places)[order]).trimmed()
-        return gather(runs, buffers, places, order)
+            return parts[0].picked(order)
+        return gather(parts, order)
 
     async def fetch_run(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive), which are in one shard, by one request.
@@ -194,17 +218,22 @@ class IndexedRecords:
             return frames
         return await self.fetch(np.arange(first, last))  # which says what is wrong, and with which record
 
-    async def _read_all(self, runs: list[ByteRun], places: Places, wanted: Numbers) -> list[memoryview]:
-        buffers = [memoryview(b"")] * len(runs)
+    async def _read_all(
+        self, runs: list[ByteRun], places: Places, wanted: Numbers, most_bytes: int | None
+    ) -> list[Frames]:
+        parts = [Frames.of(())] * len(runs)
+        largest = max(run.end - run.start for run in runs)
+        parallel = self._parallel if most_bytes is None else max(1, min(self._parallel, most_bytes // largest))
 
         async def read(number: int) -> None:
             run = runs[number]
-            buffers[number] = await self._read_run(run)
+            found = Frames(await self._read_run(run), spans_in(run, places))
             if self._verify:
-                self._check_run(run, Frames(buffers[number], spans_in(run, places)), wanted)
+                self._check_run(run, found, wanted)
+            parts[number] = found.trimmed()
 
-        await for_each(read, range(len(runs)), self._parallel)
-        return buffers
+        await for_each(read, range(len(runs)), parallel)
+        return parts
 
     async def _read_run(self, run: ByteRun) -> memoryview:
         """The bytes of one run, of the version that the index knows."""
@@ -281,6 +310,9 @@ class IndexedRecords:
         found = {block: data for block in blocks if (data := self._cached.get(block)) is not None}
         for block in found:
             self._cached.move_to_end(block)
+        numbers = np.array(blocks, np.int64)
+        sizes = self.index.block_places[numbers + 1] - self.index.block_places[numbers]
+        found |= dict.fromkeys(numbers[sizes == 0].tolist(), b"")
         missing = np.array([block for block in blocks if block not in found], np.int64)
 
         storage = await self._storages.at(self.index.path)
@@ -315,14 +347,12 @@ class IndexedRecords:
             self._cached_bytes -= len(self._cached.popitem(last=False)[1])
 
 
-def gather(runs: list[ByteRun], buffers: list[memoryview], places: Places, order: Numbers) -> Frames:
-    """The records of several runs: long ones stay where they are, short ones are copied."""
-    counts = [run.last - run.first for run in runs]
-    rows = np.zeros((len(places.offsets), 4), np.int64)
-    rows[:, 0] = places.offsets + HEADER_BYTES - np.repeat([run.start for run in runs], counts)
-    rows[:, 1] = rows[:, 0] + places.lengths
-    rows[:, 2] = np.repeat(np.arange(len(runs)) << BUFFER_BITS, counts)
-    records = Scattered(buffers, rows[order])
+def gather(parts: list[Frames], order: Numbers) -> Frames:
+    """The records of several parts: long ones stay where they are, short ones are copied."""
+    rows = np.zeros((sum(map(len, parts)), 4), np.int64)
+    rows[:, :2] = np.concatenate([part.spans for part in parts])
+    rows[:, 2] = np.repeat(np.arange(len(parts)) << BUFFER_BITS, [len(part) for part in parts])
+    records = Scattered([part.buffer for part in parts], rows[order])
     return records if are_long([records]) else records.compact()
 
 

@@ -124,13 +124,15 @@ def read_exact(
         tasks: Where requests run.
         limit: How many bytes may be held.
     """
+    parallel = 3
+    fetched_bytes = limit // (2 * parallel)  # the other half holds records
 
     async def fetch(positions: Numbers) -> Frames:
-        return await records.fetch(order.records(positions))
+        return await records.fetch(order.records(positions), fetched_bytes)
 
     size = mean_bytes(records.index)
     wanted = ((positions, int(len(positions) * size) + 1) for positions in runs)
-    ahead = FetchAhead(tasks, fetch, wanted, limit, parallel=3)
+    ahead = FetchAhead(tasks, fetch, wanted, limit // 2, parallel)
 
     async def take(positions: Numbers) -> Frames:
         found = await ahead.get()

@@ -104,7 +104,7 @@ class GlobalShuffle(AssignedSource):
         index = await self._index(opened)
         records = IndexedRecords(opened.storages, index, verify=self.shards.options.verify)
         if int(index.block_places[-1]) <= WHOLE_BYTES:
-            await records.lengths(0, len(index))
+            await records.keep_lengths()
         steps = resume_steps(self._steps(len(index), self.rank or within.rank or rank_here()), state, index.digest)
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES

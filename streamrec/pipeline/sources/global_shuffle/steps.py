@@ -102,10 +102,15 @@ class Steps:
         return np.where(positions < self.total, positions, more)
 
     def runs(self, step: int, many: int) -> Iterator[tuple[int, Numbers]]:
-        """From one of its steps on, of up to `many` at a time the first, and their positions: int64 [steps, slots]."""
+        """From one of its steps on, of up to `many` at a time the first, and their positions: int64 [steps, slots].
+
+        There are few at first, so that the first batch does not wait for the next ones, and twice as many each time.
+        """
+        few = max(1, 256 // max(1, self.share))
         while step < self.count:
             if step < self.whole:
-                steps = np.arange(step, min(self.whole, step + many * self.workers), self.workers)
+                taken, few = min(few, many), 2 * few
+                steps = np.arange(step, min(self.whole, step + taken * self.workers), self.workers)
                 positions = self.base + steps[:, None] * self.batch + self.slots
             else:
                 positions = self.positions(step)[None, :]
