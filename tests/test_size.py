@@ -85,21 +85,21 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (51_461, lambda: count_lines(PACKAGE.rglob("*.py"))),
-    "files": (264, lambda: len(trees())),
-    "classes": (540, lambda: sum(class_names().values())),
+    "lines of Python": (48_450, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "files": (234, lambda: len(trees())),
+    "classes": (501, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (48_278, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of tests": (46_306, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (
-        32,
+        4,
         lambda: sum(
             len(path.read_text().splitlines()) < SMALL_FILE_LINES for path in trees() if path.stem != "__init__"
         ),
     ),
-    "class names used twice": (21, lambda: sum(count > 1 for count in class_names().values())),
+    "class names used twice": (4, lambda: sum(count > 1 for count in class_names().values())),
     "public names": (50, lambda: len(streamrec.__all__)),
-    "numeric constants": (358, lambda: len(numeric_constants())),
-    "private names of other libraries": (28, lambda: len(foreign_private_names())),
+    "numeric constants": (218, lambda: len(numeric_constants())),
+    "private names of other libraries": (24, lambda: len(foreign_private_names())),
 }
 """Each number's ceiling, and how it is counted."""
 
