@@ -48,7 +48,7 @@ from benchmarks.stream import peak_mb, spawn
 MODULE = "benchmarks.pipeline"
 CHECK = "check"
 CORES = {0, 1}
-LEAST_SECONDS = 1.5
+MIN_SECONDS = 1.5
 STOPS_SECONDS = 60
 BATCHES = 500
 TRIES = 2
@@ -177,7 +177,7 @@ def measured(start: Pass, records: int, paths: Sequence[str], workers: int) -> d
     if not workers:
         consume(start())
     began, used, count = time.perf_counter(), cpu_seconds(), 0
-    while time.perf_counter() - began < LEAST_SECONDS:
+    while time.perf_counter() - began < MIN_SECONDS:
         consume(start())
         count += 1
     seconds, used = time.perf_counter() - began, cpu_seconds() - used

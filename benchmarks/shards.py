@@ -25,7 +25,7 @@ from streamrec.example.features import Feature
 SHARDS = 16
 BUDGET = 256_000_000
 WORDS = [b"cat", b"dog", b"chicken", b"horse", b"goat"]
-LEAST_TOKENS, MOST_TOKENS = 200, 1000
+MIN_TOKENS, MAX_TOKENS = 200, 1000
 
 Columns = dict[str, Any]
 
@@ -98,7 +98,7 @@ def images(rng: np.random.Generator, count: int) -> Columns:
 
 def tokens(rng: np.random.Generator, count: int) -> Columns:
     """One list of 200 to 1,000 token numbers of a vocabulary of 32,000."""
-    lengths = rng.integers(LEAST_TOKENS, MOST_TOKENS + 1, count)
+    lengths = rng.integers(MIN_TOKENS, MAX_TOKENS + 1, count)
     values = rng.integers(0, 32_000, int(lengths.sum()))
     return {"tokens": RaggedTensor(values, (np.concatenate([[0], np.cumsum(lengths)]),))}
 

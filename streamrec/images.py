@@ -34,11 +34,11 @@ __all__ = ["decode_image", "decode_jpeg"]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
-MOST_BYTES: Final = 1 << 29
+MAX_BYTES: Final = 1 << 29
 """An image of more pixels times channels is refused, as in TensorFlow: a header of a few bytes can claim any size."""
 
-MOST_RATIO: Final = 1000
-"""A JPEG that claims more times its own length must be below `MOST_BYTES` even before it is made smaller."""
+MAX_RATIO: Final = 1000
+"""A JPEG that claims more times its own length must be below `MAX_BYTES` even before it is made smaller."""
 
 ENCODED: Final = (bytes, bytearray, memoryview)
 RATIOS: Final = (1, 2, 4, 8)
@@ -189,7 +189,7 @@ def from_jpeg(data: bytes, channels: int, ratio: int) -> Pixels:
     simplejpeg = decoder("simplejpeg")
     height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     channels = channels or (1 if space == "Gray" else 3)
-    if height * width * channels > MOST_RATIO * len(data):  # some JPEGs are decoded whole before they are made smaller
+    if height * width * channels > MAX_RATIO * len(data):  # some JPEGs are decoded whole before they are made smaller
         check_size(height, width, channels)
     height, width = -(-height // ratio), -(-width // ratio)
     check_size(height, width, channels)
@@ -209,7 +209,7 @@ def from_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) 
     """The frames of an image, of shape `[frames, height, width, channels]`; only a GIF may have more than one."""
     pillow = decoder("PIL.Image")
     pillow.preinit()
-    with pillow.OPEN[kind][0](BytesIO(data)) as image:  # `pillow.open` has a lower limit of its own than `MOST_BYTES`
+    with pillow.OPEN[kind][0](BytesIO(data)) as image:  # `pillow.open` has a lower limit of its own than `MAX_BYTES`
         count = image.n_frames if kind == "GIF" and all_frames else 1
         mode = MODES[channels or own_channels(image, data, kind)]
         frames = []
@@ -240,8 +240,8 @@ def pixels_of(image: Any, mode: str) -> Pixels:
 
 
 def check_size(height: int, width: int, channels: int) -> None:
-    if height * width * channels > MOST_BYTES:
-        raise FeatureError(f"the image has {height:,} x {width:,} pixels: more than {MOST_BYTES >> 20} MiB are refused")
+    if height * width * channels > MAX_BYTES:
+        raise FeatureError(f"the image has {height:,} x {width:,} pixels: more than {MAX_BYTES >> 20} MiB are refused")
 
 
 def decoder(name: str) -> ModuleType:

@@ -21,7 +21,7 @@ __all__ = ["names", "records", "shards"]
 BLOCK_BYTES: Final = 256 << 10
 """What is framed at a time: a stream holds about twice as much."""
 
-MOST_RECORDS: Final = 10_000
+MAX_RECORDS: Final = 10_000
 FETCHED: Final = 64
 """Records of one request that are fetched at the same time."""
 
@@ -107,8 +107,8 @@ def numbers_in(text: str, count: int) -> Sequence[int]:
         raise RequestError(f"{text!r:.60} names no records: write 17, or 17,3, or 100:200")
     if not found:
         raise RequestError(f"{text} holds no record")
-    if len(found) > MOST_RECORDS:
-        raise RequestError(f"{len(found)} records are more than the {MOST_RECORDS} of one request", 413)
+    if len(found) > MAX_RECORDS:
+        raise RequestError(f"{len(found)} records are more than the {MAX_RECORDS} of one request", 413)
     if max(found) >= count:
         raise RequestError(f"there is no record {max(found)}: there are {count}, from 0 on", 416)
     return found

@@ -19,7 +19,7 @@ from examples.service.failures import RequestError
 
 __all__ = ["post_index", "put_shard"]
 
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """A longer record is refused: it would have to be held whole."""
 
 LINES_BYTES: Final = 16 << 10
@@ -67,7 +67,7 @@ class TFRecords:
     """A TFRecord stream: every length and CRC32C is checked."""
 
     def __init__(self) -> None:
-        self._framer = streamrec.Framer(path="the body", max_record_bytes=MOST_BYTES)
+        self._framer = streamrec.Framer(path="the body", max_record_bytes=MAX_BYTES)
 
     def feed(self, data: bytes) -> Iterator[streamrec.Frames]:
         """As Decoder."""
@@ -91,8 +91,8 @@ class Lines:
         if b"\n" in data:
             *lines, self._rest = self._rest.split(b"\n")
             yield from self._encoded(lines)
-        if len(self._rest) > MOST_BYTES:
-            raise RequestError(f"the body, line {self._line + 1}: it is longer than {MOST_BYTES} bytes")
+        if len(self._rest) > MAX_BYTES:
+            raise RequestError(f"the body, line {self._line + 1}: it is longer than {MAX_BYTES} bytes")
 
     def close(self) -> Iterator[streamrec.Frames]:
         """As Decoder."""

@@ -46,7 +46,7 @@ NO_FEATURE: Final = "__empty__"
 """The one file of a record that has no feature."""
 
 DTYPES: Final[dict[str | None, np.dtype[Any]]] = {INT64: np.dtype("<i8"), FLOAT: np.dtype("<f4")}
-MOST_HEADER_BYTES: Final = 1 << 20
+MAX_HEADER_BYTES: Final = 1 << 20
 """What a member may have that only describes others, such as long names."""
 
 USABLE_KEY: Final = re.compile(r"(?![0-9]+\Z)[\w-]+(/[\w-]+)*", re.ASCII)
@@ -182,7 +182,7 @@ class Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"a damaged header: {error}") from error
         if found.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("a sparse member, which is not read: write the tar without --sparse")
-        if found.size < 0 or (found.type not in tarfile.REGULAR_TYPES and found.size > MOST_HEADER_BYTES):
+        if found.size < 0 or (found.type not in tarfile.REGULAR_TYPES and found.size > MAX_HEADER_BYTES):
             raise tarfile.ReadError(f"a header of {found.size:,} bytes, which is damage")
         return found
 

@@ -38,7 +38,7 @@ from streamrec.shards.places import location_of, relative
 from streamrec.tfrecord import (
     BLOCK,
     BLOCK_RECORDS,
-    MOST_BITS,
+    MAX_BITS,
     PackedLengths,
     packed_sizes,
 )
@@ -162,7 +162,7 @@ class Index(Manifest):
         """Whether the table of blocks is that of these shards, and of that many bytes of packed lengths."""
         if self.first_blocks[-1] != len(self.blocks):
             return False
-        if (self.blocks["width"] > MOST_BITS).any() or (self.blocks["end"] < 0).any():
+        if (self.blocks["width"] > MAX_BITS).any() or (self.blocks["end"] < 0).any():
             return False
         sizes = self.block_bytes
         filled = np.diff(self.first_blocks) > 0

@@ -35,7 +35,7 @@ END_BYTES: Final = 256 << 10
 """What is read of the end of an index before its tables' size is known."""
 
 GAP_BYTES: Final = 64 << 10
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 PARALLEL: Final = 64
 CACHE_BYTES: Final = 64 << 20
 
@@ -333,7 +333,7 @@ class IndexedRecords:
         for block in blocks.tolist():
             if found:
                 first, last = found[-1]
-                if places[block] - places[last] <= GAP_BYTES and places[block + 1] - places[first] <= MOST_BYTES:
+                if places[block] - places[last] <= GAP_BYTES and places[block + 1] - places[first] <= MAX_BYTES:
                     found[-1] = first, block + 1
                     continue
             found.append((block, block + 1))

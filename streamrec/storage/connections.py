@@ -38,12 +38,12 @@ from typing import Final
 
 from streamrec import kernels
 from streamrec.storage.backend import BLOCK_BYTES
-from streamrec.storage.range_plan import LEAST_RANGE, ConnectionSpeed, RangeLimits, range_bytes
+from streamrec.storage.range_plan import MIN_RANGE, ConnectionSpeed, RangeLimits, range_bytes
 
 __all__ = [
     "BUFFER_BYTES",
     "MAX_CONNECTIONS",
-    "MOST_OPEN",
+    "MAX_OPEN",
     "PROOF_ALONE",
     "PROOF_BESIDE",
     "START",
@@ -139,7 +139,7 @@ SLAB_BYTES: Final = 4 * BLOCK_BYTES
 BUFFER_BYTES: Final = 96 << 20
 """Default bytes that ranges may hold ahead of their turn."""
 
-MOST_OPEN: Final = 64
+MAX_OPEN: Final = 64
 """How many small objects may be open at a time: processors take no more. As many as connections, if these are more."""
 
 PROOF_ALONE: Final = 1 << 20
@@ -151,7 +151,7 @@ RECENT: Final = 1.0
 """Seconds for which a stream counts after it took bytes. One that rests for less is about to go on: where all of them
 rest for a moment, as before a slow consumer, further connections cost a TLS handshake each, and gain nothing."""
 
-ONE: Final = RangeLimits(1, LEAST_RANGE)
+ONE: Final = RangeLimits(1, MIN_RANGE)
 
 
 class StreamShare:
@@ -245,7 +245,7 @@ class Connections:
         """What a stream may use now."""
         moving = self._moving()
         budget = self.limit // moving
-        connections = min(self._search.target // moving, budget * 8 // (LEAST_RANGE * 5))
+        connections = min(self._search.target // moving, budget * 8 // (MIN_RANGE * 5))
         if connections < 2 or share.taken < (PROOF_BESIDE if moving > 1 else PROOF_ALONE):
             return ONE
         pace = self.pace
@@ -349,7 +349,7 @@ class Connections:
         pace = self.pace
         useful = max(size, 1) / pace.rate
         wanted = math.ceil(self._search.target * (1 + pace.latency / useful))
-        return min(wanted, max(MOST_OPEN, self._search.most), self._most_files)
+        return min(wanted, max(MAX_OPEN, self._search.most), self._most_files)
 
     def _room(self, urgent: bool) -> int:
         """What one stream may hold ahead of its turn; an eighth of it is left to the rests of slow ranges."""

@@ -28,7 +28,7 @@ from streamrec.errors import ClosedError
 from streamrec.kernels import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import PROOF_ALONE, ConnectionProgress, Connections, StreamShare
-from streamrec.storage.range_plan import FIRST_RANGE, LEAST_SPLIT, ByteRange, RangePlan
+from streamrec.storage.range_plan import FIRST_RANGE, MIN_SPLIT, ByteRange, RangePlan
 from streamrec.storage.stream import ResumingStream, stop_of
 from streamrec.storage.tasks import finish
 
@@ -247,7 +247,7 @@ async def open_parallel(
         A stream that adds requests as `connections` allow; a plain one where the store gives no ranges, or the bytes
         are too few, as they are of a small object.
     """
-    if end is not None and end - start < LEAST_SPLIT:
+    if end is not None and end - start < MIN_SPLIT:
         alone = request(start, end, version)
         await alone.open()
         return alone
@@ -291,7 +291,7 @@ class ParallelStream:
         self._pieces = deque([RangeBuffer(first, connections, share, stop or 0)])
         splits = stop is not None and first.info.version is not None
         self._plan = RangePlan(self.position, stop or 0) if splits else RangePlan(0, 0)
-        self._last_cut = (stop or 0) - LEAST_SPLIT
+        self._last_cut = (stop or 0) - MIN_SPLIT
         self._closed = False
 
     async def readinto(self, buffer: memoryview) -> int:

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 __all__ = [
     "FIRST_RANGE",
-    "LEAST_RANGE",
-    "LEAST_SPLIT",
-    "MOST_RANGE",
+    "MAX_RANGE",
+    "MIN_RANGE",
+    "MIN_SPLIT",
     "ByteRange",
     "ConnectionSpeed",
     "RangeLimits",
@@ -30,13 +30,13 @@ __all__ = [
     "range_bytes",
 ]
 
-LEAST_RANGE: Final = 4 << 20
+MIN_RANGE: Final = 4 << 20
 """A smaller range costs more than it brings: a request to S3 takes 1.6 ms of processor time."""
 
-LEAST_SPLIT: Final = 2 * LEAST_RANGE
+MIN_SPLIT: Final = 2 * MIN_RANGE
 """What is shorter is one request."""
 
-MOST_RANGE: Final = 16 << 20
+MAX_RANGE: Final = 16 << 20
 FIRST_RANGE: Final = 2 << 20
 """Ranges that begin while few are under way may be as small as this: they are few. A cut is never nearer than this
 either, so nothing that waits for fewer bytes reads beyond it."""
@@ -91,8 +91,8 @@ def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
     >>> range_bytes(speed, 16, 256 << 20) >> 20, range_bytes(speed, 16, 100 << 20) >> 20
     (9, 6)
     """
-    wanted = min(max(4 * pace.lead, LEAST_RANGE), MOST_RANGE)
-    return max(LEAST_RANGE, min(wanted, budget // connections) >> 20 << 20)
+    wanted = min(max(4 * pace.lead, MIN_RANGE), MAX_RANGE)
+    return max(MIN_RANGE, min(wanted, budget // connections) >> 20 << 20)
 
 
 class RangePlan:
@@ -114,7 +114,7 @@ class RangePlan:
 
     def cut(self, reached: int, terms: RangeLimits) -> int | None:
         """Where the request that takes all the rest should end instead; None where it should go on."""
-        if not self._ends_open or terms.connections < 2 or self._stop - reached < LEAST_SPLIT:
+        if not self._ends_open or terms.connections < 2 or self._stop - reached < MIN_SPLIT:
             return None
         self._next = reached + self._size(reached, terms, 0)
         self._ends_open = False
@@ -142,6 +142,6 @@ class RangePlan:
         """How large the range from `start` on is, beside those under way."""
         left = self._stop - start
         rising = max(terms.range_bytes * (under_way + 1) // terms.connections, FIRST_RANGE)
-        falling = max(left // (2 * terms.connections), LEAST_RANGE)
+        falling = max(left // (2 * terms.connections), MIN_RANGE)
         size = min(terms.range_bytes, rising, falling)
-        return left if left < size + LEAST_RANGE // 2 else size
+        return left if left < size + MIN_RANGE // 2 else size

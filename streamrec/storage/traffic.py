@@ -30,12 +30,12 @@ from typing import Final
 from streamrec.storage.hedging import Hedging
 from streamrec.storage.statistics import Statistics, Tally
 
-__all__ = ["HOLD_CAP", "LEAST_RATE", "Limiter", "SharedTimer", "Traffic"]
+__all__ = ["HOLD_CAP", "MIN_RATE", "Limiter", "SharedTimer", "Traffic"]
 
 SETTLE: Final = 0.3
 """Seconds that a decrease has to show its effect."""
 
-LEAST_RATE: Final = 5.0
+MIN_RATE: Final = 5.0
 """Requests per second that are always allowed: one refusal must not make a reader of few requests wait for a second."""
 
 HOLD_CAP: Final = 30.0
@@ -208,8 +208,8 @@ class Limiter:
             self._too_much, left = self._level, 0.7
         else:
             self._too_much, left = self.rate, 1.0 - 0.5 * self._refused / (self._refused + self._served)
-        self._too_much = max(LEAST_RATE, self._too_much)
-        self.rate = max(LEAST_RATE, left * self._too_much)
+        self._too_much = max(MIN_RATE, self._too_much)
+        self.rate = max(MIN_RATE, left * self._too_much)
         self._lowered_at = now
         self._next = max(self._next, now)
         self._served = self._refused = 0

@@ -18,7 +18,7 @@ from streamrec.tfrecord.frames import (
 from streamrec.tfrecord.lengths import (
     BLOCK,
     BLOCK_RECORDS,
-    MOST_BITS,
+    MAX_BITS,
     LengthPacker,
     PackedLengths,
     packed_sizes,
@@ -36,8 +36,8 @@ __all__ = [
     "FOOTER_BYTES",
     "HEADER_BYTES",
     "LONG_BYTES",
+    "MAX_BITS",
     "MAX_RECORD_BYTES",
-    "MOST_BITS",
     "SCATTERED_BYTES",
     "SETTLE_BYTES",
     "CompressionType",

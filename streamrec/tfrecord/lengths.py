@@ -8,7 +8,7 @@ blocks (BLOCK) says how a block is packed and where it is:
 - `base`: the shortest length in the block, in bytes;
 - `end`: where the frame of the block's last record ends in the shard, in bytes;
 - `crc`: the CRC32C of the packed block, as it is stored;
-- `width`: bits of a packed length, 0 to MOST_BITS.
+- `width`: bits of a packed length, 0 to MAX_BITS.
 
 So a block is decoded alone: the first record's frame begins at the `end` of the block before it, or at 0.
 """
@@ -29,7 +29,7 @@ from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
 __all__ = ["BLOCK", "BLOCK_RECORDS", "LengthPacker", "PackedLengths", "packed_sizes", "unpack"]
 
 BLOCK_RECORDS: Final = 1024
-MOST_BITS: Final = 57
+MAX_BITS: Final = 57
 """A packed length is read as eight bytes that begin where its first bit is: up to seven bits before it are not its."""
 
 BLOCK: Final = np.dtype([("base", "<i8"), ("end", "<i8"), ("crc", "<u4"), ("width", "u1")])
@@ -105,8 +105,8 @@ class LengthPacker:
         base = int(lengths.min())
         rest = (lengths - base).astype(np.uint64)
         width = int(rest.max()).bit_length()
-        if base < 0 or width > MOST_BITS:
-            raise ValueError(f"lengths from {base} on, {width} bits apart: a length is 0 to 2**{MOST_BITS} bytes")
+        if base < 0 or width > MAX_BITS:
+            raise ValueError(f"lengths from {base} on, {width} bits apart: a length is 0 to 2**{MAX_BITS} bytes")
         self._end += int(lengths.sum()) + FRAME_BYTES * len(lengths)
         data = pack(rest, width)
         self._data.append(data)

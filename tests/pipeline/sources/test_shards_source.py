@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.storage import RetryPolicy
-from streamrec.storage.connections import MOST_OPEN, Connections
+from streamrec.storage.connections import MAX_OPEN, Connections
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -108,7 +108,7 @@ def test_small_shards_are_opened_further_ahead_in_the_same_order(store: ObjectSt
     before = len(of_kind(store, "read"))
     assert list(dataset) == expected
     ahead = most_at_once(of_kind(store, "read")[before:])
-    assert 20 < ahead <= MOST_OPEN + 2
+    assert 20 < ahead <= MAX_OPEN + 2
 
 
 def test_a_small_budget_opens_fewer(store: ObjectStore) -> None:

@@ -207,7 +207,7 @@ async def test_a_copy_keeps_what_the_store_knows_of_an_object(
 ) -> None:
     bucket, name = s3_store.url.removeprefix("s3://"), f"{uuid4()}{'' if in_parts else '?versionId=3'}"
     if in_parts:  # as objects above 5 GiB are
-        monkeypatch.setattr(s3, "MOST_COPIED", 2)
+        monkeypatch.setattr(s3, "MAX_COPIED", 2)
         monkeypatch.setattr("s3fs.core.MANAGED_COPY_THRESHOLD", 2)
     known = {"Metadata": {"who": "me"}, "ContentType": "text/x-ours", "StorageClass": "STANDARD_IA"}
     async with Storages(s3_store.options) as storages:

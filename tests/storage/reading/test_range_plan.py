@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamrec.storage.connections import (
     MAX_CONNECTIONS,
-    MOST_OPEN,
+    MAX_OPEN,
     PROOF_ALONE,
     PROOF_BESIDE,
     START,
@@ -19,8 +19,8 @@ from streamrec.storage.connections import (
 )
 from streamrec.storage.range_plan import (
     FIRST_RANGE,
-    LEAST_RANGE,
-    MOST_RANGE,
+    MAX_RANGE,
+    MIN_RANGE,
     ByteRange,
     ConnectionSpeed,
     RangeLimits,
@@ -30,7 +30,7 @@ from streamrec.storage.range_plan import (
 
 MIB = 1 << 20
 
-terms_at_any_time = st.builds(RangeLimits, st.integers(1, 40), st.integers(FIRST_RANGE, MOST_RANGE))
+terms_at_any_time = st.builds(RangeLimits, st.integers(1, 40), st.integers(FIRST_RANGE, MAX_RANGE))
 
 
 @given(st.integers(0, 10**9), st.integers(0, 600 * MIB), st.data())
@@ -52,7 +52,7 @@ def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: 
             assert span.start == spans[-1].stop
             assert span.stop <= stop
             if terms.connections > 1:
-                assert span.stop - span.start < terms.range_bytes + LEAST_RANGE
+                assert span.stop - span.start < terms.range_bytes + MIN_RANGE
             plan.accept(span)
             spans.append(span)
             reached[len(spans) - 1] = span.start
@@ -82,7 +82,7 @@ def test_connections_end_one_after_the_other() -> None:
 
 
 def test_small_objects_are_not_cut() -> None:
-    assert RangePlan(0, 2 * LEAST_RANGE - 1).cut(0, RangeLimits(16, 8 * MIB)) is None
+    assert RangePlan(0, 2 * MIN_RANGE - 1).cut(0, RangeLimits(16, 8 * MIB)) is None
     assert RangePlan(0, 100 * MIB).cut(0, RangeLimits(1, 8 * MIB)) is None
     assert RangePlan(7, 7).offer(RangeLimits(4, 8 * MIB), 0) is None
 
@@ -90,8 +90,8 @@ def test_small_objects_are_not_cut() -> None:
 @given(st.floats(1e3, 1e10), st.floats(1e-5, 30), st.integers(1, 64), st.integers(0, 10**9))
 def test_ranges_fit_the_budget(rate: float, latency: float, connections: int, budget: int) -> None:
     size = range_bytes(ConnectionSpeed(rate, latency), connections, budget)
-    assert LEAST_RANGE <= size <= MOST_RANGE
-    assert size == LEAST_RANGE or size * connections <= budget
+    assert MIN_RANGE <= size <= MAX_RANGE
+    assert size == MIN_RANGE or size * connections <= budget
 
 
 class Clock:
@@ -142,7 +142,7 @@ def moving(connections: Connections, count: int, taken: int) -> list[StreamShare
 def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None:
     connections = Connections(22 * MIB, clock=Clock())
     (share,) = moving(connections, 1, PROOF_ALONE)
-    assert connections.terms(share) == RangeLimits(8, LEAST_RANGE, ConnectionSpeed().lead)
+    assert connections.terms(share) == RangeLimits(8, MIN_RANGE, ConnectionSpeed().lead)
 
 
 @given(st.integers(1, 100))
@@ -260,7 +260,7 @@ def test_small_objects_are_opened_further_ahead() -> None:
     connections.answered(5.0)  # one that was slow tells little
     assert connections.pace == ConnectionSpeed(60 * MIB, 0.04)
     wanted = [connections.streams_for(size) for size in (1, 100_000, 10 * MIB, 100 * MIB, 10**10)]
-    assert wanted[:2] == [MOST_OPEN, MOST_OPEN]
+    assert wanted[:2] == [MAX_OPEN, MAX_OPEN]
     assert wanted[2] == math.ceil(START * (1 + 0.04 * 6))
     assert wanted == sorted(wanted, reverse=True)
     assert wanted[-1] == START + 1

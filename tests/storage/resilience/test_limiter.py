@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamrec import TFRecordDataset, encode_records
 from streamrec.errors import ThrottledError
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.traffic import HOLD_CAP, LEAST_RATE, Limiter, Traffic
+from streamrec.storage.traffic import HOLD_CAP, MIN_RATE, Limiter, Traffic
 from tests.effort import draws
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
@@ -63,7 +63,7 @@ def test_the_rate_never_falls_to_nothing() -> None:
     for now in range(100):
         pace.sent(now)
         pace.throttled(now + 0.5, sent_at=now)
-    assert pace.rate == LEAST_RATE
+    assert pace.rate == MIN_RATE
 
 
 def test_retry_after_holds_everybody_for_a_while() -> None:

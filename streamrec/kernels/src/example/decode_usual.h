@@ -31,7 +31,7 @@ typedef struct {
     uint8_t most;   /* the largest size of a value with which all lengths have one byte */
 } known;
 
-enum { AROUND_KEY = 10, LEAST_ENTRY = 12, ENTRY_LENGTH = 1 << 8 /* of head */ };
+enum { AROUND_KEY = 10, MIN_ENTRY = 12, ENTRY_LENGTH = 1 << 8 /* of head */ };
 static const uint64_t TAIL_LENGTHS = 0x0100010001000000ULL; /* the three lengths in tail */
 
 /* Dense byte strings have room for all records from the start. */
@@ -90,7 +90,7 @@ static inline const uint8_t *
 take_usual(const known *want, int64_t record, const uint8_t *at, const uint8_t *end)
 {
     int64_t key_size = want->key.size, before = AROUND_KEY + key_size;
-    if (want->kind == 0 || end - at < LEAST_ENTRY || end - at < before ||
+    if (want->kind == 0 || end - at < MIN_ENTRY || end - at < before ||
         (load_word(at + 4) & want->mask) != want->start ||
         (key_size > 8 && !same_bytes(at + 12, want->key.data + 8, key_size - 8))) {
         return NULL;

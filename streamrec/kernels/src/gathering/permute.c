@@ -9,8 +9,8 @@
 #include "support/args.h"
 #include "support/block.h"
 
-#define MOST_ROUNDS 64
-#define MOST_SIZE ((int64_t)1 << 62)
+#define MAX_ROUNDS 64
+#define MAX_SIZE ((int64_t)1 << 62)
 
 /* The finalizer of MurmurHash3 (Austin Appleby, 2011; public domain). */
 static inline uint64_t
@@ -22,7 +22,7 @@ hash(uint64_t word)
 }
 
 struct network {
-    uint64_t keys[MOST_ROUNDS];
+    uint64_t keys[MAX_ROUNDS];
     Py_ssize_t rounds;
     uint64_t tweak;
     uint64_t size, above; /* above: how many values the upper digit has */
@@ -68,7 +68,7 @@ permute_all(struct network *network, const Py_buffer *numbers, const Py_buffer *
     for (Py_ssize_t i = 0; i < count; i++) {
         int64_t number = int64_at(numbers->buf, i), size = int64_at(sizes->buf, one_size ? 0 : i);
         int64_t variant = int64_at(variants->buf, one_variant ? 0 : i);
-        if (size < 1 || size > MOST_SIZE || number < 0 || number >= size) {
+        if (size < 1 || size > MAX_SIZE || number < 0 || number >= size) {
             return i;
         }
         if (size != known_size) {
@@ -99,9 +99,9 @@ permute(const Py_buffer *numbers, const Py_buffer *sizes, const Py_buffer *varia
 {
     struct network network;
     network.rounds = keys->shape[0];
-    if (network.rounds > MOST_ROUNDS || network.rounds % 2) {
+    if (network.rounds > MAX_ROUNDS || network.rounds % 2) {
         return PyErr_Format(PyExc_ValueError, "keys are %zd: wanted an even number, %d at the most", network.rounds,
-                            MOST_ROUNDS);
+                            MAX_ROUNDS);
     }
     memcpy(network.keys, keys->buf, 8 * (size_t)network.rounds);
     Py_ssize_t count = numbers->shape[0], done;

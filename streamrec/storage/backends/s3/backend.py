@@ -52,7 +52,7 @@ __all__ = ["S3Backend", "connect"]
 
 logger = logging.getLogger("streamrec")
 
-MOST_COPIED: Final = 5 << 30
+MAX_COPIED: Final = 5 << 30
 """Bytes that S3 copies with one request."""
 
 KEPT: Final = (
@@ -259,7 +259,7 @@ class S3Backend(Backend):
         with translate_errors(source):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         with translate_errors(target):
-            if head["ContentLength"] > MOST_COPIED:
+            if head["ContentLength"] > MAX_COPIED:
                 if "?versionId=" in key + new_key:  # s3fs would cut the name there
                     raise UnsupportedOperationError("objects above 5 GiB of such a name cannot be copied", target)
                 keys |= {name: head[name] for name in KEPT if name in head}

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
-_MOST_SKEW = timedelta(minutes=15)
+_MAX_SKEW = timedelta(minutes=15)
 _DAMAGED_CODES = frozenset(
     {"InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch", "IncompleteBody"}
 )
@@ -121,7 +121,7 @@ def _time_of_another_clock(date: str | None) -> str:
     except ValueError:
         return ""
     then = then if then.tzinfo else then.replace(tzinfo=UTC)
-    return then.isoformat() if abs(datetime.now(UTC) - then) > _MOST_SKEW else ""
+    return then.isoformat() if abs(datetime.now(UTC) - then) > _MAX_SKEW else ""
 
 
 translate_errors = error_translator(_FOREIGN, _translate)

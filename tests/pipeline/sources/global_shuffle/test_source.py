@@ -21,7 +21,7 @@ from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numb
 COUNTS = [90, 0, 200, 33, 5]
 QUALITIES = ["exact", "blocks"]
 
-MOST_READERS = 16
+MAX_READERS = 16
 """Of a random job: ranks times loader workers."""
 
 
@@ -117,7 +117,7 @@ def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -
     def ranks(size: int, state: dict[str, Any] | None = None) -> list[list[list[bytes]]]:
         """What each rank's loader gives: of its workers in turn, until one has no more."""
         found = []
-        workers = chance.randint(1, max(1, min(4, MOST_READERS // size)))
+        workers = chance.randint(1, max(1, min(4, MAX_READERS // size)))
         for rank in range(size):
             dataset = data.shuffled(**told, rank=rank, world_size=size)
             parts = []
