@@ -224,12 +224,13 @@ class Failures:
         self.limiter.warned_at = now
         others = len(self._traffic.statistics.waits) - 1
         _logger.warning(
-            "%s: %s; no progress for %.0f s. It is tried again for %.0f s more (RetryPolicy(patience=%g))%s",
+            "%s: %s; no progress for %.0f s. It is tried again for %.0f s more (RetryPolicy(%s=%g))%s",
             display_name(self._path),
             fault,
             now - self._since,
             max(0.0, self._since + patience - now),
-            self._policy.patience,
+            "patience" if patience == self._policy.patience else "first_contact",
+            patience,
             f"; {others} more wait as well" if others else "",
         )
 
