@@ -6,8 +6,8 @@ What holds:
 - It is cancelled at most once, however many callers ask, however often (close, Ctrl-C, garbage collection, exit): its
   cleanup, slow `finally` blocks included, is not disturbed. `stop` returns when the cleanup is done.
 - Insistence is the exception: an interrupt (a Ctrl-C) *while* `stop` waits cancels the work again, and
-  control is back when it has ended or after GRACE seconds. A further interrupt is back at once. Work left
-  behind that way goes on on the loop thread; a note on the exception says so.
+  `stop` returns when it has ended or after GRACE seconds. A further interrupt makes it return at once. Work
+  abandoned that way continues on the loop thread; a note on the exception says so.
 - It reports exactly once, when it has ended, and always: also when the loop was stopped or never saw it.
 - An error that cleanup raises after a cancellation is raised by `stop`; where an interrupt is under way it
   becomes a note on that; where no caller waits (garbage collection, exit) the loop's exception handler logs
@@ -46,7 +46,7 @@ T = TypeVar("T")
 logger = logging.getLogger("streamrec")
 
 CANCELLED = "the work was cancelled from outside before it had ended; what it gave so far is not all of it"
-LEFT_BEHIND = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was left behind"
+LEFT_BEHIND = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was abandoned"
 
 
 class Job(Generic[T]):

@@ -212,8 +212,8 @@ class LoopThread:
     async def _cancel_all(self) -> set[asyncio.Task[Any]]:
         """Cancel every task, and those that cleanup starts; the ones that still run after GRACE seconds.
 
-        A task is cancelled after its first step only: before it, anyio would leave behind the coroutine that the
-        task was to run, never awaited.
+        A task is cancelled only after its first step: before it, anyio would never await the coroutine that the task
+        was to run.
         """
         end = self.loop.time() + GRACE
         stepped: set[asyncio.Task[Any]] = set()

@@ -195,7 +195,7 @@ def shown(count: int | None) -> Callable[[Decorated], Decorated]:
             "byte",
             type=click.IntRange(0),
             metavar="N",
-            help="Begin at the first record whose header lies at byte N or behind it (one shard, not compressed).",
+            help="Begin at the first record whose header is at or after byte N (one shard, not compressed).",
         ),
     )
 

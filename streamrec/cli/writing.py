@@ -256,7 +256,7 @@ async def write_even(
                 await writer.write_batch(frames)
         infos += writer.shards
     if sum(shard.records for shard in infos) != total or not await feed.ended():
-        raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it anew")
+        raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it again")
     return infos
 
 

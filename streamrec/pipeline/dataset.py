@@ -583,8 +583,8 @@ class Dataset(Runnable[T]):
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                f"distribute stands behind {self!r}, and can only deal shards: put it right behind TFRecordDataset, "
-                "or use shard(num_shards, index), which goes by elements"
+                f"distribute comes after {self!r}, but it can only assign shards: call it directly after "
+                "TFRecordDataset, or use shard(num_shards, index), which assigns elements"
             )
         return self._of(sources.Distribute(source, rank_of(rank, world_size), even, manifest))
 
@@ -637,8 +637,8 @@ class Dataset(Runnable[T]):
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                f"global_shuffle stands behind {self!r}, and can only order the records of shards: put it right behind "
-                "TFRecordDataset, and stages such as map behind it"
+                f"global_shuffle comes after {self!r}, but it can only order the records of shards: call it directly "
+                "after TFRecordDataset, and stages such as map after it"
             )
         return self._of(
             sources.GlobalShuffle(

@@ -189,8 +189,8 @@ def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
     readers = reader_here(rank).readers
     if readers > 1 and not is_assigned(dataset.chain):
         raise ValueError(
-            f"{readers} processes (ranks times loader workers) would each read all of {dataset!r}: put "
-            ".distribute() right behind TFRecordDataset, or use one process"
+            f"{readers} processes (ranks times loader workers) would each read all of {dataset!r}: call "
+            ".distribute() directly after TFRecordDataset, or use one process"
         )
 
 

@@ -72,7 +72,7 @@ def from_generator(
     """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
 
     A sync one runs in a thread of its own, ahead of its consumer; an async one on the loop that runs the pipeline.
-    It is called anew for each epoch. A resumed run calls it too and drops the elements before its place; unless
+    It is called again for each epoch. A resumed run calls it too and drops the elements before its place; unless
     what it returns has `state_dict()`, called after each element, and `load_state_dict(state)`, called before
     iterating: then the state (JSON) is kept in the position. Elements are `bytes` (records), arrays, numbers, and
     dicts and tuples of them.
@@ -140,7 +140,7 @@ def random(seed: int | None = None, rerandomize_each_iteration: bool | None = No
 
     Args:
         seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
-        rerandomize_each_iteration: True to draw anew in each epoch; None or False for the same in each, as in tf.data.
+        rerandomize_each_iteration: True for other numbers in each epoch; None or False for the same, as in tf.data.
 
     Examples:
         >>> from streamrec import Dataset

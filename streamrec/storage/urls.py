@@ -275,7 +275,7 @@ def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
     Args:
         name: The last segment of the final name.
         most: How many bytes a name may have: of a longer one the end is replaced by a digest of it all.
-        writer: Who writes: a few characters; "" where that need not be known.
+        writer: The writer's identity: a few characters; "" if it does not matter.
 
     Examples:
         >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16

@@ -65,7 +65,7 @@ def test_after_a_second_one_deaf_work_is_left_behind_in_bounded_time(start: Star
     child.expect("heard 0")
     child.interrupt()
     child.expect("heard 1")
-    took = child.finish("streamrec: cleanup was still running 5 s after it was interrupted, and was left behind")
+    took = child.finish("streamrec: cleanup was still running 5 s after it was interrupted, and was abandoned")
     assert SOON < took < LIMIT
 
 

@@ -68,7 +68,7 @@ def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
     index = f"{tmp_path}/x.index"
     wrong: list[tuple[tuple[str | Path, ...], str]] = [
         ((shard,), f"streamrec index {shard} train.index"),
-        ((index,), "write the shards, and INDEX behind them"),
+        ((index,), "write the shards, then INDEX"),
         (("--check", shard, index), "write INDEX alone"),
         (("--check", "--stat", index), "exclude each other"),
         (("--part", "3/3", shard, index), "is no part"),

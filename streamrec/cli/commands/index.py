@@ -92,7 +92,7 @@ def index_command(
     if check + stat + join + update + (part is not None) > 1:
         raise click.UsageError("--check, --stat, --join, --update and --part exclude each other")
     if bool(sources) == (check or stat) and not update:
-        advice = "INDEX alone" if sources else "the shards, and INDEX behind them"
+        advice = "INDEX alone" if sources else "the shards, then INDEX"
         raise click.UsageError(f"write {advice}: see streamrec index --help")
     if ray_address and (check or stat or join or update or part):
         raise click.UsageError("--ray divides the work by itself: leave the other options out")

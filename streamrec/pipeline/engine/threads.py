@@ -155,7 +155,7 @@ class Threads:
                 with anyio.move_on_after(LEAVE_SECONDS, shield=True):
                     await call.ended
             if not call.over:
-                logger.warning("%s still runs after %g s; it is left behind", worker.position(), LEAVE_SECONDS)
+                logger.warning("%s still runs after %g s; it is abandoned", worker.position(), LEAVE_SECONDS)
             raise
         return call.outcome()  # type: ignore[no-any-return]
 

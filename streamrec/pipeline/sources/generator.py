@@ -254,7 +254,7 @@ class Place:
         if not hasattr(made, "load_state_dict"):
             raise PositionMismatchError(
                 f"this state holds a generator's own, and a {type(made).__name__} has no load_state_dict: resume with"
-                " the generator that saved it, or start anew without the state"
+                " the generator that saved it, or start over without the state"
             )
         made.load_state_dict(self.state)
         return 0

@@ -97,7 +97,7 @@ def resume(names: Sequence[bytes], digest: str, state: Mapping[str, Any]) -> int
         raise PositionMismatchError(
             f"list_files: the names that match are others than when this state was saved: there were "
             f"{state['names']:,}, now there are {len(names):,}; {place}; "
-            "resume with the files that there were, or start anew without the state"
+            "resume with the files that there were, or start over without the state"
         )
     return index
 

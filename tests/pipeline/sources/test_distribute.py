@@ -166,7 +166,7 @@ def test_what_is_refused_at_once() -> None:
         dataset.distribute(rank=1)
     with pytest.raises(ValueError, match="less than world_size=2"):
         dataset.distribute(2, 2)
-    with pytest.raises(ValueError, match="right behind TFRecordDataset"):
+    with pytest.raises(ValueError, match="directly after TFRecordDataset"):
         dataset.batch(2).distribute()
 
 

@@ -9,8 +9,8 @@ Rules:
 - Once it is there it is never replaced, so no reader is disturbed: of two that write it, the first to complete
   wins, and the other one's is dropped. (Where a store cannot promise that, the last one wins; on S3 the last to begin
   ends the other's upload. Neither fails for it.)
-- A cache of another pipeline is refused. Pipelines are told apart by their lines, not by their data: whoever changes
-  the data, or the body of a function, removes the file.
+- A cache of another pipeline is refused. Pipelines are told apart by their lines, not by their data: after a change of
+  the data, or of the body of a function, the user removes the file.
 """
 
 from __future__ import annotations

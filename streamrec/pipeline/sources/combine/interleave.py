@@ -146,7 +146,7 @@ class InputOpener:
             if not await self._outer.more():
                 raise PositionMismatchError(
                     f"interleave: its input ends before element {self.count:,}, and when this state was saved "
-                    f"{state['next']:,} were in use; resume with the data that it was saved with, or start anew"
+                    f"{state['next']:,} were in use; resume with the data that it was saved with, or start over"
                 )
             slot = saved.get(self.count)
             if self._outer.failed:
@@ -192,7 +192,7 @@ class InputOpener:
                 raise PositionMismatchError(
                     f"interleave: {name_of(self._source.function)} makes another dataset of element "
                     f"{entry.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
-                    "with the data and the function that it was saved with, or start anew without the state"
+                    "with the data and the function that it was saved with, or start over without the state"
                 )
             entry.chain = chain
             self._tasks.start_soon(fill, entry, run_branch(chain, position, self._within.apart(1 + entry.ordinal)))

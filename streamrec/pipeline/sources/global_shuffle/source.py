@@ -229,7 +229,7 @@ async def check_listed(index: Index, opened: OpenSource) -> None:
     )
     raise ManifestError(
         f"{index.path}: this index is not that of these {len(named):,} shards: {first}: pass the names that it has, or "
-        f"write it anew: streamrec index SHARDS {index.path}"
+        f"write it again: streamrec index SHARDS {index.path}"
     )
 
 
@@ -275,7 +275,7 @@ def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> 
     if state["index"] != digest:
         raise PositionMismatchError(
             f"this state was saved with an index of digest {state['index']}, and this one has {digest}: the data set "
-            "is another, or was changed; resume with the index that it was saved with, or start anew without the state"
+            "is another, or was changed; resume with the index that it was saved with, or start over without the state"
         )
     whose = state.get("worker")
     if whose is None:

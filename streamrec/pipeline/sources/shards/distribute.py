@@ -260,7 +260,7 @@ class AssignedShards:
         if state["share"] != self.whose:
             raise PositionMismatchError(
                 "this state was saved when the shards had other names, sizes or numbers of records, and were divided "
-                "otherwise: resume with the same shards, or start anew without the state"
+                "otherwise: resume with the same shards, or start over without the state"
             )
         return int(state["given"])
 

@@ -235,7 +235,7 @@ class WholeListing:
         if self._first(count) != whose:
             raise PositionMismatchError(
                 "this state was saved when the names matched other shards, or shards of other sizes or versions: "
-                "resume with the same shards, or start anew without the state"
+                "resume with the same shards, or start over without the state"
             )
 
     def _first(self, count: int) -> list[Any]:

@@ -84,7 +84,7 @@ class Refetch(Source):
         if run.shard >= len(opened.listing.paths):
             raise PositionMismatchError(
                 f"this state holds records of shard {run.shard}, and there are {len(opened.listing.paths)} now: "
-                "resume with the shards that it was saved with, or start anew without the state"
+                "resume with the shards that it was saved with, or start over without the state"
             )
         path = opened.listing.paths[run.shard]
         version, compression = self.wanted.shards[run.shard]
@@ -137,7 +137,7 @@ def verify(frames: Frames, path: str, first: int) -> None:
         return
     raise CorruptRecordError(
         "a record that a shuffle buffer held is not there any more as it was: its length or its CRC32C is another; "
-        "start anew without the state",
+        "start over without the state",
         path,
         first + int(frames.spans[bad, 0]) - HEADER_BYTES,
     )
@@ -147,7 +147,7 @@ def changed_error(path: str, offset: int, what: str) -> PositionMismatchError:
     """The error for a shard that does not hold what it held."""
     return PositionMismatchError(
         f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "
-        "resume with the shards that it was saved with, or start anew without the state"
+        "resume with the shards that it was saved with, or start over without the state"
     )
 
 

@@ -188,7 +188,7 @@ async def run_again(
     if first < last:
         raise PositionMismatchError(
             f"the input of a shuffle has {first:,} elements from the saved place on, where there were {last:,}: "
-            "the data was changed; resume with the data that the state was saved with, or start anew without the state"
+            "the data was changed; resume with the data that the state was saved with, or start over without the state"
         )
 
 

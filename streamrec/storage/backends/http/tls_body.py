@@ -5,8 +5,8 @@ deciphers. Here OpenSSL reads the socket itself (`openssl.py`), as much in one c
 has.
 
 The handshake is over by then: the connection was verified by the client's own SSL context, and its `SSLObject` goes on.
-asyncio's TLS is told that it is over, so it neither reads the connection nor shuts it down. Behind the body's last byte
-it goes on; a connection whose body is closed before is closed by us.
+asyncio's TLS is told that it is over, so it neither reads the connection nor shuts it down. After the body's last byte
+asyncio takes over again; if the body is closed earlier, this module closes the connection.
 
 What is private here is asyncio's: a TLS transport's protocol, its state, the transport below it, and the memory BIOs
 between them. They are the same from Python 3.11 to 3.14. `take_over_tls` looks at them first, and raises where one is

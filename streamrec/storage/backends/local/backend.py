@@ -68,7 +68,7 @@ __all__ = ["SHORT_BYTES", "FairScheduler", "LocalBackend", "ShortFile", "connect
 
 
 class FairScheduler:
-    """A line for one loop; who comes first goes first."""
+    """A queue for the callers of one loop, first in, first out."""
 
     def __init__(self) -> None:
         self._taken = False

@@ -246,7 +246,7 @@ def test_a_shard_that_was_written_since(tmp_path: Path) -> None:
 
 def test_arguments(data: Indexed) -> None:
     """What cannot be is refused where it is said, or, of ranks and memory, when it runs."""
-    with pytest.raises(ValueError, match="right behind"):
+    with pytest.raises(ValueError, match="directly after TFRecordDataset"):
         streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.url)
     with pytest.raises(ValueError, match="quality='best'"):
         data.shuffled(quality="best")
