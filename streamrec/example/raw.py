@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.dtypes import tensor_dtype
 from streamrec.example.messages import Example
 
-__all__ = ["decode_json_example", "decode_raw"]
+__all__ = ["decode_json_example", "decode_raw", "object_of"]
 
 
 def decode_raw(
@@ -77,7 +78,8 @@ def decode_json_example(json_examples: Any) -> Any:
         json_examples: str or bytes of one JSON object, or an array or nested list of them.
 
     Returns:
-        bytes for one; for others an object array of bytes of the same shape. Features are sorted by name.
+        bytes for one; for others an object array of bytes of the same shape. Features are sorted by name; null is a
+        feature without values.
 
     Raises:
         FeatureError: Text that is not JSON, or not an Example.
@@ -96,9 +98,27 @@ def _example(index: int, text: bytes) -> bytes:
     if not text.lstrip().startswith(b"{"):  # protobuf takes an empty list for an empty message
         raise FeatureError("not an Example in JSON, which is an object in braces", None, index)
     try:
-        return json_format.Parse(text, Example()).SerializeToString(deterministic=True)
+        found = json.loads(text.decode(), object_pairs_hook=object_of)
+        features = found.get("features")
+        if isinstance(features, dict) and isinstance(named := features.get("feature"), dict):
+            features["feature"] = {name: {} if value is None else value for name, value in named.items()}
+        return json_format.ParseDict(found, Example()).SerializeToString(deterministic=True)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise FeatureError(f"not an Example in JSON: {error}", None, index) from error
+
+
+def object_of(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON.
+
+    Raises:
+        ValueError: It has one name twice.
+    """
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} occurs twice in one object: rename or remove one")
+    return found
 
 
 def _strings(value: Any) -> npt.NDArray[Any]:

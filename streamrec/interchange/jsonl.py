@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from streamrec.errors import FeatureError
+from streamrec.example.raw import object_of
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
@@ -71,12 +72,7 @@ class JsonlEncoder:
 
 
 def feature_to_json(feature: FeatureValues, shown: str | None = None) -> Any:
-    """A feature in terms of JSON.
-
-    Args:
-        feature: Its values.
-        shown: The kind that a reader takes an empty list for.
-    """
+    """A feature in terms of JSON; `shown` is the kind that a reader takes an empty list for."""
     kind, values = feature
     if kind == FLOAT:
         numbers = [shorten(value) for value in values]
@@ -120,16 +116,6 @@ def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> b
     return example_of(features)
 
 
-def object_of(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON."""
-    found = dict(members)
-    if len(found) < len(members):
-        names = [name for name, _ in members]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} occurs twice in one object: rename or remove one")
-    return found
-
-
 def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> None:
     """Notes what the feature does not hold as JSON has it. A float32 that prints as JSON's number is that number."""
     [values] = value.values() if isinstance(value, dict) else [value]
@@ -157,14 +143,7 @@ def change_of(value: Any) -> float:
 
 
 def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: str | None = None) -> FeatureValues:
-    """The feature that a value of JSON is.
-
-    Args:
-        name: Its name, for errors.
-        value: The value.
-        wanted: The kind that it must have; integers are floats where that is wanted.
-        shown: The kind of an empty list.
-    """
+    """The feature that a value of JSON is, of the kind that is wanted; `shown` is the kind of an empty list."""
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in (INT64, FLOAT, BYTES):
         [(wanted, value)] = value.items()
     values = value if isinstance(value, list) else [value]

@@ -511,12 +511,12 @@ class Dataset(Runnable[T]):
         return self._then(stages.Enumerate(integer("start", start)))
 
     def take(self, count: int) -> Dataset[T]:
-        """The first `count` elements; -1 for all. What is not taken is not fetched."""
-        return self._then(stages.Take(integer("count", count, -1)))
+        """The first `count` elements; all of them for a negative number. What is not taken is not fetched."""
+        return self._then(stages.Take(max(-1, integer("count", count))))
 
     def skip(self, count: int) -> Dataset[T]:
-        """All but the first `count` elements; -1 for none. What is skipped is fetched all the same."""
-        return self._then(stages.Skip(integer("count", count, -1)))
+        """All but the first `count` elements; none for a negative number. What is skipped is fetched all the same."""
+        return self._then(stages.Skip(max(-1, integer("count", count))))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
         """Every element whose number, modulo `num_shards`, is `index`. What is left out is fetched all the same.
@@ -656,11 +656,11 @@ class Dataset(Runnable[T]):
         )
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
-        """All elements `count` times over; None or -1 without end, unless the first epoch has none.
+        """All elements `count` times over; None or a negative number without end, unless the first epoch has none.
 
         Each is an epoch: of the second iteration of `dataset.repeat(2)`, the third and the fourth.
         """
-        return self._of(sources.Repeat(self.chain, -1 if count is None else integer("count", count, -1)))
+        return self._of(sources.Repeat(self.chain, -1 if count is None else max(-1, integer("count", count))))
 
     def prefetch(self, buffer_size: int | None = None, *, buffer_bytes: int | None = None) -> Dataset[T]:
         """Lets the stages before this run ahead of those after it, within at most half of the memory budget.

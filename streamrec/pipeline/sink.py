@@ -134,7 +134,7 @@ def target_of(
         limits[1] = SHARD_BYTES
     return ShardTarget(
         url,
-        options if isinstance(options, TFRecordOptions) else TFRecordOptions(options),
+        TFRecordOptions.of(options),
         flag("overwrite", overwrite),
         None if manifest is None else located(os.fspath(manifest), filesystem),
         *limits,

@@ -50,7 +50,7 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
     ) -> None:
         pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if not is_numbered(path) else path
         self._pattern = absolute_path(pattern)
-        self._options = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        self._options = TFRecordOptions.of(options)
         self._shard_bytes = shard_bytes
         beside = self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"
         self._manifest = absolute_path(manifest or beside)

@@ -47,16 +47,8 @@ async def assemble(
 ) -> Index:
     """Writes an index: nothing is visible under its name before all of it is there.
 
-    Args:
-        storage: Where it goes.
-        url: Its URL.
-        jobs: For each shard, in the order of the index, what finds it out. Up to `parallel` run at the same time.
-        pattern: The URL of the shards, with `{shard}` where their number goes; None for that of the first one.
-        overwrite: Whether what is there is replaced.
-        parallel: Jobs that run at the same time.
-
-    Raises:
-        StreamrecError: What a job raises, or the store.
+    The jobs are in the order of the index, and up to `parallel` run at the same time. `pattern` is the URL of the
+    shards, with `{shard}` where their number goes; None for that of the first one.
     """
     encoder = IndexEncoder(url, pattern)
     found: dict[int, IndexedShard] = {}

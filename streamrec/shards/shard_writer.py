@@ -105,7 +105,7 @@ class ShardWriter:
         filesystem = store.get("filesystem")
         self._target = ShardTarget(
             located(os.fspath(pattern), filesystem),
-            options if isinstance(options, TFRecordOptions) else TFRecordOptions(options),
+            TFRecordOptions.of(options),
             flag("overwrite", overwrite),
             None if manifest is None else located(os.fspath(manifest), filesystem),
             max_shard_bytes=integer("max_shard_bytes", max_shard_bytes, 1, none=True),

@@ -208,15 +208,6 @@ class Frames(Sequence[bytes]):
         """The records as an Arrow large_binary array, through the Arrow PyCapsule interface.
 
         Arrow wants them back to back, so they are copied, once: `pyarrow.array(frames)`.
-
-        Args:
-            requested_schema: The type that the caller wants; see the Arrow PyCapsule interface.
-
-        Returns:
-            The capsules `arrow_schema` and `arrow_array`.
-
-        Raises:
-            MissingExtraError: pyarrow is not installed.
         """
         packed = self.compact()
         return export_binary(packed.buffer, packed.spans, requested_schema)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, get_args
 
 from streamrec.arguments import integer
 
@@ -76,6 +76,16 @@ class TFRecordOptions:
     compression_strategy: int | None = None
     library: Literal["zlib", "isal"] = "zlib"
     compression_threads: int | None = None
+
+    @classmethod
+    def of(cls, options: Any) -> TFRecordOptions:
+        """Options from what callers pass: ours, `tf.io.TFRecordOptions`, or a compression type."""
+        if isinstance(options, cls):
+            return options
+        if not hasattr(options, "get_compression_type_string"):
+            return cls(options)
+        same = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
+        return cls(**{**same, "compression_type": options.get_compression_type_string(options)})
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)

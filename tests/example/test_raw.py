@@ -10,7 +10,9 @@ import pytest
 
 from streamrec.errors import FeatureError
 from streamrec.example.encode import encode_example
+from streamrec.example.features import FixedLenFeature
 from streamrec.example.messages import Example
+from streamrec.example.parse import parse_single_example
 from streamrec.example.raw import decode_json_example, decode_raw
 
 
@@ -75,20 +77,14 @@ def test_decode_json_example() -> None:
     assert decode_json_example([]).shape == (0,)
     snake = decode_json_example('{"features": {"feature": {"a": {"int64_list": {"value": [1, "2"]}}}}}')
     assert list(Example.FromString(snake).features.feature["a"].int64_list.value) == [1, 2]
+    null = decode_json_example('{"features": {"feature": {"b": {"int64List": {"value": [1]}}, "a": null}}}')
+    assert null == encode_example({"a": [], "b": 1})
+    assert parse_single_example(null, {"a": FixedLenFeature([], "int64", 7)})["a"] == 7
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "{",
-        '{"x": 1}',
-        "null",
-        "[]",
-        "[" * 100_000,
-        '{"features": {"feature": {"a": {}, "a": {}}}}',
-        b"\xff",
-    ],
+    ["", "{", '{"x": 1}', "null", "[]", "[" * 100_000, '{"features": {"feature": {"a": {}, "a": {}}}}', b"\xff"],
 )
 def test_decode_json_refusals(text: Any) -> None:
     with pytest.raises(FeatureError, match="record 1: not an Example in JSON"):

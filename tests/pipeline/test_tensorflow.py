@@ -66,7 +66,9 @@ def test_stages_mean_the_same(files: list[str]) -> None:
 @pytest.mark.parametrize("kind", ["", "GZIP", "ZLIB"])
 def test_tensorflow_reads_what_we_write(tmp_path: Path, kind: str) -> None:
     path = str(tmp_path / "x")
-    with TFRecordWriter(path, TFRecordOptions(kind, compression_level=9)) as writer:
+    options = tf.io.TFRecordOptions(kind, compression_level=9)
+    assert TFRecordOptions.of(options) == TFRecordOptions(kind, compression_level=9)
+    with TFRecordWriter(path, options) as writer:
         for record in RECORDS:
             writer.write(record)
     assert elements_of(tf.data.TFRecordDataset(path, kind)) == RECORDS

@@ -104,6 +104,8 @@ def test_from_tensors(value: Any) -> None:
     ours, theirs = Dataset.from_tensors(value), tf.data.Dataset.from_tensors(value)
     assert_same(ours, theirs)
     assert_same(ours.repeat(2).batch(3), theirs.repeat(2).batch(3))
+    assert_same(ours.repeat(-5).take(9).skip(5), theirs.repeat(-5).take(9).skip(5))
+    assert len(list(ours.take(-5))) == 1 == len(list(theirs.take(-5).as_numpy_iterator()))
     assert plain(ours.get_single_element()) == plain(
         tf.nest.map_structure(lambda part: part.numpy(), theirs.get_single_element())
     )
