@@ -32,7 +32,7 @@ from streamrec.example.messages import Example, SequenceExample
 __all__ = ["FeatureSummary", "Schema", "infer_features"]
 
 _DTYPES: Mapping[str, Dtype] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
-_CODE = {bytes: "bytes", np.float32: "np.float32", np.int64: "np.int64"}
+_CODE: Mapping[Dtype, str] = {bytes: "string", np.float32: "float32", np.int64: "int64"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class FeatureSummary:
         return self.shortest == self.longest
 
     @property
-    def proposal(self) -> Feature:
+    def proposal(self) -> FixedLenFeature | FixedLenSequenceFeature | RaggedFeature:
         """The configuration that parses what was seen; bytes where no kind was seen."""
         dtype = self.dtype or bytes
         if self.longest_list is not None:
@@ -81,7 +81,15 @@ class FeatureSummary:
             return RaggedFeature(dtype)
         return FixedLenFeature(() if self.longest == 1 else (self.longest,), dtype)
 
-    def _proposal_of_list(self, dtype: Dtype) -> Feature:
+    @property
+    def code(self) -> str:
+        """The proposal as Python code."""
+        feature = self.proposal
+        shape = "" if isinstance(feature, RaggedFeature) else f"{list(feature.shape)}, "
+        missing = ", allow_missing=True" if getattr(feature, "allow_missing", False) else ""
+        return f"{type(feature).__name__}({shape}{_CODE[feature.dtype]!r}{missing})"
+
+    def _proposal_of_list(self, dtype: Dtype) -> FixedLenSequenceFeature | RaggedFeature:
         if self.fixed and self.longest and self.present == self.records:
             shape = () if self.longest == 1 else (self.longest,)
             return FixedLenSequenceFeature(shape, dtype, allow_missing=self.shortest_list == 0)
@@ -90,7 +98,7 @@ class FeatureSummary:
 
 @dataclass(frozen=True)
 class Schema:
-    """Feature descriptions proposed from data. As a str: Python code to paste.
+    """Feature descriptions proposed from data. As a str: Python code to paste, with its imports.
 
     Args:
         records: How many records were looked at.
@@ -113,24 +121,16 @@ class Schema:
         return {summary.name: summary.proposal for summary in self.list_summaries}
 
     def __str__(self) -> str:
-        if not self.list_summaries:
-            return _code("features", self.summaries)
-        lists = _code("sequence_features", self.list_summaries)
-        return _code("context_features", self.summaries) + "\n" + lists
+        lists = _code("sequence_features", self.list_summaries) if self.list_summaries else ""
+        features = _code("context_features" if lists else "features", self.summaries)
+        names = sorted({type(item.proposal).__name__ for item in self.summaries + self.list_summaries})
+        imports = f"from streamrec import {', '.join(names)}\n\n" if names else ""
+        return f"{imports}{features}{lists}".rstrip("\n")
 
 
 def _code(variable: str, summaries: tuple[FeatureSummary, ...]) -> str:
-    lines = [f"    {item.name!r}: {_constructor(item.proposal)},  # {_remark(item)}" for item in summaries]
-    return "\n".join([f"{variable} = {{", *lines, "}"])
-
-
-def _constructor(feature: Feature) -> str:
-    if isinstance(feature, FixedLenFeature):
-        return f"FixedLenFeature({list(feature.shape)}, {_CODE[feature.dtype]})"
-    if isinstance(feature, FixedLenSequenceFeature):
-        missing = ", allow_missing=True" if feature.allow_missing else ""
-        return f"FixedLenSequenceFeature({list(feature.shape)}, {_CODE[feature.dtype]}{missing})"
-    return f"RaggedFeature({_CODE[feature.dtype]})"
+    lines = [f"    {item.name!r}: {item.code},  # {_remark(item)}\n" for item in summaries]
+    return f"{variable} = {{\n{''.join(lines)}}}\n"
 
 
 def _remark(item: FeatureSummary) -> str:
@@ -165,7 +165,7 @@ class _Counter:
         if self.dtype not in (None, dtype):
             assert self.dtype is not None
             raise FeatureError(
-                f"{_CODE[dtype]} where {_CODE[self.dtype]} was seen in the records before; one description "
+                f"{dtype.__name__} where {self.dtype.__name__} was seen in the records before; one description "
                 "cannot parse both: write the data again with one kind",
                 self.name,
                 record,
@@ -219,9 +219,11 @@ def infer_features(
     Example:
         >>> from streamrec.example.encode import encode_example
         >>> print(infer_features([encode_example({"label": i, "words": ["a"] * i}) for i in range(3)]))
+        from streamrec import FixedLenFeature, RaggedFeature
+        <BLANKLINE>
         features = {
-            'label': FixedLenFeature([], np.int64),  # 1 value
-            'words': RaggedFeature(bytes),  # 1 to 2 values, missing in 33.3%
+            'label': FixedLenFeature([], 'int64'),  # 1 value
+            'words': RaggedFeature('string'),  # 1 to 2 values, missing in 33.3%
         }
     """
     if sample is not None and sample < 0:

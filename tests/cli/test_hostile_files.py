@@ -21,6 +21,7 @@ import streamrec
 from streamrec import CorruptRecordError, FeatureError, StreamrecError
 from streamrec.interchange import Reading, codec_of
 from tests.cli.conftest import Call
+from tests.example.wire import varint
 
 OURS = {"STREAMREC.members": "key.feature.type"}
 DEEP = b"[" * 200_000 + b"]" * 200_000
@@ -156,13 +157,6 @@ def test_shapes_of_tensors(shape: list[int]) -> None:
         for limit in (2**28, 2**62):
             with suppress(FeatureError):
                 assert streamrec.parse_tensor(message, np.int64, max_fill_bytes=limit).size <= 1
-
-
-def varint(number: int) -> bytes:
-    made = b""
-    while number > 127:
-        made, number = made + bytes([number & 127 | 128]), number >> 7
-    return made + bytes([number])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,19 +67,34 @@ def test_info_tells_what_a_data_set_is(shard: Path, called: Call) -> None:
     assert found["compression"] == [""]
     features = {item["name"]: item for item in found["features"]}
     assert features["score"]["present"] == pytest.approx(2 / 3, abs=0.01)
-    assert features["words"]["parse"] == "RaggedFeature(bytes)"
+    assert features["words"]["parse"] == "RaggedFeature('string')"
     assert features["label"] == {
         "name": "label",
         "kind": "int64",
         "values": [1, 1],
         "steps": None,
         "present": 1.0,
-        "parse": "FixedLenFeature([], int64)",
+        "parse": "FixedLenFeature([], 'int64')",
     }
     assert found["sample"]["label"] == [0]
     text = run("info", shard).out
     assert "records      240" in text
     assert f"PNG, {len(PNG)} bytes" in text
+
+
+@pytest.mark.parametrize("name", ["features", "tutorial", "sequence", "demo"])
+def test_info_proposes_what_parses_the_very_file(name: str, tmp_path: Path, called: Call) -> None:
+    source = Path(__file__).parents[1] / "golden" / f"{name}.tfrecord"
+    if name == "demo":
+        assert called("demo", tmp_path).code == 0
+        source = tmp_path / "train-*"
+    names: dict[str, Any] = {}
+    exec(called("info", "--python", source).out, names)
+    records = list(streamrec.TFRecordDataset(str(source)))
+    if name == "sequence":
+        streamrec.parse_sequence_example(records, names["context_features"], names["sequence_features"])
+    else:
+        assert streamrec.parse_example(records, names["features"]).keys() == names["features"].keys()
 
 
 def test_records_as_text_json_and_bytes(shard: Path, called: Call) -> None:

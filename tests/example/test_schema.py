@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.encode import encode_example, encode_sequence_example, float_feature
 from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
-from streamrec.example.parse import parse_example
+from streamrec.example.messages import Example, SequenceExample
+from streamrec.example.parse import parse_example, parse_sequence_example
 from streamrec.example.schema import Schema, infer_features
 
 RECORDS = [
@@ -56,13 +59,51 @@ def test_summaries() -> None:
     assert [item.without_kind for item in schema.summaries] == [0, 4, 0, 0, 0, 1]
 
 
-def test_code_to_paste_is_the_proposal() -> None:
-    schema = infer_features(RECORDS)
-    names: dict[str, Any] = {"np": np, "FixedLenFeature": FixedLenFeature, "RaggedFeature": RaggedFeature}
+def check_pasted(schema: Schema, *wanted: str) -> None:
+    """In a new session the code defines what is proposed."""
+    names: dict[str, Any] = {}
     exec(str(schema), names)
-    assert names["features"] == schema.features
-    assert "'pair': RaggedFeature(np.int64),  # 2 values, missing in 25.0%" in str(schema)
-    assert "'kindless': RaggedFeature(bytes),  # never seen with a kind" in str(schema)
+    assert names.get("features", names.get("context_features")) == schema.features
+    assert names.get("sequence_features", {}) == schema.sequence_features
+    assert all(text in str(schema) for text in wanted)
+
+
+def test_code_to_paste_is_the_proposal() -> None:
+    pair = "'pair': RaggedFeature('int64'),  # 2 values, missing in 25.0%"
+    check_pasted(infer_features(RECORDS), pair, "'kindless': RaggedFeature('string'),  # never seen with a kind")
+
+
+NAMES = ["a", "", "it's", 'a\n"b"\\', "\u202e\x1b[2J\u2028", "{shard}"]
+KINDS = ["int64_list", "float_list", "bytes_list"] * 2
+
+
+@st.composite
+def messages(draw: Any) -> SequenceExample:
+    """Features of one kind or without any, in the context, in feature lists, or in both."""
+    message = SequenceExample()
+    names = st.lists(st.sampled_from(NAMES), unique=True)
+    features = [(name, message.context.feature[name]) for name in draw(names)]
+    for name in draw(names):
+        steps = message.feature_lists.feature_list[name].feature
+        features += [(name, steps.add()) for _ in range(draw(st.integers(0, 2)))]
+    for name, feature in features:
+        if (count := draw(st.none() | st.integers(0, 2))) is not None:
+            values = getattr(feature, KINDS[NAMES.index(name)])
+            values.SetInParent()
+            values.value.extend([b"x" if "'" in name or "{" in name else 1] * count)
+    return message
+
+
+@given(st.lists(messages(), min_size=1, max_size=4))
+def test_a_proposal_parses_what_was_drawn(drawn: list[SequenceExample]) -> None:
+    records = [message.SerializeToString() for message in drawn]
+    schema = infer_features(records, kind="sequence_example")
+    check_pasted(schema)
+    if schema.summaries or schema.list_summaries:
+        parse_sequence_example(records, schema.features, schema.sequence_features)
+    records = [Example(features=message.context).SerializeToString() for message in drawn]
+    if features := infer_features(records).features:
+        assert parse_example(records, features).keys() == features.keys()
 
 
 def test_sample_and_nothing() -> None:
@@ -97,22 +138,11 @@ def test_sequence_examples() -> None:
         "rare": FixedLenSequenceFeature([], np.int64, allow_missing=True),
         "words": RaggedFeature(bytes),
     }
-    names: dict[str, Any] = {
-        "np": np,
-        "FixedLenFeature": FixedLenFeature,
-        "FixedLenSequenceFeature": FixedLenSequenceFeature,
-        "RaggedFeature": RaggedFeature,
-    }
-    exec(str(schema), names)
-    assert (names["context_features"], names["sequence_features"]) == (
-        schema.features,
-        schema.sequence_features,
-    )
-    assert "2 values a step, 1 to 3 steps" in str(schema)
+    check_pasted(schema, "2 values a step, 1 to 3 steps")
 
 
 def test_refusals() -> None:
-    with pytest.raises(FeatureError, match=r"record 1, feature 'x': np\.float32 where np\.int64 was seen"):
+    with pytest.raises(FeatureError, match=r"record 1, feature 'x': float32 where int64 was seen"):
         infer_features([encode_example({"x": 1}), encode_example({"x": 0.5})])
     with pytest.raises(FeatureError, match="record 1: 1 bytes that are no Example"):
         infer_features([b"", b"\xff"])

@@ -18,13 +18,7 @@ from streamrec.example.tensor import parse_tensor, serialize_tensor
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tensors"
 NUMBERS = [path.stem for path in sorted(GOLDEN.glob("*.npy")) if not path.stem.endswith(".bits")]
-EXTENSIONS = [
-    ml_dtypes.bfloat16,
-    ml_dtypes.float8_e5m2,
-    ml_dtypes.float8_e4m3fn,
-    ml_dtypes.int4,
-    ml_dtypes.uint4,
-]
+EXTENSIONS = [ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, ml_dtypes.int4, ml_dtypes.uint4]
 
 
 def message(dtype: int, shape: list[int], **fields: Any) -> bytes:
@@ -130,11 +124,7 @@ def test_shapes_and_unknown_fields() -> None:
         ("bool", message(10, [2], tensor_content=b"\x02\x00"), "bytes over 1 where bool"),
         ("bool", message(10, [3], tensor_content=b"\x00\x02\x00"), "bytes over 1 where bool"),
         ("int32", message(3, [-1], int_val=[1]), "negative size"),
-        (
-            "int8",
-            message(6, [2**40], int_val=[1]),
-            "1 values where the shape wants 1099511627776.*max_fill_bytes",
-        ),
+        ("int8", message(6, [2**40], int_val=[1]), "1 values where the shape wants 1099511627776.*max_fill_bytes"),
         (bytes, message(7, [2**40]), "0 values where the shape wants"),
         ("int32", message(3, [2**40, 2**40]), "0 values where the shape wants"),
         ("int32", message(3, [0, 2**62, 2**62]), "beyond what an array can have"),
@@ -157,10 +147,7 @@ def test_fill_limit_is_the_callers() -> None:
         parse_tensor(serialized, np.int8, max_fill_bytes=99)
 
 
-@given(
-    st.binary(max_size=60),
-    st.sampled_from(["int32", "bool", "bfloat16", "complex64", "string", "float8_e5m2"]),
-)
+@given(st.binary(max_size=60), st.sampled_from(["int32", "bool", "bfloat16", "complex64", "string", "float8_e5m2"]))
 def test_any_bytes_parse_or_raise(data: bytes, out_type: str) -> None:
     try:
         parsed = parse_tensor(data, out_type, max_fill_bytes=2**16)

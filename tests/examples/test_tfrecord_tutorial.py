@@ -16,7 +16,7 @@ def test_it_runs_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     tutorial.main(tmp_path)
     printed = capsys.readouterr().out
     assert 'value: "test_string"' in printed
-    assert "'feature2': FixedLenFeature([], bytes)" in printed
+    assert "'feature2': FixedLenFeature([], 'string')" in printed
     assert "label 1: (427, 640, 3)" in printed
 
 

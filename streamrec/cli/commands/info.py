@@ -10,13 +10,7 @@ import click
 
 from streamrec.cli import options
 from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
-from streamrec.cli.reading import (
-    Sample,
-    count_all,
-    run,
-    take_sample,
-    total_bytes,
-)
+from streamrec.cli.reading import Sample, count_all, run, take_sample, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
 from streamrec.cli.rendering import print_table
@@ -91,9 +85,12 @@ async def count_sources(sources: Sequence[str], storage_options: Mapping[str, An
 @click.command("info")
 @options.sources
 @click.option("--count", "exact", is_flag=True, help="Count records also where that reads more than 256 MB.")
+@click.option("--python", "as_python", is_flag=True, help="Only Python code to paste: what parses these records.")
 @options.as_json
 @options.storage_options
-def info_command(sources: Sequence[str], exact: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+def info_command(
+    sources: Sequence[str], exact: bool, as_python: bool, as_json: bool, storage_options: Mapping[str, Any]
+) -> None:
     """Shows how many shards, records and bytes there are, how they are compressed, and which features they have.
 
     Features are inferred from up to 1,000 records at the beginnings of up to 8 shards.
@@ -101,6 +98,11 @@ def info_command(sources: Sequence[str], exact: bool, as_json: bool, storage_opt
     shards, sample, records = run(inspect(sources, exact, storage_options))
     size = total_bytes(shards)
     compressions = [compression or "none" for compression in sample.compressions]
+    if as_python:
+        if sample.schema is None or not all_features(sample):
+            raise click.UsageError(f"no features to propose: the records are {KINDS[sample.kind]}")
+        print_record(*str(sample.schema).splitlines())
+        return
     if as_json:
         print_json(to_json(shards, sample, records), data=True)
         return
@@ -112,7 +114,7 @@ def info_command(sources: Sequence[str], exact: bool, as_json: bool, storage_opt
     if sample.schema is not None:
         click.echo()
         print_line(f"features, as {plural(len(sample.records), 'record')} from the beginnings of shards show them")
-        columns = ("feature", "kind", ">values", ">present", "parse_example takes")
+        columns = ("feature", "kind", ">values", ">present", f"parse_{sample.kind} takes")
         print_table(columns, (feature_row(item) for item in all_features(sample)))
     if sample.records:
         click.echo("\nthe first record")
@@ -150,19 +152,12 @@ def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
 def feature_row(item: FeatureSummary) -> tuple[str, ...]:
     values = f"{item.longest:,}" if item.fixed else f"{item.shortest:,} to {item.longest:,}"
     steps = "" if item.longest_list is None else f", {item.shortest_list:,} to {item.longest_list:,} steps"
-    return item.name, kind_of(item), values + steps, f"{1 - item.missing_rate:.1%}", proposal(item)
+    return item.name, kind_of(item), values + steps, f"{1 - item.missing_rate:.1%}", item.code
 
 
 def kind_of(item: FeatureSummary) -> str:
     """The kind of its values; "unknown" where none was seen."""
     return "unknown" if item.dtype is None else item.dtype.__name__
-
-
-def proposal(item: FeatureSummary) -> str:
-    """What reads this feature, without its default."""
-    feature = item.proposal
-    shape = getattr(feature, "shape", None)
-    return f"{type(feature).__name__}({kind_of(item) if shape is None else f'{list(shape)}, {kind_of(item)}'})"
 
 
 def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict[str, Any]:
@@ -182,7 +177,7 @@ def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict
                 "values": [item.shortest, item.longest],
                 "steps": None if item.longest_list is None else [item.shortest_list, item.longest_list],
                 "present": 1 - item.missing_rate,
-                "parse": proposal(item),
+                "parse": item.code,
             }
             for item in features
         ],

@@ -80,14 +80,7 @@ def test_of_several_lists_the_first_counts() -> None:
 
 
 def test_unknown_fields_at_the_top_are_skipped() -> None:
-    for unknown in (
-        b"\x10\x05",
-        b"\x1d\1\2\3\4",
-        b"\x11" + bytes(8),
-        b"\x1a\x03abc",
-        b"\xfa\x7f\x01z",
-        b"\0\7",
-    ):
+    for unknown in (b"\x10\x05", b"\x1d\1\2\3\4", b"\x11" + bytes(8), b"\x1a\x03abc", b"\xfa\x7f\x01z", b"\0\7"):
         assert values(unknown + example(("x", ints(2))) + unknown) == [2]
 
 
@@ -161,11 +154,7 @@ def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for() -> None:
         (FixedLenFeature([2], np.float32), floats(), r"found 0 values where the shape \[2\] wants 2"),
         (FixedLenFeature([], np.float32), feature(np.float32, [1] * 9, packed=False), "found 9 values"),
         (FixedLenFeature([2], bytes), strings(b"a"), r"found 1 values where the shape \[2\] wants 2"),
-        (
-            FixedLenSequenceFeature([2], np.int64, True),
-            ints(1, 2, 3),
-            r"wants a multiple of 2",
-        ),
+        (FixedLenSequenceFeature([2], np.int64, True), ints(1, 2, 3), r"wants a multiple of 2"),
     ],
 )
 def test_counts_are_told(config: Feature, value: bytes, message: str) -> None:
@@ -226,10 +215,7 @@ def test_names_must_fit() -> None:
         ({"x": VarLenFeature(bytes), "s": SparseFeature("x", "v", bytes, 3)}, "different dtypes"),
         ({"x": VarLenFeature(bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),
         ({"x": FixedLenFeature([], bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),
-        (
-            {"x": RaggedFeature(bytes), "r": RaggedFeature(bytes, "x", row_splits_dtype=np.int64)},
-            "row_splits_dtypes",
-        ),
+        ({"x": RaggedFeature(bytes), "r": RaggedFeature(bytes, "x", row_splits_dtype=np.int64)}, "row_splits_dtypes"),
     ],
 )
 def test_descriptions_that_are_refused(features: Any, message: str) -> None:
@@ -370,11 +356,7 @@ def test_sparse_needs_as_many_positions_as_values() -> None:
 
 
 def test_ragged() -> None:
-    records = [
-        example(("x", ints(1, 2, 3)), ("n", ints(2, 1))),
-        b"",
-        example(("x", ints(4)), ("n", ints(0, 1))),
-    ]
+    records = [example(("x", ints(1, 2, 3)), ("n", ints(2, 1))), b"", example(("x", ints(4)), ("n", ints(0, 1)))]
     config = RaggedFeature(np.int64, "x", [RaggedFeature.RowLengths("n")], np.int64, validate=True)
     found = parse_example(records, {"r": config, "x": RaggedFeature(np.int64, row_splits_dtype=np.int64)})
     assert list(found) == ["x", "r"]

@@ -46,11 +46,7 @@ def test_dense_lists_are_padded_and_their_lengths_told() -> None:
     assert found["t"].tolist() == [[1, 2], [0, 0]]  # type: ignore[union-attr]
     assert found["f"].tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]  # type: ignore[union-attr]
     assert found["s"].tolist() == [[b""], [b"a\0"]]  # type: ignore[union-attr]
-    assert {name: length.tolist() for name, length in lengths.items()} == {
-        "t": [2, 0],
-        "f": [1, 2],
-        "s": [0, 1],
-    }
+    assert {name: length.tolist() for name, length in lengths.items()} == {"t": [2, 0], "f": [1, 2], "s": [0, 1]}
 
 
 def test_var_len_lists() -> None:
@@ -84,14 +80,8 @@ def test_partitions_of_steps() -> None:
 
 
 def test_context() -> None:
-    records = [
-        sequence([("i", ints(1)), ("v", ints(5, 6)), ("i", ints(2))]),
-        sequence([("v", b"")]),
-    ]
-    features: dict[str, Feature] = {
-        "i": FixedLenFeature([], np.int64, 7),
-        "v": VarLenFeature(np.int64),
-    }
+    records = [sequence([("i", ints(1)), ("v", ints(5, 6)), ("i", ints(2))]), sequence([("v", b"")])]
+    features: dict[str, Feature] = {"i": FixedLenFeature([], np.int64, 7), "v": VarLenFeature(np.int64)}
     found = context(records, features)
     assert found["i"].tolist() == [2, 7]
     assert found["v"].indices.tolist() == [[0, 0], [0, 1]]
