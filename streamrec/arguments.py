@@ -1,4 +1,4 @@
-"""Checks of arguments: what is wrong is said where the call is made, with the argument's name and what is wanted.
+"""Checks of arguments: a TypeError or ValueError of the call names the argument, what came and what is wanted.
 
 Numbers of NumPy are numbers; a bool is none. What is returned is Python's own kind.
 """
@@ -33,11 +33,7 @@ def described(value: object, *, secret: bool = False) -> str:
 
 
 def check_spans(spans: Any, size: int) -> None:
-    """Refuses spans, an array of shape `[..., 2]` or wider, that lead outside of a buffer of this many bytes.
-
-    Raises:
-        ValueError: One does, or ends before it starts.
-    """
+    """Refuses spans, an array of shape `[..., 2]` or wider, that lead outside of a buffer of this many bytes."""
     starts, ends = spans[..., 0], spans[..., 1]
     if starts.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > size):
         raise ValueError(f"a span leaves the buffer of {size:,} bytes or ends before it starts")
@@ -48,18 +44,7 @@ def integer(name: str, value: Any, least: int | None = None) -> int: ...
 @overload
 def integer(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
 def integer(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
-    """A whole number, as an int.
-
-    Args:
-        name: What the argument is called.
-        value: What came.
-        least: The least that it may be, or -1 (AUTOTUNE) where that is said to be allowed by `least=-1`.
-        none: Whether None is allowed, and returned.
-
-    Raises:
-        TypeError: It is no whole number.
-        ValueError: It is too small.
-    """
+    """A whole number, as an int, or None where `none` allows it; `least=-1` allows AUTOTUNE."""
     if value is None and none:
         return None
     wanted = "a whole number" + ("" if least is None else f", {least} or more") + (", or None" if none else "")
@@ -75,12 +60,7 @@ def integer(name: str, value: Any, least: int | None = None, *, none: bool = Fal
 
 
 def number(name: str, value: Any, least: float | None = None) -> float:
-    """A number, as a float.
-
-    Raises:
-        TypeError: It is none.
-        ValueError: It is too small, or not a number at all (NaN).
-    """
+    """A number, as a float; NaN is none."""
     wanted = "a number" + ("" if least is None else f", {least:g} or more")
     if isinstance(value, bool | np.bool_ | str | bytes):
         raise TypeError(f"{name} is {described(value)}: it must be {wanted}")
@@ -94,33 +74,21 @@ def number(name: str, value: Any, least: float | None = None) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False.
-
-    Raises:
-        TypeError: It is neither.
-    """
+    """True or False, of Python or NumPy."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} is {described(value)}: it must be True or False")
     return bool(value)
 
 
 def function(name: str, value: F) -> F:
-    """Something that can be called.
-
-    Raises:
-        TypeError: It cannot.
-    """
+    """What can be called, as it is."""
     if not callable(value):
         raise TypeError(f"{name} is {described(value)}: it must be a function")
     return value
 
 
 def mapping(name: str, value: Any, of_what: str) -> Mapping[Any, Any]:
-    """A dict, or another mapping.
-
-    Raises:
-        TypeError: It is none.
-    """
+    """A dict, or another mapping."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is {described(value)}: it must be a dict of {of_what}")
     return value

@@ -22,6 +22,7 @@ import grain
 from streamrec import Dataset
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline import DatasetIterator
+from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import check_assigned
 
@@ -53,6 +54,7 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
     def __init__(self, dataset: Dataset[Any]) -> None:
         super().__init__()
         self._dataset = dataset
+        check_dataset("dataset", dataset)
         self._of = dataset.options.rank or rank_here()
 
     def __iter__(self) -> Any:

@@ -46,6 +46,7 @@ from torch.utils import data
 from streamrec import Dataset
 from streamrec.arguments import integer
 from streamrec.pipeline import DatasetIterator
+from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
 from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.loading import Epochs, check_assigned, converted
@@ -79,6 +80,7 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def __init__(self, dataset: Dataset[Any], *, tensors: bool = True) -> None:
         super().__init__()
+        check_dataset("dataset", dataset)
         self._dataset = dataset
         self._tensors = tensors
         self._rank: Rank | None = None

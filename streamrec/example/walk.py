@@ -161,11 +161,7 @@ _KINDS = {1: ("bytes", "bytes"), 2: ("float32", "np.float32"), 3: ("int64", "np.
 def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int = 0) -> FeatureError:
     """The error for the first thing that a walk could not accept: what was found where what was wanted, and what to do.
 
-    Args:
-        code: What is wrong.
-        record: Index of the record.
-        slot: The slot, or None where no feature is to blame.
-        found: The kind's field number (KIND; 0 is none of the three) or the number of values (COUNT).
+    What was found is the kind's field number (KIND; 0 is none of the three) or the number of values (COUNT).
     """
     return FeatureError(_reason(code, slot, found), None if slot is None else slot.name, record)
 

@@ -37,7 +37,7 @@ from streamrec.storage import RetryPolicy, check_source
 if TYPE_CHECKING:
     from streamrec.example.features import Feature
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "check_dataset"]
 
 FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
 
@@ -100,7 +100,7 @@ class Dataset(Runnable[T]):
             [(b'a', b'c')]
         """
         nest = args[0] if len(args) == 1 else args
-        return _joined(leaves(nest), sources.Zip(map_nest(partial(_chain_of, "datasets"), nest)))
+        return _joined(leaves(nest), sources.Zip(map_nest(partial(check_dataset, "datasets"), nest)))
 
     @staticmethod
     def sample_from_datasets(
@@ -159,7 +159,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.choose_from_datasets([odd, even], Dataset.from_tensor_slices([1, 0, 0, 1]))))
             [0, 1, 3, 2]
         """
-        return _mixed(datasets, _chain_of("choice_dataset", choice_dataset), stop_on_empty_dataset)
+        return _mixed(datasets, check_dataset("choice_dataset", choice_dataset), stop_on_empty_dataset)
 
     def interleave(
         self,
@@ -202,7 +202,7 @@ class Dataset(Runnable[T]):
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
         """The elements of this one, then those of the other, within this one's options."""
-        return self._of(sources.Concatenate((self.chain, _chain_of("dataset", dataset))))
+        return self._of(sources.Concatenate((self.chain, check_dataset("dataset", dataset))))
 
     def batch(
         self,
@@ -583,7 +583,7 @@ class Dataset(Runnable[T]):
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                f"distribute comes after {self!r}, but it can only assign shards: call it directly after "
+                "distribute can only assign shards, and these are elements of stages: call it directly after "
                 "TFRecordDataset, or use shard(num_shards, index), which assigns elements"
             )
         return self._of(sources.Distribute(source, rank_of(rank, world_size), even, manifest))
@@ -637,8 +637,8 @@ class Dataset(Runnable[T]):
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                f"global_shuffle comes after {self!r}, but it can only order the records of shards: call it directly "
-                "after TFRecordDataset, and stages such as map after it"
+                "global_shuffle can only order the records of shards: call it directly after TFRecordDataset, and "
+                "stages such as map after it"
             )
         return self._of(
             sources.GlobalShuffle(
@@ -710,8 +710,8 @@ class Dataset(Runnable[T]):
         name = os.fspath(filename)
         if name:
             self._ending("the first pass of cache")
-        check_source(storage_options, filesystem)
-        file = sources.CacheFile.at(name, storage_options, filesystem, retry or RetryPolicy()) if name else None
+        retry = check_source(storage_options, filesystem, retry)
+        file = sources.CacheFile.at(name, storage_options, filesystem, retry) if name else None
         return self._of(sources.Cache(self.chain, file))
 
     def save(
@@ -739,8 +739,8 @@ class Dataset(Runnable[T]):
             [0, 1, 2]
         """
         chain = self._ending("save")
-        check_source(storage_options, filesystem)
-        file = sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "save()")
+        retry = check_source(storage_options, filesystem, retry)
+        file = sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry, "save()")
         with self._of(sources.Saving(chain, file)).iterate() as elements:
             deque(elements, maxlen=0)
 
@@ -816,10 +816,10 @@ class Dataset(Runnable[T]):
         return replace(self, chain=Chain(source))
 
 
-def _chain_of(name: str, dataset: Any) -> Chain:
+def check_dataset(name: str, dataset: Any) -> Chain:
     """The chain of an argument that must be a Dataset."""
     if not isinstance(dataset, Dataset):
-        raise TypeError(f"{name} is {described(dataset)}: a streamrec Dataset is wanted")
+        raise TypeError(f"{name} is {described(dataset)}: a streamrec Dataset is wanted, such as TFRecordDataset(...)")
     return dataset.chain
 
 
@@ -830,7 +830,7 @@ def _joined(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
 
 def _mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
     """Elements of several datasets, as choices say."""
-    chains = tuple(_chain_of("datasets", dataset) for dataset in datasets)
+    chains = tuple(check_dataset("datasets", dataset) for dataset in datasets)
     return _joined(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
 
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from streamrec.example import BytesColumn
 from streamrec.example.columns import check_column
-from streamrec.pipeline.dataset import Dataset
+from streamrec.pipeline.dataset import Dataset, check_dataset
 from streamrec.pipeline.engine.description import is_assigned
 from streamrec.pipeline.engine.ranks import Rank, reader_here
 from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
@@ -113,6 +113,7 @@ class Epochs(Generic[T]):
         ahead: int,
         rank: Callable[[], Rank],
     ) -> None:
+        check_dataset("dataset", dataset)
         self._dataset = dataset
         self._convert = convert
         self._deliver = deliver
@@ -189,7 +190,7 @@ def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
     readers = reader_here(rank).readers
     if readers > 1 and not is_assigned(dataset.chain):
         raise ValueError(
-            f"{readers} processes (ranks times loader workers) would each read all of {dataset!r}: call "
+            f"{readers} processes (ranks times loader workers) would each read all of this dataset: call "
             ".distribute() directly after TFRecordDataset, or use one process"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 
 from fsspec import AbstractFileSystem
 
@@ -35,6 +35,22 @@ if TYPE_CHECKING:
     from streamrec.pipeline.sink import WriteProgress
 
 __all__ = ["Runnable"]
+
+COUNTERPARTS: Final = {
+    "collect": "list(dataset)",
+    "dense_to_ragged_batch": "dataset.ragged_batch(...)",
+    "ignore_errors": "TFRecordDataset(..., on_error='skip_record')",
+    "load_state_dict": "dataset.iterate(state)",
+    "make_initializable_iterator": "iter(dataset)",
+    "make_one_shot_iterator": "iter(dataset)",
+    "map_and_batch": "dataset.map(...).batch(...)",
+    "numpy": "dataset.as_numpy_iterator()",
+    "parallel_interleave": "dataset.interleave(..., cycle_length)",
+    "shuffle_and_repeat": "dataset.shuffle(...).repeat(...)",
+    "state_dict": "run = dataset.iterate(), and run.state_dict()",
+    "to_list": "list(dataset)",
+}
+"""What to write for methods of tf.data, its iterators and loaders that a Dataset does not have."""
 
 S = TypeVar("S")
 T = TypeVar("T", covariant=True)
@@ -147,10 +163,10 @@ class Runnable(Generic[T]):
         target = pipeline.sink.target_of(
             pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
         )
-        check_source(storage_options, filesystem)
+        retry = check_source(storage_options, filesystem, retry)
         callback = None if isinstance(progress, bool) else function("progress", progress)
         encoder = pipeline.sink.Encoder(batched if batched is None else flag("batched", batched))
-        storages = Storages(storage_options, filesystem=filesystem, retry=retry or RetryPolicy())
+        storages = Storages(storage_options, filesystem=filesystem, retry=retry)
         return await pipeline.sink.write_shards(
             self._begun(None, None, progress is True, chain), target, storages, encoder, callback
         )
@@ -232,13 +248,13 @@ class Runnable(Generic[T]):
             count = self.cardinality()
         except LoopThreadError as error:
             raise TypeError(
-                f"{self!r} has no len() here: its manifest or index must be read, and this is the thread that reads; "
-                "ask before the run begins"
+                "this dataset has no len() here: its manifest or index must be read, and this is the thread that reads:"
+                " ask before the run begins"
             ) from error
         if count < 0:
             why = "it has no end" if count == INFINITE_CARDINALITY else "how many elements it has depends on its data"
             raise TypeError(
-                f"{self!r} has no len(): {why}. A torch DataLoader wants streamrec.torch.IterableDataset(dataset)"
+                f"this dataset has no len(): {why}. A torch DataLoader wants streamrec.torch.IterableDataset(dataset)"
             )
         return count
 
@@ -254,6 +270,18 @@ class Runnable(Generic[T]):
     def __bool__(self) -> bool:
         """True, whether it has elements or not, as in tf.data."""
         return True
+
+    if not TYPE_CHECKING:  # so that type checkers find what is not here
+
+        def __getitem__(self, index: object) -> NoReturn:
+            raise TypeError(
+                "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, and a "
+                "RecordSource any record of indexed shards"
+            )
+
+        def __getattr__(self, name: str) -> NoReturn:
+            advice = f": write {COUNTERPARTS[name]}" if name in COUNTERPARTS else ""
+            raise AttributeError(f"a Dataset has no attribute {name!r}{advice}", name=name, obj=self)
 
     @property
     def element_spec(self) -> Any:

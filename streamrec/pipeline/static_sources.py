@@ -119,7 +119,7 @@ def list_files(
     Raises:
         NotFoundError: When it runs: nothing matches a glob.
     """
-    stores = SourceStores(storage_options, filesystem, retry or RetryPolicy())
+    stores = SourceStores(storage_options, filesystem, check_source(storage_options, filesystem, retry))
     wanted = shuffle if shuffle is None else flag("shuffle", shuffle)
     return Chain(sources.Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores))
 
@@ -170,9 +170,5 @@ def load(
         NotFoundError: When it runs: there is no such file.
         CacheError: When it runs: it is something else.
     """
-    check_source(storage_options, filesystem)
-    return Chain(
-        sources.Saved(
-            sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry or RetryPolicy(), "load()")
-        )
-    )
+    retry = check_source(storage_options, filesystem, retry)
+    return Chain(sources.Saved(sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry, "load()")))

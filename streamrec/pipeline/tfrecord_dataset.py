@@ -74,7 +74,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     Raises:
         ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
     """
-    check_source(storage_options, filesystem)
+    retry = check_source(storage_options, filesystem, retry)
     reads = integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
     cycle = integer("cycle_length", cycle_length, AUTOTUNE, none=True)
     for name, value in (("num_parallel_reads", reads), ("cycle_length", cycle)):
@@ -95,7 +95,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         ),
         storage_options,
         filesystem,
-        retry or RetryPolicy(),
+        retry,
         integer("max_connections", max_connections, 1),
     )
     return Dataset(Chain(shards))

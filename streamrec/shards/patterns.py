@@ -58,6 +58,8 @@ def listed(filenames: Filenames) -> list[str]:
     for name in names:
         if not isinstance(name, str | bytes | os.PathLike):
             raise TypeError(f"a file name is {described(name)}: give a URL or path, a pattern, or a list of them")
+        if not name:
+            raise ValueError("a file name is '': give a URL or path, a pattern, or a list of them")
     return [os.fsdecode(name) for name in names]
 
 

@@ -149,7 +149,7 @@ class RecordSource:
     ) -> None:
         check_keywords("RecordSource", store)
         filesystem = store.get("filesystem")
-        check_source(store.get("storage_options"), filesystem)
+        check_source(store.get("storage_options"), filesystem, store.get("retry"))
         verify = flag("verify", verify)
         parallel, cache = integer("parallel", parallel, 1), integer("cache_bytes", cache_bytes, 0)
         storages = partial(Storages, **store)

@@ -155,6 +155,8 @@ class ShardTarget:
     index: str | None = None
 
     def __post_init__(self) -> None:
+        if not self.pattern:
+            raise ValueError("the name to write is '': give a URL or path")
         shard_path(self.pattern, 0)
         limited = self.max_shard_bytes is not None or self.max_shard_records is not None
         if self.num_shards is not None and limited:

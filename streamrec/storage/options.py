@@ -150,17 +150,7 @@ def parameters_of(*callables: Callable[..., Any]) -> set[str]:
 
 
 def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> None:
-    """Refuses options that the client does not know.
-
-    Args:
-        url: The URL, for the message.
-        place: What holds them: "storage_options", or an option that is a dict itself.
-        options: By their names; what is not a dict is not looked at.
-        known: All names.
-
-    Raises:
-        StorageError: One is not known.
-    """
+    """Refuses options that the client does not know, in "storage_options" or in an option that is a dict itself."""
     if not isinstance(options, Mapping):
         return
     names = sorted(known)
@@ -177,10 +167,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_endpoint(url: str, place: str, endpoint: Any) -> None:
-    """Refuses an endpoint without a scheme.
-
-    Raises:
-        StorageError: It has none.
-    """
+    """Refuses an endpoint without a scheme."""
     if endpoint and "://" not in str(endpoint):
         raise StorageError(f"{place} has no scheme: write 'http://{endpoint}' or 'https://{endpoint}'", url)

@@ -83,11 +83,10 @@ class Storages:
         max_connections: int = MAX_CONNECTIONS,
         report_interval: float = 60.0,
     ) -> None:
-        check_source(storage_options, filesystem)
+        self._retry = check_source(storage_options, filesystem, retry)
         self.connections = Connections(buffer_bytes, KneeSearch(START, max_connections))
         self._options = dict(storage_options or {})
         self._filesystem = filesystem
-        self._retry = retry or RetryPolicy()
         self.statistics = current()
         self._reporter = Reporter(self.statistics, report_interval)
         self._stack = AsyncExitStack()
@@ -182,8 +181,10 @@ def _check_name(url: str) -> None:
     """Refuses a name that no store can have.
 
     Raises:
-        StorageError: It holds a NUL, or bytes that are not UTF-8; names of local files may hold such bytes.
+        StorageError: It is empty, or holds a NUL, or bytes that are not UTF-8, which names of local files may hold.
     """
+    if not url:
+        raise StorageError("the name of a file is '': give a URL or path")
     if url.isascii() and "\0" not in url:
         return
     try:
@@ -204,32 +205,24 @@ def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
 
 
 def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
-    """Refuses keyword arguments that are not StoreOptions, as Python does.
-
-    Raises:
-        TypeError: There is one.
-    """
+    """Refuses keyword arguments that are not StoreOptions, as Python does."""
     for name in store:
         if name not in StoreOptions.__annotations__:
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
 
 
-def check_source(storage_options: object, filesystem: object) -> None:
-    """Refuses options that are not a dict, what is not a filesystem, and both together.
-
-    Raises:
-        TypeError: One of them is something else.
-        ValueError: Both were given.
-    """
+def check_source(storage_options: object, filesystem: object, retry: object = None) -> RetryPolicy:
+    """Refuses what is not as `StoreOptions` says, with a TypeError or ValueError; the policy, or the default one."""
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise TypeError(f"retry is {described(retry)}: it must be a RetryPolicy, such as RetryPolicy(attempts=2)")
     if storage_options is not None and not isinstance(storage_options, Mapping):  # its values may be secrets
         found = described(storage_options, secret=True)
         raise TypeError(f"storage_options is {found}: it must be a dict of arguments of the fsspec filesystem")
-    if filesystem is None:
-        return
-    if not isinstance(filesystem, fsspec.AbstractFileSystem):
+    if not isinstance(filesystem, fsspec.AbstractFileSystem | None):
         found = described(filesystem, secret=True)
         raise TypeError(f"filesystem is {found}: it must be an fsspec filesystem")
-    if storage_options:
+    if filesystem is not None and storage_options:
         raise ValueError(
             "filesystem= and storage_options= exclude each other: give the options to the filesystem when you make it"
         )
+    return retry or RetryPolicy()

@@ -195,8 +195,10 @@ def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
     assert len(list(load(dataset, 1))) == 20
     with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
         list(load(dataset, 2))
-    with pytest.raises(ValueError, match=r"put .distribute\(\)"):
+    with pytest.raises(ValueError, match=r"call .distribute\(\)"):
         list(IterableDataset(Dataset.range(3).with_options(rank=0, world_size=2)))
+    with pytest.raises(TypeError, match=r"dataset is .x. \(str\): a streamrec Dataset is wanted"):
+        IterableDataset("x")  # type: ignore[arg-type]
 
 
 def test_states_before_and_after() -> None:

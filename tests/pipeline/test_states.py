@@ -144,7 +144,7 @@ def test_versions_say_what_to_do() -> None:
         Dataset.range(5).iterate({**state, "format": 1})
     with pytest.raises(PositionMismatchError, match="something in it was changed or is missing"):
         Dataset.range(5).iterate({**state, "epoch": 7})
-    with pytest.raises(PositionMismatchError, match="a str without a 'format' is no state"):
+    with pytest.raises(PositionMismatchError, match=r"the state is '.*' \(str\): it must be what .* gave"):
         Dataset.range(5).iterate("state")  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from itertools import zip_longest
 from typing import Any, Final
 
+from streamrec import arguments
 from streamrec.display import mask_name
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.positions import Position, Positions
@@ -134,7 +135,8 @@ def check_state(state: Any) -> None:
     """Refuses what is not a state, or not as it was saved."""
     if not isinstance(state, Mapping) or "format" not in state:
         raise PositionMismatchError(
-            f"a {type(state).__name__} without a 'format' is no state: pass what `state_dict()` gave, as it is"
+            f"the state is {arguments.described(state)}: it must be what `state_dict()` gave, a dict with a 'format'"
+            f"{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"
         )
     if type(state["format"]) is not int:
         raise PositionMismatchError("the 'format' of this state is no number: pass what `state_dict()` gave, as it is")
