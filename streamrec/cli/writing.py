@@ -20,7 +20,7 @@ from streamrec.cli.output import print_error
 from streamrec.cli.sources import MANIFESTS, Item, directory_of
 from streamrec.display import display_name
 from streamrec.errors import ManifestError
-from streamrec.shards import Manifest, ShardInfo, is_numbered, is_shard_of, list_numbered, shard_path
+from streamrec.shards import Manifest, ShardInfo, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.storage import Identity, Replacement, Storages
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
@@ -131,9 +131,6 @@ LOOKED_AT: Final = 1000
 SHARD_BYTES: Final = 200_000_000
 """How large shards become where nothing else is said."""
 
-TOTAL: Final = re.compile(r"\{shards(?::([^{}]*))?\}")
-"""Where the number of all shards goes in a pattern."""
-
 FIELD: Final = re.compile(r"\{[A-Za-z_]\w*(:[^{}]*)?\}")
 """What looks like a misspelt `{shard}`. Other braces are the name's own."""
 
@@ -172,17 +169,12 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
     if directory is not None:
         ending = next((ending for ending, kind in ENDINGS.items() if kind == compression), "")
         return f"{directory}shard-{{shard:05d}}.tfrecord{ending}"
-    total = TOTAL.search(name)
-    if total and shards is None:
-        raise click.UsageError("{shards} is known only with --shards N: add it, or leave {shards} out")
     try:
-        name = TOTAL.sub(lambda found: format(shards, found[1] or ""), name)
+        name = fill_total(name, shards)
         if other := FIELD.search(shard_path(name, 0)):
-            raise ValueError(f"{other[0]} stands for nothing")
+            raise ValueError(f"{name!r}: {other[0]} stands for nothing: write train-{{shard:05d}}.tfrecord")
     except ValueError as error:
-        raise click.UsageError(
-            f"{name} is not a name for shards ({error}): write train-{{shard:05d}}.tfrecord"
-        ) from error
+        raise click.UsageError(str(error)) from error
     return name
 
 

@@ -20,13 +20,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from streamrec.errors import FeatureError
-from streamrec.example.features import (
-    Dtype,
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-)
+from streamrec.example.features import Dtype, Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
 from streamrec.example.messages import Example, SequenceExample
 
 __all__ = ["FeatureSummary", "Schema", "infer_features"]
@@ -197,10 +191,7 @@ def _widen(bounds: tuple[int, int] | None, length: int) -> tuple[int, int]:
 
 
 def infer_features(
-    records: Iterable[bytes],
-    *,
-    sample: int | None = None,
-    kind: Literal["example", "sequence_example"] = "example",
+    records: Iterable[bytes], *, sample: int | None = None, kind: Literal["example", "sequence_example"] = "example"
 ) -> Schema:
     """Proposes feature descriptions from serialized records.
 

@@ -126,8 +126,8 @@ class Runnable(Generic[T]):
         iteration of the dataset.
 
         Args:
-            pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. Without
-                it there is one shard.
+            pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0, and
+                `{shards}` for `num_shards`. Without `{shard}` there is one shard.
             options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
             num_shards: Record i goes into shard i modulo `num_shards`; all are written, and compressed, at the same
                 time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` has the order.
@@ -148,7 +148,7 @@ class Runnable(Generic[T]):
 
         Raises:
             ValueError: The dataset has no end; or several shards are wanted of a pattern without `{shard}`, or more at
-                once than memory holds.
+                once than memory holds; or it has `{shards}`, and there is no `num_shards`.
             TypeError: An element is no record and no dict of features; the message says which.
             FeatureError: A value cannot be written as a feature.
             StorageError: The store failed, and retrying did not help.

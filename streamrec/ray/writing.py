@@ -26,7 +26,7 @@ from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
 from streamrec.ray.reading import absolute_path
 from streamrec.shards import Manifest, ShardInfo, ShardWriter
-from streamrec.shards.patterns import is_numbered, list_numbered, shard_path
+from streamrec.shards.patterns import fill_total, is_numbered, list_numbered, shard_path
 from streamrec.storage import Replacement, RetryPolicy, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
 
@@ -49,7 +49,7 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         pattern = f"{path.rstrip('/')}/part-{{shard:05d}}.tfrecord" if not is_numbered(path) else path
-        self._pattern = absolute_path(pattern)
+        self._pattern = absolute_path(fill_total(pattern, None))
         self._options = TFRecordOptions.of(options)
         self._shard_bytes = shard_bytes
         beside = self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"

@@ -24,7 +24,7 @@ from streamrec.shards.manifest_files import (
 )
 from streamrec.shards.opening import ShortShard, may_be_short, open_short_shard, read_short_shards
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
-from streamrec.shards.patterns import Filenames, is_numbered, is_shard_of, list_numbered, shard_path
+from streamrec.shards.patterns import Filenames, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
@@ -66,6 +66,7 @@ __all__ = [
     "check_even",
     "even_count",
     "expand_name",
+    "fill_total",
     "find_in_manifest",
     "find_shards",
     "first_difference",

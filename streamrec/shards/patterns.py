@@ -5,7 +5,8 @@
 - An object that has the very name wins over what braces and wildcards stand for.
 - A glob's matches come sorted by name; what a list names keeps the list's order. The same call gives the same
   order wherever and whenever it runs.
-- `train-{shard:05d}.tfrecord` names the shards that a writer makes; a writer replaces no other braces.
+- `train-{shard:05d}.tfrecord` names the shards that a writer makes; `{shards}` is how many there are, where that is
+  known before. A writer replaces no other braces.
 - A web URL is never a glob: `?` and `[` are its own, and web servers cannot list. Braces are never its own.
 """
 
@@ -18,12 +19,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 from streamrec.arguments import described
+from streamrec.display import display_name
 from streamrec.storage import MAGIC, Glob, ObjectInfo, Storages, split_chain
 
 __all__ = [
     "NUMBER",
     "Filenames",
     "expand_braces",
+    "fill_total",
     "has_braces",
     "is_glob",
     "is_numbered",
@@ -41,6 +44,7 @@ Filenames = Name | Iterable[Name]
 BRACES = re.compile(r"(?<!\[)\{([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 NUMBER = re.compile(r"\{shard(?::([^{}]*))?\}")
+TOTAL = re.compile(r"\{shards(?::([^{}]*))?\}")
 WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
@@ -123,6 +127,24 @@ def is_numbered(pattern: str) -> bool:
     return NUMBER.search(pattern) is not None
 
 
+def fill_total(pattern: str, shards: int | None) -> str:
+    """A writer's pattern with the number of its shards in place of `{shards}`.
+
+    Raises:
+        ValueError: The pattern has it, and the number is None; or the format is none of a number.
+
+    Examples:
+        >>> fill_total("train-{shard:03d}-of-{shards:03d}", 8), fill_total("train-{shard}", None)
+        ('train-{shard:03d}-of-008', 'train-{shard}')
+    """
+    if shards is None and TOTAL.search(pattern):
+        raise ValueError(
+            f"{display_name(pattern)!r}: {{shards}}, the number of all shards, is not known before they are written: "
+            "leave it out; or say how many there are, in Dataset.write(num_shards=) or streamrec reshard --shards"
+        )
+    return _fill(TOTAL, pattern, shards or 0)
+
+
 def shard_path(pattern: str, number: int) -> str:
     """The URL of a writer's shard. All other braces stay as they are.
 
@@ -133,8 +155,12 @@ def shard_path(pattern: str, number: int) -> str:
         >>> shard_path("{a}-{shard:03d}", 7), shard_path("{a}", 7)
         ('{a}-007', '{a}')
     """
+    return _fill(NUMBER, pattern, number)
+
+
+def _fill(field: re.Pattern[str], pattern: str, number: int) -> str:
     try:
-        return NUMBER.sub(lambda found: format(number, found[1] or ""), pattern)
+        return field.sub(lambda found: format(number, found[1] or ""), pattern)
     except ValueError as error:
         raise ValueError(f"{pattern!r}: this is not a format of a number ({error}): write {{shard:05d}}") from error
 

@@ -14,7 +14,7 @@ from streamrec.display import display_name, display_text
 from streamrec.errors import StreamrecError
 from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
-from streamrec.shards.patterns import is_numbered, shard_path
+from streamrec.shards.patterns import fill_total, is_numbered, shard_path
 from streamrec.shards.places import portable
 from streamrec.storage import Replacement, Storages, Upload
 from streamrec.storage.tasks import side_by_side
@@ -157,6 +157,7 @@ class ShardTarget:
     def __post_init__(self) -> None:
         if not self.pattern:
             raise ValueError("the name to write is '': give a URL or path")
+        object.__setattr__(self, "pattern", fill_total(self.pattern, self.num_shards))
         shard_path(self.pattern, 0)
         limited = self.max_shard_bytes is not None or self.max_shard_records is not None
         if self.num_shards is not None and limited:

@@ -64,7 +64,7 @@ class ShardWriter:
 
     Args:
         pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. All other
-            braces are its own.
+            braces are its own, but for `{shards}`: the number of all shards is not known before they are written.
         options: Compression; None for none.
         max_shard_bytes: A shard is finished before a record would take it above this (a single longer record
             has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full;
@@ -87,7 +87,7 @@ class ShardWriter:
 
     Raises:
         ValueError: A limit is given and the pattern has no `{shard}`, or one with a format that is none of a number;
-            or an index is wanted of compressed shards.
+            or it has `{shards}`; or an index is wanted of compressed shards.
     """
 
     def __init__(

@@ -69,8 +69,9 @@ def test_shards_at_the_same_time_give_the_order_back(place: str, count: int, com
 
 
 def test_shards_that_get_nothing_are_there(place: str) -> None:
-    shards = Dataset.from_tensor_slices([b"one"]).write_sync(f"{place}/{{shard}}", num_shards=3)
+    shards = Dataset.from_tensor_slices([b"one"]).write_sync(f"{place}/{{shard}}-of-{{shards:02d}}", num_shards=3)
     assert [shard.records for shard in shards] == [1, 0, 0]
+    assert [shard.path for shard in shards] == [f"{place}/{number}-of-03" for number in range(3)]
     assert Dataset.from_tensor_slices([b"x"]).take(0).write_sync(f"{place}/none-{{shard}}") == ()
     assert [shard.records for shard in Dataset.from_tensor_slices([b"x"]).take(0).write_sync(f"{place}/one")] == [0]
 
@@ -178,6 +179,9 @@ def test_a_value_that_is_no_feature_is_named(place: str) -> None:
 def test_arguments_are_checked(place: str) -> None:
     with pytest.raises(ValueError, match=r"names all shards alike: put '\{shard:05d\}'"):
         records().write_sync(f"{place}/x", num_shards=2)
+    for write in (records().write_sync, streamrec.ShardWriter, streamrec.TFRecordWriter):
+        with pytest.raises(ValueError, match=r"of-\{shards\}': .* not known before they are written: leave it out"):
+            write(f"{place}/{{shard}}-of-{{shards}}")
     with pytest.raises(ValueError, match="exclude each other"):
         records().write_sync(f"{place}/{{shard}}", num_shards=2, max_shard_records=4)
     with pytest.raises(ValueError, match=r"num_shards=500: that many shards at once hold .* max_shard_bytes"):
