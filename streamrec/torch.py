@@ -112,7 +112,7 @@ class IterableDataset(data.IterableDataset[Any]):
         Raises:
             ValueError: Others iterate beside this process, and the data is not dealt to them.
         """
-        rank = self._dataset.options.rank or self._rank or rank_here()
+        rank = self._known_rank()
         check_assigned(self._dataset, rank)
         state = self._state if self._loaded[worker_here()[0]] else None
         self._state = None
@@ -124,6 +124,21 @@ class IterableDataset(data.IterableDataset[Any]):
         run = dataset.iterate(state)
         self._run = run
         return self._elements(run)
+
+    def __len__(self) -> int:
+        """How many elements an epoch of this rank has, where `len(dataset)` is known; else a TypeError.
+
+        The workers of a DataLoader may give up to one batch each more, since each of them ends with a batch of its own.
+        """
+        rank = self._known_rank()
+        return len(self._dataset.with_options(rank=rank.rank, world_size=rank.world_size))
+
+    def __bool__(self) -> bool:
+        """True, as a Dataset is."""
+        return True
+
+    def _known_rank(self) -> Rank:
+        return self._dataset.options.rank or self._rank or rank_here()
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this process's iteration, as JSON; {} where there was none."""
@@ -323,12 +338,7 @@ class Moving:
 
 
 class Staging:
-    """Moves elements to a device.
-
-    Args:
-        stream: Where they are copied.
-        slots: For how many batches there may be pinned memory.
-    """
+    """Moves elements to a device on a side stream, with pinned memory for that many batches."""
 
     def __init__(self, stream: CudaStream, slots: int) -> None:
         self._stream = stream

@@ -147,11 +147,16 @@ class Epochs(Generic[T]):
             ValueError: Other ranks iterate too, and the data is not distributed to them.
             PositionMismatchError: The state was saved by another pipeline; from the first element.
         """
-        if self._dataset.options.rank is None:
-            rank = self._rank()
-            self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
-        check_assigned(self._dataset, self._dataset.options.rank)
+        check_assigned(self._ranked(), self._dataset.options.rank)
         return self._delivered()
+
+    def __len__(self) -> int:
+        """How many elements an epoch of this rank has, where `len(dataset)` is known; else a TypeError."""
+        return len(self._ranked())
+
+    def __bool__(self) -> bool:
+        """True, as a Dataset is."""
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Where this rank's next element comes from, as JSON; {} where nothing was iterated.
@@ -172,6 +177,13 @@ class Epochs(Generic[T]):
             check_state(state)
         self._state = dict(state) or None
         self._current = None
+
+    def _ranked(self) -> Dataset[Any]:
+        """The dataset, which knows its rank from now on."""
+        if self._dataset.options.rank is None:
+            rank = self._rank()
+            self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
+        return self._dataset
 
     def _delivered(self) -> Iterator[T]:
         state, self._state = self._state, None

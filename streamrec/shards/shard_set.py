@@ -120,11 +120,7 @@ class UploadPlan(NamedTuple):
 
 
 def plan_uploads(memory: int, num_shards: int | None) -> UploadPlan:
-    """The plan for this many bytes.
-
-    Args:
-        memory: Bytes that uploads may hold.
-        num_shards: How many shards must be under way at the same time; None for as many as help.
+    """The plan for this many bytes; `num_shards` uploads run at the same time, or as many as help.
 
     Raises:
         ValueError: They do not fit.

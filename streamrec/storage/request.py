@@ -144,12 +144,7 @@ class HedgedRequest:
             await body.aclose()
 
     async def _wait(self, call: Coroutine[Any, Any, T], floor: float, limit: float) -> T:
-        """Awaits a response or its bytes.
-
-        Args:
-            call: What is awaited.
-            floor: Seconds in which it is not late.
-            limit: Seconds after which it is given up.
+        """Awaits a response or its bytes, which are not late within `floor` seconds.
 
         Raises:
             TimeoutError: A second request was answered meanwhile, or `limit` has passed.

@@ -84,8 +84,9 @@ def test_workers_of_even_ranks_give_as_many_batches(tmp_path: Path) -> None:
     names = shards(tmp_path, [31, 12, 5])
     write_manifest_sync(names, str(tmp_path / "manifest.json"))
     dataset = TFRecordDataset(names).distribute(even="pad", manifest=str(tmp_path / "manifest.json")).batch(4)
-    seen = [list(load(IterableDataset(dataset.with_options(rank=rank, world_size=3)), 2)) for rank in range(3)]
-    assert [len(batches) for batches in seen] == [4, 4, 4]
+    loaders = [load(IterableDataset(dataset.with_options(rank=rank, world_size=3)), 2) for rank in range(3)]
+    seen = list(map(list, loaders))
+    assert list(map(len, loaders)) == [len(batches) for batches in seen] == [4, 4, 4]
     assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
 
 

@@ -253,6 +253,12 @@ def test_ranks(tmp_path: Path) -> None:
     dealt = TFRecordDataset(name).distribute().batch(4).parse_example(FEATURES)
     ranks = [dealt.with_options(rank=rank, world_size=2) for rank in range(2)]
     assert sorted(record for own in ranks for record in ids(Loader(own))) == list(range(30))
+    with pytest.raises(TypeError, match="how many elements it has depends on its data"):
+        len(Loader(dealt))
+    sized, optimizer = Dataset.range(30).batch(4), torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    for loader in (Loader(sized), torch.utils.data.DataLoader(IterableDataset(sized), batch_size=None)):
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, epochs=2, steps_per_epoch=len(loader))
+        assert schedule.total_steps == 2 * len(list(loader)) == 16
 
 
 def test_devices() -> None:

@@ -135,13 +135,7 @@ NO_WIRE: Final = frozenset({"memory"})
 
 
 def find_bottleneck(chain: ChainStats, waited: float, seconds: float, backends: Collection[str]) -> str:
-    """What limits a run, by the rule at the top of this file.
-
-    Args:
-        chain: The run's figures.
-        waited: Seconds that the consumer waited.
-        seconds: Seconds since it first asked.
-        backends: The kinds of stores that were read ("s3", "file").
+    """What limits a run, by the rule at the top of this file; the consumer first asked `seconds` ago.
 
     >>> source = StageStats("TFRecordDataset", "Shards(...)", busy=1.0, waited_for_input=2.0)
     >>> stage = StageStats("map: your function f", "Map(f)", busy=5.0)

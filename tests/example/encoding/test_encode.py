@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.encode import (
-    EncodedBatch,
-    encode_example,
-    encode_examples,
-    encode_sequence_example,
-    feature_of,
-)
+from streamrec.example.encode import EncodedBatch, encode_example, encode_examples, encode_sequence_example, feature_of
 from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
 from streamrec.example.messages import Example, Feature, Features, SequenceExample
 from streamrec.example.parse import parse_example, parse_single_example
@@ -166,10 +160,7 @@ def test_inner_ragged_dimensions_are_a_feature_of_their_own() -> None:
     nested = RaggedTensor(np.arange(6).reshape(3, 2), (outer, inner))
     with pytest.raises(FeatureError, match=r"feature 'x': a ragged tensor of 2 ragged dimensions.*RowLengths"):
         encode_examples({"x": nested})
-    flat = {
-        "x": RaggedTensor(nested.flat_values, (inner[outer],)),
-        "lengths": RaggedTensor(np.diff(inner), (outer,)),
-    }
+    flat = {"x": RaggedTensor(nested.flat_values, (inner[outer],)), "lengths": RaggedTensor(np.diff(inner), (outer,))}
     partitions = [RaggedFeature.RowLengths("lengths"), RaggedFeature.UniformRowLength(2)]
     feature = RaggedFeature(np.int64, "x", partitions, np.int64)
     assert_same(parse_example(encode_examples(flat), {"nested": feature})["nested"], nested, "nested")

@@ -14,13 +14,7 @@ import pytest
 
 from streamrec import Dataset
 from streamrec.errors import FeatureError
-from streamrec.example.encode import (
-    bytes_feature,
-    encode_example,
-    encode_examples,
-    float_feature,
-    int64_feature,
-)
+from streamrec.example.encode import bytes_feature, encode_example, encode_examples, float_feature, int64_feature
 from streamrec.example.features import FixedLenFeature, VarLenFeature
 from streamrec.example.messages import Example, Feature, Features
 

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example import parse
-from streamrec.example.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    VarLenFeature,
-)
+from streamrec.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
 from streamrec.example.messages import Example
 from streamrec.example.parse import count_other_features, parse_example, parse_sequence_example
 from streamrec.example.plan import make_plan
