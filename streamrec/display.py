@@ -284,7 +284,7 @@ def _is_harmless(name: object, value: str) -> bool:
 
 
 SHOWN_OPTIONS: Final = frozenset({"endpoint_url", "region_name", "backend", "protocol", "target_protocol", "project"})
-"""Storage options whose values are no secrets (the secrets of a URL in them are masked)."""
+"""Storage options whose values may be shown (the secrets of a URL in them are masked)."""
 
 
 class Masked(Exception):  # noqa: N818 - it stands for any exception

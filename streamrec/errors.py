@@ -146,7 +146,7 @@ class StorageError(StreamrecError, OSError):
 
 
 class NotFoundError(StorageError, FileNotFoundError):
-    """There is no such object, bucket or directory. Final: never retried."""
+    """The object, bucket or directory does not exist. Final: never retried."""
 
 
 class AlreadyExistsError(StorageError, FileExistsError):
@@ -182,7 +182,7 @@ class UploadEndedError(StorageError):
 
 
 class CacheError(StorageError, ValueError):
-    """A file that was given to `cache()` is no cache, is that of another pipeline, or is not complete."""
+    """A file that was given to `cache()` is not a cache, belongs to another pipeline, or is incomplete."""
 
 
 class MissingExtraError(StreamrecError, ImportError):

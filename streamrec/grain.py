@@ -103,7 +103,7 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         """Goes on where a state was saved.
 
         Raises:
-            PositionMismatchError: It is no state, or was saved by another pipeline.
+            PositionMismatchError: It is not a state, or another pipeline saved it.
         """
         if not isinstance(state, dict) or KEY not in state:
             raise PositionMismatchError(f"a state of this iterator has the key {KEY!r}: pass what get_state() gave")

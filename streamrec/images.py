@@ -185,7 +185,7 @@ def kind_of(data: bytes) -> str:
 
 
 def from_jpeg(data: bytes, channels: int, ratio: int) -> Pixels:
-    """A JPEG's pixels; warnings of libjpeg are no errors, except that the data ends too soon (as in TensorFlow)."""
+    """A JPEG's pixels; of libjpeg's warnings, only that of data that ends too soon is an error (as in TensorFlow)."""
     simplejpeg = decoder("simplejpeg")
     height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     channels = channels or (1 if space == "Gray" else 3)

@@ -3,8 +3,8 @@
     loader = streamrec.torch.Loader(dataset.batch(256).parse_example(features), device="cuda")
     for batch in loader: ...
 
-`Loader` needs no worker processes: fetching, checking and parsing run beside the training loop and do not hold the
-interpreter's lock. `IterableDataset` is for a `DataLoader`: where Python code of one's own takes most of the time.
+`Loader` needs no worker processes: fetching, checking and parsing run in threads that do not hold the interpreter's
+lock. `IterableDataset` is for a `DataLoader`: use it if your own Python code takes most of the time.
 Needs `pip install 'streamrec[torch]'`.
 
 Rules of `IterableDataset`:
@@ -21,7 +21,7 @@ Rules of `IterableDataset`:
 Rules of `Loader`:
 - On the CPU a tensor shares its memory with the column, where that may be written to.
 - On a CUDA device batches go through pinned memory and a side stream, some of them ahead of their turn. A copy from
-  ordinary memory holds up the caller and the device; from pinned (page-locked) memory it goes on beside both.
+  ordinary memory holds up the caller and the device; from pinned (page-locked) memory it delays neither.
 - Pinned memory is expensive to get, so it is used again. A slot holds one batch, a pinned buffer for each of its
   arrays. It is written to again only when the copies from it are done: `event` tells.
 - What was copied belongs to the side stream until `hand_over` has the stream that the caller computes on wait for it
@@ -94,9 +94,8 @@ class IterableDataset(data.IterableDataset[Any]):
     def epoch(self) -> int:
         """The epoch that the next iteration begins, from 0, or goes on with after `load_state_dict`.
 
-        A state that was saved at the end of an epoch goes on with that epoch, of which nothing is left. The workers of
-        a DataLoader count, too. A `StatefulDataLoader` hands its state on when it is iterated, and not before: save the
-        epoch beside it.
+        A state saved at the end of an epoch continues that epoch, of which nothing is left. Iterations in the workers
+        of a DataLoader count, too. A `StatefulDataLoader` passes its state on only when iterated: save the epoch, too.
         """
         state = self._state if self._loaded[0] else None
         return int(self._first[0] + self._begun[0]) if state is None else int(state["epoch"])
@@ -110,7 +109,7 @@ class IterableDataset(data.IterableDataset[Any]):
         """Begins an iteration; or goes on, once, where `load_state_dict` said.
 
         Raises:
-            ValueError: Others iterate beside this process, and the data is not dealt to them.
+            ValueError: Other processes iterate too, and `distribute` does not assign the data to them.
         """
         rank = self._known_rank()
         check_assigned(self._dataset, rank)
@@ -191,7 +190,7 @@ def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
         loader = StatefulDataLoader(shared, batch_size=None, num_workers=3)
 
     Raises:
-        ValueError: It is no such state, or not of a global shuffle, or a stage has a state of its own.
+        ValueError: It is not such a state, or not of a global shuffle, or a stage has a state of its own.
         PositionMismatchError: It was changed.
     """
     snapshot = state.get("_snapshot")
@@ -224,7 +223,7 @@ class Loader(Epochs[Any]):
     Shapes and dtypes are those of the columns; `to_tensors` says what else becomes of an element.
 
     Raises:
-        ValueError: There is no such device here.
+        ValueError: This machine has no such device.
 
     Examples:
         >>> loader = Loader(Dataset.range(4).batch(2))

@@ -61,11 +61,11 @@ class Settings:
         """The URL of a shard, or the pattern of several.
 
         Raises:
-            RequestError: It is no name of a shard.
+            RequestError: It is not a shard's name.
         """
         if not NAME.fullmatch(name):
             raise RequestError(
-                f"{name!r} is no name of a shard: letters, digits, . _ - and /, and .tfrecord at its end"
+                f"{name!r} is not a shard's name: letters, digits, . _ - and /, and .tfrecord at its end"
             )
         return f"{self.url}/{name}"
 

@@ -65,7 +65,7 @@ async def bodies(blocks: AsyncGenerator[Frames], media: str, turns: Turns) -> As
     """Blocks of records as parts of a body.
 
     Raises:
-        RequestError: NDJSON is wanted of records that are no Examples.
+        RequestError: The client wants NDJSON, and the records are not Examples.
     """
     step = encode_records if media == TFRECORD else json_lines
     async with aclosing(blocks):
@@ -101,4 +101,4 @@ def json_lines(frames: Frames) -> bytes:
     try:
         return "".join([to_json(record) + "\n" for record in frames]).encode()
     except DecodeError:
-        raise RequestError(f"these records are no Examples: ask for them with 'Accept: {TFRECORD}'", 406) from None
+        raise RequestError(f"these records are not Examples: ask for them with 'Accept: {TFRECORD}'", 406) from None

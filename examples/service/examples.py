@@ -53,11 +53,11 @@ def from_json(line: str | bytes) -> bytes:
     """The record that a line stands for.
 
     Raises:
-        ValueError: It is no JSON of an Example; the message says what is wrong where.
+        ValueError: It is not an Example in JSON; the message says what is wrong where.
     """
     found = json.loads(line)
     if not isinstance(found, dict):
-        raise ValueError("it is no object of features")
+        raise ValueError("it is not an object of features")
     message = streamrec.Example()
     for name, given in found.items():
         feature = message.features.feature[name]

@@ -122,5 +122,5 @@ def byte(request: Request, name: str) -> int | None:
     """
     text = request.query_params.get(name)
     if text is not None and not re.fullmatch(r"\d{1,18}", text):
-        raise RequestError(f"{name}={text!r:.40} is no byte offset")
+        raise RequestError(f"{name}={text!r:.40} is not a byte offset")
     return None if text is None else int(text)

@@ -111,7 +111,7 @@ def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -
     found = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*(|[kmg]i?)b?", text.lower())
     size = math.floor(float(found[1]) * UNITS[found[2]]) if found else 0
     if size < 1:
-        raise click.BadParameter(f"{text!r} is no size: write 200MB, 64MiB or a number of bytes", param=parameter)
+        raise click.BadParameter(f"{text!r} is not a size: write 200MB, 64MiB or a number of bytes", param=parameter)
     return size
 
 

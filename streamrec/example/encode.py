@@ -177,7 +177,7 @@ def encode_examples(
         deterministic: As in `encode_example`.
 
     Returns:
-        The records, in order; none where there are no columns or no rows.
+        The records, in order; none without columns or without rows.
 
     Raises:
         FeatureError: As in `encode_example`, with the record where it is known; or columns of different

@@ -3,8 +3,8 @@
 Rules of this file:
   - a configuration is a frozen value: lists become tuples and dtypes become one of `np.int64`, `np.float32`
     and `bytes` when it is made, so it can be hashed, pickled and shared, and no later change can reach it;
-  - two configurations are equal only if they mean the same: plans are kept by them (the partitions are no
-    tuples, which would be equal across classes);
+  - two configurations are equal only if they mean the same: they are the keys of plans (a partition is
+    not a tuple, which would be equal across classes);
   - what can be known to be wrong without data is refused here, when the configuration is made (TensorFlow
     waits for the first call);
   - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data is in parse.py and

@@ -243,4 +243,4 @@ def _parse(data: bytes, kind: str, record: int) -> Example | SequenceExample:
     try:
         return message.FromString(data)
     except DecodeError as error:
-        raise FeatureError(f"{len(data)} bytes that are no {message.__name__}: {error}", None, record) from error
+        raise FeatureError(f"{len(data)} bytes do not parse as {message.__name__}: {error}", None, record) from error

@@ -271,7 +271,7 @@ def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
     """The features of a serialized Example, in the order of their names."""
     kind = kind_of(record)
     if kind == "bytes":
-        raise FeatureError(f"{len(record):,} bytes that are no Example", None, number)
+        raise FeatureError(f"{len(record):,} bytes that are not an Example", None, number)
     if kind == "sequence_example":
         raise FeatureError(
             "a SequenceExample: only Examples can be converted; parse it with parse_sequence_example, and write "

@@ -104,7 +104,7 @@ def decode_jsonl(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
     found = json.loads(line, parse_constant=CONSTANTS.get, object_pairs_hook=object_of)
     if not isinstance(found, dict):
-        raise ValueError("a line that is no JSON object")
+        raise ValueError("a line that is not a JSON object")
     features = {
         name: feature_from_json(name, value, reading.kinds.get(name), shown.get(name))
         for name, value in found.items()
@@ -156,7 +156,7 @@ def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: s
     try:
         return FeatureValues(kind, [convert(item) for item in values])
     except (TypeError, ValueError, OverflowError) as error:
-        raise FeatureError(f"{describe(value)} holds something that is no {kind}: {ADVICE}", name) from error
+        raise FeatureError(f"{describe(value)} holds a value that is not {kind}: {ADVICE}", name) from error
 
 
 def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
@@ -164,7 +164,7 @@ def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
     if kinds == {INT64, FLOAT}:
         return FLOAT
     if len(kinds) > 1 or None in kinds:
-        raise FeatureError(f"{describe(values)} is no list of numbers or strings: {ADVICE}", name)
+        raise FeatureError(f"{describe(values)} is not a list of numbers or strings: {ADVICE}", name)
     return kinds.pop() if kinds else shown
 
 

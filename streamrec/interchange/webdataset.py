@@ -232,7 +232,7 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     """An array of numbers of one dimension, as it is in the file; None for any other one.
 
     Raises:
-        ValueError: This is no such file, or has fewer bytes than it says.
+        ValueError: It is not such a file, or has fewer bytes than its header says.
     """
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)

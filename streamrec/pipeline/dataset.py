@@ -59,7 +59,7 @@ def _makes(chain_of: Callable[P, Chain]) -> Callable[P, Dataset[Any]]:
 class Dataset(Runnable[T]):
     """Elements that come from somewhere and go through stages; nothing runs before it is iterated.
 
-    Iterate it with `for` (the fetching then goes on beside the loop, on one background thread of the process) or
+    Iterate it with `for` (one background thread of the process then fetches while the loop runs) or
     with `async for` (on the caller's own loop). Each iteration is a run of its own, and the next epoch: `for epoch in
     range(3): for batch in dataset: ...` shuffles again each time, by (seed, epoch). What `cache()` keeps in memory,
     what globs matched and how large shards are is found once, and kept as long as the Dataset lives.
@@ -93,7 +93,7 @@ class Dataset(Runnable[T]):
         memory budget is the largest of theirs, and is shared; it is deterministic unless one of them is not.
 
         Raises:
-            ValueError: There is no dataset.
+            ValueError: No dataset was given.
 
         Examples:
             >>> list(Dataset.zip(Dataset.from_tensor_slices([b"a", b"b"]), Dataset.from_tensor_slices([b"c"])))
@@ -113,7 +113,7 @@ class Dataset(Runnable[T]):
         """Elements of several datasets, each of one that is drawn at random.
 
         Args:
-            datasets: At least one; those of weight 0 are left out, and where all are 0 there is no element.
+            datasets: At least one; those of weight 0 are left out, and if all weights are 0 the result is empty.
             weights: How likely each is, relative to the others: a list or an array; None for all alike.
             seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
             stop_on_empty_dataset: Whether all ends where one is drawn that has no more, or it is passed over.
@@ -121,7 +121,7 @@ class Dataset(Runnable[T]):
                 in tf.data.
 
         Raises:
-            ValueError: There is no dataset, or weights are not as many, or negative.
+            ValueError: No dataset was given, or `weights` has another length or a negative number.
 
         Examples:
             >>> one, two = Dataset.range(4), Dataset.range(10, 14)
@@ -151,8 +151,8 @@ class Dataset(Runnable[T]):
             stop_on_empty_dataset: Whether all ends where one is chosen that has no more, or it is passed over.
 
         Raises:
-            ValueError: There is no dataset. When it runs: a choice is the number of none.
-            TypeError: When it runs: a choice is no integer.
+            ValueError: No dataset was given. When it runs: a choice is out of range.
+            TypeError: When it runs: a choice is not an integer.
 
         Examples:
             >>> odd, even = Dataset.range(1, 9, 2), Dataset.range(0, 9, 2)
@@ -173,9 +173,9 @@ class Dataset(Runnable[T]):
 
         Args:
             map_func: Called as by `map`; it gives a Dataset, and the same one for the same element.
-            cycle_length: How many take turns, beside each other and within this one's options; None or AUTOTUNE for 16.
+            cycle_length: How many run at once and take turns, within this one's options; None or AUTOTUNE for 16.
             block_length: Elements from one before the next has its turn.
-            num_parallel_calls: Taken for tf.data's sake: they run beside each other without it.
+            num_parallel_calls: Accepted as in tf.data, and ignored: they run at once anyway.
             deterministic: False to pass over those that have nothing at hand; None: as `with_options` says.
 
         Raises:
@@ -427,7 +427,7 @@ class Dataset(Runnable[T]):
         """What a function makes of this dataset: a chain of verbs with a name.
 
         Raises:
-            TypeError: It makes something that is no dataset.
+            TypeError: It does not return a Dataset.
 
         Examples:
             >>> Dataset.range(5).apply(lambda dataset: dataset.batch(2)) == Dataset.range(5).batch(2)
@@ -755,8 +755,8 @@ class Dataset(Runnable[T]):
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            TypeError: Elements are no batches.
-            StreamrecError: There is no element, and no `parse_example` that would tell the schema.
+            TypeError: Elements are not batches.
+            StreamrecError: It is empty, and has no `parse_example` that would give the schema.
         """
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 

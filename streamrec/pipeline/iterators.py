@@ -131,7 +131,7 @@ class Iteration:
 
 
 class DatasetIterator(Iteration, Generic[T]):
-    """A running pipeline in a `for` loop; the fetching goes on beside it, on the bridge's thread.
+    """A running pipeline in a `for` loop; the bridge's thread fetches meanwhile.
 
     `with iter(dataset) as elements:` or `close()` ends it at once; so do leaving the loop and Ctrl-C.
 
@@ -232,7 +232,7 @@ def as_numpy(value: Any) -> Any:
 
 
 class AsyncDatasetIterator(Iteration, Generic[T]):
-    """A running pipeline in an `async for` loop, on the caller's own asyncio loop: one task beside the caller's.
+    """A running pipeline in an `async for` loop, in one more task on the caller's own asyncio loop.
 
     `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving
     the loop ends it too, soon after.

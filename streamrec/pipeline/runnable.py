@@ -121,8 +121,8 @@ class Runnable(Generic[T]):
 
         An element is a record (`bytes`), a batch of records, or a dict of features, which becomes an Example as
         `encode_example` makes it. Each shard appears whole or not at all, and is compared with what was sent, as
-        `ShardWriter` does it; the manifest comes last. Where it fails or is cancelled, shards that were finished stay,
-        and there is no manifest; where names were taken, all is as it was before. It runs on asyncio; it is one
+        `ShardWriter` does it; the manifest comes last. If it fails or is cancelled, finished shards stay and no
+        manifest is written; if it was replacing shards, the old ones stay. It runs on asyncio, and counts as one
         iteration of the dataset.
 
         Args:
@@ -147,9 +147,9 @@ class Runnable(Generic[T]):
             The shards, in order: path, records, bytes, CRC32C.
 
         Raises:
-            ValueError: The dataset has no end; or several shards are wanted of a pattern without `{shard}`, or more at
+            ValueError: The dataset is endless; or several shards are wanted of a pattern without `{shard}`, or more at
                 once than memory holds; or it has `{shards}`, and there is no `num_shards`.
-            TypeError: An element is no record and no dict of features; the message says which.
+            TypeError: An element is neither a record nor a dict of features; the message says which.
             FeatureError: A value cannot be written as a feature.
             StorageError: The store failed, and retrying did not help.
 
@@ -231,7 +231,7 @@ class Runnable(Generic[T]):
         Of shards, `distribute(even=..., manifest=...)` and `global_shuffle` know how many this rank gets, and
         `distribute(manifest=...)` where there is one rank: the manifest or index is read the first time, which blocks.
 
-        `streamrec.pipeline.INFINITE_CARDINALITY` (-1) where there is no end, `streamrec.pipeline.UNKNOWN_CARDINALITY`
+        `streamrec.pipeline.INFINITE_CARDINALITY` (-1) if it is endless, `streamrec.pipeline.UNKNOWN_CARDINALITY`
         (-2) where only the data says it: records of other shards, generators, and what `filter` or `flat_map` let
         through.
 
@@ -297,7 +297,7 @@ class Runnable(Generic[T]):
         return self.chain.element_spec()
 
     def fingerprint(self) -> int:
-        """A number, from 0 to 2**64 - 1, that differs where pipelines do: a state of one is no state of the other.
+        """A number, from 0 to 2**64 - 1, that identifies the pipeline: another pipeline refuses its states.
 
         Functions count by their names, files by theirs.
         """

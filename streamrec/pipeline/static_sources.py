@@ -167,7 +167,7 @@ def load(
         storage_options, filesystem, retry: As for `TFRecordDataset`.
 
     Raises:
-        NotFoundError: When it runs: there is no such file.
+        NotFoundError: When it runs: the file does not exist.
         CacheError: When it runs: it is something else.
     """
     retry = check_source(storage_options, filesystem, retry)

@@ -315,7 +315,7 @@ def read_tfrecords(
     Raises:
         NotFoundError, StorageError: The shards cannot be listed or read.
         ManifestError: The manifest does not know a shard, or not as it is.
-        FeatureError: `features` is None, and the records are no Examples, or hold a feature of two kinds; or `text`
+        FeatureError: `features` is None, and the records are not Examples, or hold a feature of two kinds; or `text`
             names a feature that is not read.
         StreamrecError: When it runs: damage, or a record that does not fit.
     """

@@ -4,8 +4,8 @@ Rules:
 - A shard appears complete or not at all. A task that Ray runs again writes the same name again.
 - A shard's number is its task's. Ray hands a task at least `shard_bytes` of rows, if there are that many.
 - The manifest comes last: without it, a run did not end well.
-- What is replaced stays until all is complete: a task whose name is taken writes beside it, and the driver puts all in
-  place (`storage/replacement.py`).
+- Objects stay until all that replace them are complete: a task whose name is taken writes under a hidden name, and the
+  driver puts all in place (`storage/replacement.py`).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         bridge.run(self._remove_staged)
 
     async def _place_of(self, path: str) -> str:
-        """Where a shard is written: beside what it is to replace."""
+        """Where a shard is written: under a hidden name in the directory of the shard that it replaces."""
         async with Storages(self._storage_options) as storages:
             found = await (await storages.at(path)).replaced(path)
         return path if found is None else hidden_name(found, "new-", self._number)
@@ -153,7 +153,7 @@ def write_tfrecords(
         path: A directory, or the shards' names with `{shard:05d}` where the number of the write task goes.
         options: Compression; None for none.
         shard_bytes: How many bytes of columns a shard holds at least, if there are that many.
-        manifest: Its URL; None for `manifest.json` beside the shards.
+        manifest: Its URL; None for `manifest.json` in the shards' directory.
         overwrite: Whether shards of these names may be there already, and be replaced: when all new ones are complete.
         storage_options: Passed to the fsspec filesystem; sent to the workers.
         concurrency: How many tasks run at the same time; None: as Ray decides.
@@ -162,7 +162,7 @@ def write_tfrecords(
     Raises:
         FileExistsError: Shards of these names are there, and `overwrite` is False.
         FeatureError: A column holds what no Example does.
-        StorageError: The store failed. Shards that are complete stay; there is no manifest then.
+        StorageError: The store failed. Complete shards stay; no manifest is written.
     """
     sink = TFRecordDatasink(
         path,

@@ -128,7 +128,7 @@ class IndexedRecords:
         """The payloads' lengths of records `first` to `last` (exclusive), in bytes: int64 [last - first].
 
         Raises:
-            IndexError: There are no such records.
+            IndexError: A number is out of range.
             ManifestError: The index is damaged.
             StorageError: The store failed, and retrying did not help.
         """
@@ -184,10 +184,10 @@ class IndexedRecords:
 
         Args:
             records: Their numbers, int64 [n].
-            most_bytes: About how many bytes may be held beside the records, but for one request; None: any number.
+            most_bytes: About how many bytes may be held besides the records and one request; None: any number.
 
         Raises:
-            IndexError: There is no such record.
+            IndexError: A number is out of range.
             ObjectChangedError: A shard was written since the index was.
             CorruptRecordError: A record is damaged.
             StorageError: The store failed, and retrying did not help.

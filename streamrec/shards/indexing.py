@@ -150,7 +150,7 @@ async def write_index(
         The index: its shards, and how many records there are.
 
     Raises:
-        NotFoundError: There is no such shard, or no such `.idx` file.
+        NotFoundError: A shard or an `.idx` file does not exist.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
         ManifestError: A shard is compressed, or an `.idx` file is not that of its shard.
         StorageError: The store failed, and retrying did not help.
@@ -212,7 +212,7 @@ async def join_index(
         The index. The parts stay where they are.
 
     Raises:
-        NotFoundError: There is no such part.
+        NotFoundError: A part does not exist.
         ManifestError: One is not an index or is damaged, or of n parts one is missing.
         StorageError: The store failed, and retrying did not help.
     """
@@ -242,7 +242,7 @@ def part_of(index: str, number: int, parts: int) -> str:
     """The URL of a part of an index.
 
     Raises:
-        ValueError: There is no such part.
+        ValueError: `part` is out of range.
 
     Examples:
         >>> part_of("s3://bucket/train.index", 0, 16)

@@ -134,8 +134,8 @@ async def find_in_manifest(
         listed: What a listing says of them, as far as there was one; it is compared with the manifest.
 
     Raises:
-        NotFoundError: There is no such manifest.
-        ManifestError: What is there is not a manifest, does not name a shard, or says another size or version.
+        NotFoundError: The manifest does not exist.
+        ManifestError: It is not a manifest, does not name a shard, or says another size or version.
     """
     found = await read_manifest(await storages.at(manifest), manifest)
     known = {location_of(shard.path): shard for shard in found.shards}
@@ -181,8 +181,8 @@ async def verify(
         The report; it has no problems where all is well.
 
     Raises:
-        NotFoundError: There is no such manifest.
-        ManifestError: What is there is not a manifest, or it names objects elsewhere.
+        NotFoundError: The manifest does not exist.
+        ManifestError: It is not a manifest, or it names objects elsewhere.
         UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
         StorageError: The store failed, and retrying did not help.
     """
@@ -264,7 +264,7 @@ async def write_manifest(
         What the manifest says: path, records, bytes and CRC32C of each shard, in order.
 
     Raises:
-        NotFoundError: There is no such shard.
+        NotFoundError: A shard does not exist.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
         ManifestError: A shard is named twice; or the shards are compressed in different ways: a manifest has one for
             all.

@@ -131,8 +131,8 @@ class RecordSource:
         index: What the index says of the data set: its shards, their sizes and versions.
 
     Raises:
-        NotFoundError: There is no such index.
-        ManifestError: What is there is not an index, it is cut off or damaged, of another version, or names objects
+        NotFoundError: The index does not exist.
+        ManifestError: It is not an index, is cut off or damaged, has another version, or names objects
             elsewhere.
         StorageError: The store failed, and retrying did not help.
     """
@@ -175,7 +175,7 @@ class RecordSource:
         """One record, or those of a slice; negative numbers count from the end.
 
         Raises:
-            IndexError: There is no such record.
+            IndexError: A number is out of range.
             As `get`.
         """
         if isinstance(number, slice):
@@ -208,7 +208,7 @@ class RecordSource:
             The records, as Frames.
 
         Raises:
-            IndexError: There is no such record. Nothing was fetched.
+            IndexError: A number is out of range. Nothing was fetched.
             ObjectChangedError: A shard, or the index, was written since; the message says what to run.
             NotFoundError: A shard is gone.
             CorruptRecordError: A record is damaged.

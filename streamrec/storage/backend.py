@@ -215,7 +215,7 @@ class Backend(Protocol):
         """Removes one object."""
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        """Many small objects in one step, where each costs little beside the step.
+        """Many small objects in one step, if each costs little compared with the step.
 
         Returns:
             Each object; None where it has to be opened: it is long, empty, changing, special, or not to be read.

@@ -144,8 +144,8 @@ MAX_OPEN: Final = 64
 
 PROOF_ALONE: Final = 1 << 20
 PROOF_BESIDE: Final = 8 << 20
-"""Bytes that a stream has taken before it gets a second connection: alone, and beside others. Beside others it
-may be one that is only opened ahead, until its queue is full."""
+"""Bytes that a stream has taken before it gets a second connection: alone, and with others under way. With
+others it may be one that is only opened ahead, until its queue is full."""
 
 RECENT: Final = 1.0
 """Seconds for which a stream counts after it took bytes. One that rests for less is about to go on: where all of them
@@ -252,7 +252,7 @@ class Connections:
         return RangeLimits(connections, range_bytes(pace, connections, budget), pace.lead)
 
     def promise(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
-        """A range of `nbytes` may be asked for ahead of its turn; False where there is no room for it now."""
+        """A range of `nbytes` may be asked for ahead of its turn; False without room for it now."""
         half, half_of_all = (share.promised + nbytes) // 2, (self.promised + nbytes) // 2
         if share.reserved + half > self._room(urgent) or self.held + half_of_all > self.limit:
             self._short = True
@@ -310,10 +310,10 @@ class Connections:
 
     @property
     def spare(self) -> int:
-        """How many requests ahead of their turn may be made beside those under way, of whatever stream.
+        """How many more requests ahead of their turn may be made, for all streams together.
 
-        In all there are at most twice as many as the wire takes: those that end soon have successors already, and
-        those that wait for room are waited for, while the rest of a slow one is asked for.
+        In all there are at most twice as many as the wire takes: then a request that ends has a successor already,
+        and the rest of a slow one can be requested while others wait for room.
         """
         return max(0, 2 * self._search.target - self.ahead)
 

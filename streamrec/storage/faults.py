@@ -261,7 +261,7 @@ def retry_after_seconds(header: str | None, now: datetime | None = None) -> floa
     """Seconds of a Retry-After header: a number, or an HTTP date (RFC 9110, section 10.2.3).
 
     Returns:
-        Seconds, at least 0; None where there is no header or it makes no sense.
+        Seconds, at least 0; None without a header that makes sense.
 
     >>> retry_after_seconds("2"), retry_after_seconds(None), retry_after_seconds("soon")
     (2.0, None, None)

@@ -11,8 +11,8 @@ Rules:
   wait, those that wait for four times as long as the slowest answer are late. Where no more than that is known, limits
   are guesses: a tenth of the policy's time limits.
 * Extra traffic is capped: each request, and each `EARNS` bytes of a body, earn `share` of a hedge, and at most
-  `SAVED` are saved up. Beside these a run has an `allowance` of a few hedges before it has earned any, which pays only
-  for what is late beside its siblings. So a network that is slow everywhere costs at most that share more.
+  `SAVED` are saved up. In addition a run has an `allowance` of a few hedges before it has earned any, which pays only
+  for requests that are later than their siblings. So a network that is slow everywhere costs at most that share more.
 * Nothing is late before a floor, which the policy sets.
 """
 
@@ -97,7 +97,7 @@ class Hedging:
         share: Hedges that each request earns, from 0 (never hedge) to 1.
         first_byte_guess: Seconds that a response may take to begin, until enough were seen.
         stall_guess: Seconds for which a body may give nothing, until enough blocks were seen.
-        allowance: Hedges before any was earned, for what is late beside its siblings.
+        allowance: Hedges before any was earned, for requests that are later than their siblings.
         first_byte_floor: Seconds that every response may take to begin.
         stall_floor: Seconds for which every body may give nothing.
 

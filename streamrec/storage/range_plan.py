@@ -139,7 +139,7 @@ class RangePlan:
         self._ends_open = span.stop == self._stop
 
     def _size(self, start: int, terms: RangeLimits, under_way: int) -> int:
-        """How large the range from `start` on is, beside those under way."""
+        """How large the range from `start` on is, while `under_way` others are read."""
         left = self._stop - start
         rising = max(terms.range_bytes * (under_way + 1) // terms.connections, FIRST_RANGE)
         falling = max(left // (2 * terms.connections), MIN_RANGE)

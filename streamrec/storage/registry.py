@@ -62,8 +62,8 @@ class Storages:
     Args:
         storage_options, filesystem, retry: See StoreOptions.
         buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
-        max_connections: How many requests for ranges of large objects may be under way; beside these, each
-            stream has one.
+        max_connections: How many requests for ranges of large objects may be under way, in addition to one
+            for each stream.
         report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
 
     Attributes:

@@ -3,7 +3,7 @@
 The rules:
 
 * A name that is free is written at once: its object appears when it is complete.
-* From the first name on that is taken, objects are staged: each goes, complete and verified, to a hidden name beside
+* From the first name on that is taken, objects are staged: each goes, complete and verified, to a hidden name next to
   its own, `.NAME.streamrec-new-0000000000000000`. That name is always the same, so the next writer replaces what a
   killed one left.
 * `commit` secures each object that is to be replaced under `.NAME.streamrec-old-ID`, and compares the size. Then it
@@ -145,7 +145,7 @@ class Replacement:
         return (await self._join(path, False)).written
 
     async def adopt(self, path: str, written: str) -> None:
-        """Takes in an object that another process has written: under its own URL, or a hidden one beside it.
+        """Takes in an object that another process has written: under its own URL, or under a hidden one.
 
         Raises:
             StorageError: The store failed permanently.

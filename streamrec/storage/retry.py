@@ -69,7 +69,7 @@ class RetryPolicy:
         upload_rate: Bytes per second that an upload must reach; sets the time limit of a part.
         hedge_share: Second requests, sent where the first is late by this run's own measure, at most this share
             of all requests; 0 sends none. See `storage.hedging`.
-        hedge_allowance: Second requests that may be sent before any share was earned, for what is late beside its
+        hedge_allowance: Second requests that may be sent before any share was earned, for requests later than their
             siblings: a run of few requests earns none in time.
         first_byte_floor: Seconds within which no response is late enough for a second request.
         stall_floor: Seconds for which every body may give nothing without one.

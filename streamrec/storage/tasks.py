@@ -49,7 +49,7 @@ async def finish(
     Args:
         work: What must not be cut off half way.
         undo: Called with its result where the caller was cancelled and will never see it (an open file, say).
-        patience: Its requests are given up after so many seconds without progress; after a cancellation, after
+        patience: Seconds without progress after which its requests are given up; after a cancellation,
             CLEANUP_PATIENCE. None: as their policy says.
     """
     limit = [math.inf if patience is None else patience]

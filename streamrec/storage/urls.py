@@ -190,7 +190,7 @@ def split_prefix(url: str) -> tuple[str, str, str]:
     """Scheme, bucket and key prefix, which may be empty.
 
     Raises:
-        StorageError: There is no bucket in it.
+        StorageError: It names no bucket.
 
     >>> split_prefix("s3://bucket/train-0")
     ('s3', 'bucket', 'train-0')
@@ -234,7 +234,7 @@ def temporary_name(path: str) -> str:
 
 
 def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str = "0" * 16) -> str:
-    """A name beside an object's that no listing shows: for what is to replace it, for what it replaced, or for a while.
+    """A name next to an object's that no listing shows: for its replacement, for what it replaced, or for a while.
 
     Args:
         path: The object's URL.

@@ -45,10 +45,10 @@ ISAL_LEVEL = 2
 """Of 0 to 3: nearly as fast as 1, and files of the size that zlib writes; 3 takes twice as long and saves nothing."""
 
 INPUT_BYTES = 64 << 10
-"""So much is inflated at a time: what a library does not use of it, it copies."""
+"""How much input is inflated at a time: a library copies the part that it does not use."""
 
 OUTPUT_BYTES = 120 << 10
-"""So much is inflated at a time: it is still in the cache when it is copied to where it is framed. From 128 KiB on, the
+"""How much output is inflated at a time: it is still in the cache when it is copied to be framed. From 128 KiB on, the
 C library may give memory back to the kernel after each use, which clears it for the next one."""
 
 
@@ -268,7 +268,7 @@ class Inflater:
         found = f"like {found}" if (found := looks_like(head)) else f"with {head.hex()}"
         if is_record_header(head):
             found = "as a TFRecord file without compression: pass compression_type='', or leave it out"
-        return f"this is no {self._type} stream: it begins {found}"
+        return f"this is not a {self._type} stream: it begins {found}"
 
     def _start_member(self) -> bool:
         """Begins the next member where bytes follow the last one; skips zero padding after gzip."""

@@ -102,7 +102,7 @@ def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
     """The policy by its exact name.
 
     Raises:
-        ValueError: There is no such policy, or the limit is negative.
+        ValueError: The policy does not exist, or the limit is negative.
     """
     if max_skipped is not None and max_skipped < 0:
         raise ValueError(f"max_skipped={max_skipped}: wanted None for no limit, or 0 or more losses")

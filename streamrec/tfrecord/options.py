@@ -29,7 +29,7 @@ def check_compression_type(name: str | None) -> CompressionType | None:
     """The compression type by its exact name; None stays None.
 
     Raises:
-        ValueError: There is no such compression type; the message lists them.
+        ValueError: It is not one of them; the message lists them.
     """
     if name is None:
         return None
@@ -62,7 +62,7 @@ class TFRecordOptions:
             write several shards at a time.
 
     Raises:
-        ValueError: There is no such compression type, library, or level of that library, or it has no threads.
+        ValueError: The type, the library or its level does not exist, or the library has no threads.
     """
 
     compression_type: str | None = None

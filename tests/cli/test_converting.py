@@ -181,7 +181,7 @@ def test_json_numbers_that_float32_does_not_hold(tmp_path: Path, called: Call) -
     )
     (tmp_path / "d.jsonl").write_text('{"x": {"bytes": 5}}\n')
     done = called("convert", tmp_path / "d.jsonl", tmp_path / "d.tfrecord")
-    assert (done.code, "record 0, feature 'x': 5 holds something that is no bytes" in done.err) == (1, True), done.err
+    assert (done.code, "record 0, feature 'x': 5 holds a value that is not bytes" in done.err) == (1, True), done.err
     for number in ("9223372036854775808", "1" + "0" * 400):
         (tmp_path / "d.jsonl").write_text(f'{{"x": 1}}\n{{"x": {number}}}\n')
         done = called("convert", tmp_path / "d.jsonl", tmp_path / "d.tfrecord")
@@ -322,7 +322,7 @@ def test_foreign_json_lines(tmp_path: Path, called: Call) -> None:
         for row in ({"id": 1, "x": 1.0, "ok": 1, "e": []}, {"id": 2, "x": 1.5, "t": "ü", "e": "a"})
     ]
     path.write_text('{"id": 1}\n{"id": [1, "a"]}\n')
-    assert "record 1, feature 'id': [1, \"a\"] is no list of numbers" in called("convert", path, tmp_path / "b").err
+    assert "record 1, feature 'id': [1, \"a\"] is not a list of numbers" in called("convert", path, tmp_path / "b").err
     path.write_text('{"id": 1, "x": 2, "id": 3}\n')
     assert "record 0: what follows cannot be decoded (ValueError: 'id' occurs twice" in called("convert", path, "b").err
     path.write_text('{"id": 1}\n{"id": \n')
@@ -401,7 +401,7 @@ def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, calle
         ({"label": b"four"}, [], "bytes where np.int64 was seen in the records before"),
         ({"label": [1, 2]}, ["--schema", "SCHEMA"], "2 int64 where the columns say one int64"),
         ({"label": []}, ["--schema", "SCHEMA"], "no kind where the columns say one int64"),
-        (b"\x0a\xff", ["--to", "jsonl"], "2 bytes that are no Example"),
+        (b"\x0a\xff", ["--to", "jsonl"], "2 bytes that are not an Example"),
     ],
     ids=["kind", "two", "no-kind", "no-example"],
 )

@@ -71,7 +71,7 @@ def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
         ((index,), "write the shards, then INDEX"),
         (("--check", shard, index), "write INDEX alone"),
         (("--check", "--stat", index), "exclude each other"),
-        (("--part", "3/3", shard, index), "is no part"),
+        (("--part", "3/3", shard, index), "is not a part"),
     ]
     for arguments, message in wrong:
         done = called("index", *arguments)
@@ -82,7 +82,7 @@ def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
     assert called("index", "--overwrite", shard, index).code == 0
     wrong = [
         (("--records", "0", shard), "--records needs one index"),
-        (("--records", "x", index), "are no numbers"),
+        (("--records", "x", index), "is not a list of numbers"),
         (("--records", "240", index), "record 240 of 240: there is no such record"),
         (("--records", "0", "--from-record", "1", index), "leave out --from-record"),
     ]

@@ -144,7 +144,7 @@ def test_sequence_examples() -> None:
 def test_refusals() -> None:
     with pytest.raises(FeatureError, match=r"record 1, feature 'x': float32 where int64 was seen"):
         infer_features([encode_example({"x": 1}), encode_example({"x": 0.5})])
-    with pytest.raises(FeatureError, match="record 1: 1 bytes that are no Example"):
+    with pytest.raises(FeatureError, match="record 1: 1 bytes do not parse as Example"):
         infer_features([b"", b"\xff"])
 
 

@@ -191,7 +191,7 @@ async def test_the_wrong_compression_is_said(place: str) -> None:
     url = put(f"{place}/x", gzip.compress(encode_records(RECORDS)))
     with pytest.raises(streamrec.CorruptRecordError, match="like a GZIP stream: pass compression_type='GZIP'"):
         await read(url, compression_type="")
-    with pytest.raises(streamrec.CorruptRecordError, match="no ZLIB stream: it begins like a GZIP stream"):
+    with pytest.raises(streamrec.CorruptRecordError, match="not a ZLIB stream: it begins like a GZIP stream"):
         await read(url, compression_type="ZLIB")
     url = put(f"{place}/plain", encode_records(RECORDS))
     with pytest.raises(streamrec.CorruptRecordError, match="as a TFRecord file without compression"):

@@ -57,7 +57,7 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
     try:
         return None if text is None else [int(number) for number in text.split(",")]
     except ValueError as error:
-        raise click.BadParameter(f"{text!r} are no numbers: write 5,17,1000000", param=parameter) from error
+        raise click.BadParameter(f"{text!r} is not a list of numbers: write 5,17,1000000", param=parameter) from error
 
 
 @click.command(
@@ -239,7 +239,7 @@ class Printer:
         """Checks that some record has each feature that was asked for."""
         sys.stdout.flush()
         if self._missing and self._kind is not None:
-            known = f"they have {', '.join(sorted(self._met))}" if self._met else "they are no Examples"
+            known = f"they have {', '.join(sorted(self._met))}" if self._met else "they are not Examples"
             raise click.UsageError(f"no record that was read has {', '.join(sorted(self._missing))}: {known}")
 
     def _note(self, record: bytes, kind: Kind) -> None:

@@ -334,7 +334,7 @@ async def read_schema(storages: Any, path: str, features: Sequence[str] | None) 
             for row in rows
         )
     except (ValueError, LookupError, TypeError) as error:
-        raise click.UsageError(f"{path} is no schema: write one with streamrec info --json SOURCE > {path}") from error
+        raise click.UsageError(f"{path} is not a schema: run streamrec info --json SOURCE > {path}") from error
 
 
 async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:

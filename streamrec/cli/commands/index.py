@@ -39,7 +39,7 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
         return None
     found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
     if not found or int(found[1]) >= int(found[2]):
-        raise click.BadParameter(f"{text!r} is no part: write 0/16 to 15/16", param=parameter)
+        raise click.BadParameter(f"{text!r} is not a part: write 0/16 to 15/16", param=parameter)
     return int(found[1]), int(found[2])
 
 

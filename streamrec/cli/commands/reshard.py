@@ -67,7 +67,7 @@ class ReshardPlan:
 )
 @options.sources
 @click.argument("target")
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="So many shards of equally many records.")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="N shards, with equally many records each.")
 @click.option(
     "--shard-bytes",
     metavar="SIZE",
@@ -79,7 +79,7 @@ class ReshardPlan:
 @click.option("--shuffle", is_flag=True, help="All records in a random order; they wait on disk for it.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order.")
 @click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
-@click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json beside the shards]")
+@click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json next to the shards]")
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
 @ray_option
 @options.as_json
@@ -189,7 +189,7 @@ async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
     new = {shard.path for shard in shards}
     left = [info.path async for info in list_numbered(storages, target.pattern) if info.path not in new]
     if left:
-        print_error(f"{plural(len(left), 'older shard')} left beside the new ones: {display_name(left[0])} ...")
+        print_error(f"{plural(len(left), 'older shard')} left next to the new ones: {display_name(left[0])} ...")
 
 
 async def write_on(

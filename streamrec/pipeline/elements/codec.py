@@ -169,7 +169,7 @@ class _Unpacking:
         """The value of a node.
 
         Raises:
-            ValueError: There is no such node; or an array would hold objects.
+            ValueError: The node's kind is unknown, or an array would hold objects.
         """
         match node:
             case ["frames", lengths, payloads]:
@@ -225,7 +225,7 @@ class _Unpacking:
                 sizes = self._raw(*shapes)
                 parts = np.split(self._raw(*flat), np.cumsum(np.prod(sizes, axis=1, dtype=np.int64))[:-1])
                 return [part.reshape(shape) for part, shape in zip(parts, sizes.tolist(), strict=True)]
-        raise ValueError(f"there is no kind {node[0]!r} of stored elements: the file or the state is damaged")
+        raise ValueError(f"stored elements have no kind {node[0]!r}: the file or the state is damaged")
 
     def _raw(self, dtype: str, shape: Sequence[int], buffer: int) -> npt.NDArray[Any]:
         kind = named_dtype(dtype)

@@ -143,7 +143,7 @@ def rows_of(batch: Any) -> Any:
     """What a batch was made of: Frames stay Frames, other columns become the columns of elements.
 
     Raises:
-        TypeError: The element is no batch; the message says what it is.
+        TypeError: The element is not a batch; the message says what it is.
         ValueError: Its parts have different numbers of rows.
     """
     if isinstance(batch, Frames):
@@ -178,7 +178,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         TypeError: It is ragged or sparse, or a value is masked, null or None.
     """
     if isinstance(value, RaggedTensor | SparseTensor):
-        raise TypeError(f"a {type(value).__name__} is no array: map such elements to arrays first")
+        raise TypeError(f"a {type(value).__name__} is not an array: map such elements to arrays first")
     if isinstance(value, BytesColumn):
         return value.to_numpy()
     if isinstance(value, bytes | str):

@@ -3,9 +3,9 @@
 Rules:
 - The consumer's queue takes its share first (`CONSUMER`), and a part is left for what is not counted (`UNCOUNTED`).
   What is left then goes to the chain's source.
-- A source that buffers takes its share of what reaches it (`Within.take`), and hands the rest on to the chains that
-  it holds. Sources that run chains beside each other hand each an equal part (`Within.part`). So whatever is nested
-  in whatever, all shares together are the budget and never more; how far each is filled is its owner's to keep.
+- A source that buffers takes its share of the budget that it gets (`RunContext.take`), and hands the rest on to the
+  chains that it holds. A source that runs several chains at once hands each an equal part (`RunContext.part`). So the
+  shares never add up to more than the budget, however deep chains are nested; each owner keeps within its share.
 - What reaches a source is the same in every run with the same options, be it resumed or not: how many elements a
   shuffle holds depends on it, and so does its order.
 - A share that is too small for one chunk holds one chunk, or nothing would move.
@@ -17,8 +17,8 @@ Rules:
 | `prefetch` | a half | what it was asked for |
 | `prefetch(AUTOTUNE)` | a quarter | |
 | `map` of several calls: what they hold, and their results | a quarter | |
-| `shuffle`: its elements, and as much of what is dead among them; beside it one chunk that comes | a half | |
-| what runs beside others (`zip`, `interleave`, `choose_from_datasets`): what it is ahead | a quarter of its part | |
+| `shuffle`: its elements, and as much of what is dead among them; one more chunk that arrives | a half | |
+| one of several chains (`zip`, `interleave`, `choose_from_datasets`): what it is ahead | a quarter of its part | |
 | `cache()` in memory: what it keeps, for the whole run | a half | |
 | `cache(filename)`: what is on its way into the file | a half | 40 MiB |
 | `from_generator`: what was made ahead | a quarter | 4 MiB |
@@ -64,7 +64,7 @@ CONSUMER: Final = Share(4, 64 << 20)
 """The queue between a run and its consumer."""
 
 UNCOUNTED: Final = Share(16, 64 << 20)
-"""What is left free: blocks keep some memory to use it again, and a copy lives beside what it is made of."""
+"""What is left free: blocks keep some memory to use it again, and a copy and its original exist at the same time."""
 
 
 def default_budget() -> int:
@@ -114,7 +114,7 @@ def cgroup_limits(membership: Path, root: Path) -> Iterator[int]:
 
 
 def text_of(path: Path) -> str:
-    """A file's text; empty where there is no such file, or it is not ours to read."""
+    """A file's text; empty if the file does not exist or we may not read it."""
     try:
         return path.read_text()
     except OSError:

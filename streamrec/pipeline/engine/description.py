@@ -160,7 +160,7 @@ class ChunkCounter(Protocol):
     """What counts the chunks of a chain or of a source."""
 
     def begins(self) -> None:
-        """It runs, beside others perhaps that are counted here too."""
+        """A run begins; others that are counted here may be under way."""
 
     def asked(self) -> None:
         """The next chunk is waited for."""
@@ -257,7 +257,7 @@ class RunContext:
         return taken, replace(self, budget=self.budget - taken)
 
     def part(self, count: int) -> RunContext:
-        """All this with one of `count` equal parts of the budget, for chains that run beside each other."""
+        """All this with one of `count` equal parts of the budget, for chains that run at once."""
         return replace(self, budget=self.budget // count)
 
     def apart(self, number: int) -> RunContext:

@@ -1,8 +1,8 @@
 """What the runs of one Dataset object hand on to the next: its epochs, and what its sources keep; and random numbers.
 
 Rules:
-- It belongs to the object, and is freed with it. It is no part of the object's value: neither equality nor hash nor
-  `repr` look at it, and a pickled copy begins from scratch.
+- It belongs to the object, and is freed with it. It is not part of the object's value: equality, hash and `repr`
+  ignore it, and a pickled copy begins from scratch.
 - Runs may go on at the same time, in several threads and on several event loops.
 - Random numbers depend on a seed, an epoch and a step alone: raw words of the counter-based generator Philox-4x64
   (Salmon et al., 2011), keyed by (seed, epoch). Word n needs none before it, and is the same with any NumPy.

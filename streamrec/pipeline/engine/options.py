@@ -1,4 +1,4 @@
-"""Options: what a whole pipeline is told, beside its stages; tf.data's `Options`, as far as they are of use here."""
+"""Options of a whole pipeline: those of tf.data's `Options` that apply here, and our own."""
 
 from __future__ import annotations
 

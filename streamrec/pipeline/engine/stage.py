@@ -44,7 +44,7 @@ UNKNOWN_CARDINALITY: Final = -2
 
 
 class Offload(IntEnum):
-    """Whether a stage's work is done in a worker thread, beside the event loop.
+    """Whether a stage's work is done in a worker thread, off the event loop.
 
     LONG: where it takes longer than to go to a thread and back. ALWAYS: it calls code of the user's, which may wait.
     """

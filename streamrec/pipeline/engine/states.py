@@ -115,7 +115,7 @@ def position_of(chain: Chain, state: Any) -> Position:
     """The position in a saved state.
 
     Raises:
-        PositionMismatchError: It is no state, was changed or cut, is of another version, or was saved by another
+        PositionMismatchError: It is not a state, was changed or cut, has another version, or was saved by another
             pipeline; the message says what differs.
     """
     check_state(state)
@@ -139,7 +139,7 @@ def check_state(state: Any) -> None:
             f"{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"
         )
     if type(state["format"]) is not int:
-        raise PositionMismatchError("the 'format' of this state is no number: pass what `state_dict()` gave, as it is")
+        raise PositionMismatchError("the state's 'format' is not a number: pass what `state_dict()` gave, as it is")
     if state["format"] != FORMAT:
         advice = "update streamrec" if state["format"] > FORMAT else "start again without it"
         raise PositionMismatchError(
@@ -169,7 +169,7 @@ def digest_of(state: Mapping[str, Any]) -> str:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)
     except (RecursionError, TypeError, ValueError) as error:
         raise PositionMismatchError(
-            f"this state is no JSON ({type(error).__name__}): pass what `state_dict()` gave, as it is"
+            f"this state is not JSON ({type(error).__name__}): pass what `state_dict()` gave, as it is"
         ) from error
     return blake2b(text.encode(), digest_size=8).hexdigest()
 

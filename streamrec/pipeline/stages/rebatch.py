@@ -81,7 +81,7 @@ class RowPositions(Positions):
 
 
 def row_spec(spec: Any) -> Any:
-    """The spec of a row; None where it is not known, or there are no rows."""
+    """The spec of a row; None if it is unknown, or the spec has no rows."""
     if not isinstance(spec, TensorSpec | SparseTensorSpec):
         return None
     return type(spec)(spec.shape[1:], spec.dtype) if spec.shape else None

@@ -128,7 +128,7 @@ class _Resampling(Calling):
 
 
 def kept_shares(target: Shares, initial: Shares) -> Shares:
-    """The share of each class that is kept: all of the one that is the rarest beside what is wanted of it."""
+    """The share of each class that is kept: all of the class that is rarest relative to its target."""
     ratios = np.divide(target, initial, out=np.zeros(np.broadcast(target, initial).shape), where=initial > 0)
     shares: Shares = ratios / ratios.max(axis=-1, keepdims=True)
     return shares

@@ -1,4 +1,4 @@
-"""Scan: a function that gets a state beside each element, and gives the next state beside what it makes of it.
+"""Scan: a function that gets a state with each element, and returns the next state with its result.
 
 A position holds the state before a chunk's first element, and how many elements of the chunk had been seen: a run that
 goes on there calls the function for these once more. So one state is kept for each chunk, and not one for each element.
@@ -33,7 +33,7 @@ __all__ = ["Scan"]
 
 @dataclass(frozen=True, slots=True)
 class Scan(Stage):
-    """What `scan_func(state, element)` gives beside the next state; see `Dataset.scan`."""
+    """The second value of `scan_func(state, element)`; the first is the next state. See `Dataset.scan`."""
 
     scan_func: Callable[..., Any]
     initial_state: Any = field(compare=False)

@@ -1,7 +1,7 @@
 """Windows: elements that follow each other, as a dataset of their own; and those of one key (`group_by_window`).
 
 Rules:
-- A window is a dataset in memory (`Slices`), in columns: several can be run beside each other, any number of times.
+- A window is a dataset in memory (`Slices`), in columns: several can run at once, any number of times.
 - A tuple or dict becomes a tuple or dict of datasets in `window`, as in tf.data, and stays an element in
   `group_by_window`.
 - What the next windows need is held. A position is that of the first element of the next window, so that a resumed run
@@ -94,7 +94,7 @@ class _Windowing(Step):
         return [*out, chunk]
 
     def _windows(self, count: int, *, ended: bool) -> list[Chunk]:
-        """So many windows that begin among what is held; then what no window needs any more is dropped."""
+        """`count` windows that begin among the elements held; then drops the elements that no window needs."""
         stage, first, made = self._stage, self._next, []
         self._next += count * stage.shift
         origin = self._seen - self._held

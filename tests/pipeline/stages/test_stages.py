@@ -160,7 +160,7 @@ def test_ragged_batches(files: list[str]) -> None:
     assert list(dataset.ragged_batch(4, drop_remainder=True)) == []
     with pytest.raises(ValueError, match=r"arrays of \[1, 2\] dimensions"):
         list(TFRecordDataset(files).take(3).map(lambda r: np.zeros((1,) * (1 + len(r) % 2))).ragged_batch(2))
-    with pytest.raises(TypeError, match="a RaggedTensor is no array"):
+    with pytest.raises(TypeError, match="a RaggedTensor is not an array"):
         list(dataset.ragged_batch(2).map(lambda batch: batch["pair"][0]).padded_batch(2))
 
 

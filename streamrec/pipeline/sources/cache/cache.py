@@ -224,7 +224,7 @@ async def recall(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
 def copy_elements(value: Any) -> Any:
     """A copy of elements, of a column or of one element, that pins no larger buffer; immutable ones as they are.
 
-    Objects that are no arrays, records, dicts, tuples or lists are given as they are.
+    Objects other than arrays, records, dicts, tuples and lists are given as they are.
     """
     if isinstance(value, RaggedRows | SparseRows):
         return value.compact()
@@ -254,7 +254,7 @@ class Saved(Source):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         if await self.file.find(None, within) is None:
-            raise NotFoundError("there is no file that save() wrote", self.file.path)
+            raise NotFoundError("save() wrote no file of this name: check the path", self.file.path)
         async with aclosing(nest(within.chunks(self.file.chain, state and state["inner"]))) as chunks:
             async for chunk in chunks:
                 yield chunk

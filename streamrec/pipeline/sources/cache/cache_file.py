@@ -2,7 +2,7 @@
 
 Its first record is `H` and a JSON object, `{"format": "streamrec cache", "version": 1, "pipeline": lines}`. Then come
 blocks of elements, `B` and what `codec.py` makes of them, and at the end `E` and `{"elements": count}`. So everything
-has a CRC32C, and one object says all: there is no moment in which two do not fit together.
+has a CRC32C, and everything is in one object: two objects could disagree.
 
 Rules:
 - The object appears when it is complete (`ShardWriter`); a process that is killed leaves nothing under its name.
@@ -138,7 +138,7 @@ class CacheFile:
             await stack.enter_async_context(aclosing(chunks))
             async for chunk in chunks:
                 if chunk.error is not None:
-                    await writing.leave()  # there is no cache of this pass
+                    await writing.leave()  # this pass leaves no cache
                     yield chunk
                     continue
                 count += len(chunk.elements)
@@ -231,7 +231,7 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
     except (ValueError, RecursionError):
         found = {}
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise CacheError("this is no cache of streamrec's, and nothing that save() wrote: give another name", path)
+        raise CacheError("neither cache() nor save() of streamrec wrote this file: give another name", path)
     if found.get("version") != VERSION:
         raise CacheError(f"a cache of version {found.get('version')!r}, where {VERSION} was wanted: remove it", path)
     if lines is not None and found.get("pipeline") != list(lines):
@@ -277,7 +277,7 @@ class UnpackBlocks(Step):
     def _unpacked(self, record: memoryview) -> Any:
         try:
             return unpack(record[1:])
-        except Exception as error:  # its CRC32C is right, and what it says is no element
+        except Exception as error:  # its CRC32C is right, and its content is not an element
             what = f"{type(error).__name__}: {error}"
             raise CacheError(
                 f"a block of this cache holds no elements ({what}): remove the file", self._path

@@ -26,7 +26,7 @@ from streamrec.tfrecord import Frames
 __all__ = ["AHEAD", "InputBuffer", "TakenElements", "run_inputs"]
 
 AHEAD = Share(4)
-"""A chain runs ahead of those beside it by this part of its part of the budget."""
+"""How far a chain may run ahead of the others, as a share of its part of the budget."""
 
 
 @dataclass(frozen=True, slots=True)

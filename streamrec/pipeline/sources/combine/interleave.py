@@ -213,7 +213,7 @@ def chain_of(function: Callable[..., Any], element: Any) -> Chain:
     """The chain that a function makes of an element.
 
     Raises:
-        TypeError: It made something that is no dataset.
+        TypeError: It did not return a Dataset.
     """
     dataset = function(*element) if type(element) is tuple else function(element)
     chain = getattr(dataset, "chain", None)

@@ -36,7 +36,7 @@ __all__ = ["Choose"]
 Indices = npt.NDArray[np.int64]
 
 FEWEST, MOST = 64, 1 << 14
-"""So many choices are looked at together: not all that there are, each time that a chain gives a little more."""
+"""How many choices are looked at together: not all of them again, each time that a chain gives a few more elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Sampler:
 
         Raises:
             Exception: The error of a chain that was chosen, or of the choices.
-            TypeError: The choices are no integers.
-            ValueError: A choice is no chain's number.
+            TypeError: The choices are not integers.
+            ValueError: A choice is out of range.
         """
         while not self.ended:
             if self._choices.failed:
@@ -194,7 +194,7 @@ def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exceptio
 
 
 def array_of(elements: Any) -> Indices | None:
-    """Elements as an array; None where they are no integers."""
+    """Elements as an array; None unless they are integers."""
     if isinstance(elements, Columns):
         values = elements.nest
     else:

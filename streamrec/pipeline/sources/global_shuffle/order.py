@@ -351,7 +351,7 @@ class BlockOrder:
 def groups_for(unit: int) -> int:
     """How many groups a unit has by default: of its divisors up to 24, the one that most numbers divide.
 
-    So many ranks, and each number that divides it, read each block once.
+    With that many ranks, or any number that divides it, each block is read once.
 
     >>> groups_for(768), groups_for(1024), groups_for(7), groups_for(31)
     (24, 16, 7, 1)

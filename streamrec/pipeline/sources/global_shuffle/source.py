@@ -140,7 +140,7 @@ class GlobalShuffle(AssignedSource):
 
         Raises:
             ManifestError: It is damaged, or the index of other shards.
-            NotFoundError: There is no such index.
+            NotFoundError: The index does not exist.
             StorageError: The store failed, and retrying did not help.
         """
         index: Index | None = self.memo.get(Index)

@@ -142,10 +142,10 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
 
     Raises:
         ValueError: They are not states of a global shuffle, or something before or after it has a state of its own.
-        PositionMismatchError: One is no state, or was changed.
+        PositionMismatchError: One is not a state, or was changed.
     """
     if not states:
-        raise ValueError("there is no state of a worker here: pass the state of a loader that was iterated")
+        raise ValueError("this state holds no worker's state: pass the state of a loader that was iterated")
     for state in states:
         check_state(state)
     found = [find_shuffle(state) for state in states]
@@ -178,7 +178,7 @@ def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str
         if "index" in source:
             return (*passes, int(source["position"])), source
         if "inner" not in source:
-            raise ValueError("this is no state of a global shuffle that has begun")
+            raise ValueError("this is not the state of a global shuffle that has begun")
         passes += [source[name] for name in ("epoch", "pass") if name in source]
         position = source["inner"]
 

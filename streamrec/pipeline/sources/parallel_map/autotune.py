@@ -39,7 +39,7 @@ class TaskSize:
         most_bytes: What the results of a run should weigh at most.
 
     Attributes:
-        size: So many now.
+        size: Their number now.
         bytes_each: About what one result weighs; 0 before the first.
     """
 
@@ -50,7 +50,7 @@ class TaskSize:
         self._most_bytes = most_bytes
 
     def ran(self, count: int, seconds: float, nbytes: int) -> None:
-        """A run of `count` elements took so long, and its results weigh so much.
+        """Takes the time and the size of the results of a run of `count` elements into account.
 
         >>> size = TaskSize(most_bytes=1 << 20)
         >>> for _ in range(9):
@@ -72,15 +72,15 @@ def blend(old: float, new: float, first: bool) -> float:
 
 
 class CallCount(KneeSearch):
-    """How many calls there should be at once.
+    """How many calls should run at once.
 
     Args:
-        start: To begin with.
-        most: Never more.
-        least: Never fewer. Where all three are one number, it stays.
+        start: The number to begin with.
+        most: The largest number.
+        least: The smallest number. If all three are equal, the number stays.
 
     Attributes:
-        target: So many now.
+        target: The number now.
 
     Examples:
         >>> count = CallCount(start=2, most=32)
@@ -127,10 +127,10 @@ class PrefetchDepth:
     """How many bytes a prefetch runs ahead.
 
     Args:
-        most: Never more.
+        most: The largest number of bytes.
 
     Attributes:
-        limit: So many now.
+        limit: The number now.
     """
 
     def __init__(self, most: int) -> None:

@@ -122,7 +122,7 @@ class ShardStart(NamedTuple):
 
 
 class QueueMark(NamedTuple):
-    """Where one queue is: at record `used` of the block with these spans, or at `end` where there is no block."""
+    """Where one queue is: at record `used` of the block with these spans; without a block, at `end`."""
 
     shard: int
     record: int

@@ -1,4 +1,4 @@
-"""The source: shards fetched beside each other, interleaved in order, within a byte budget.
+"""The source: shards fetched at once, interleaved in order, within a byte budget.
 
 Each shard in the cycle, and a few after it, is fetched by a task of its own into its queue, and waits there when
 the queue holds its share of the budget. `Interleave` decides whose turn it is; this file only moves blocks.
@@ -59,13 +59,13 @@ QUEUE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
 
 MIN_BLOCK_BYTES = 64 << 10
-"""Blocks are no smaller than this, however small the budget."""
+"""Blocks are at least this large, however small the budget."""
 
 SMALL_BYTES = 8 << 20
 """Smaller shards are opened further ahead; larger ones are read by parallel ranges too."""
 
 SLACK_BYTES = 512 << 10
-"""What a small shard's queue holds beside the shard: a block that is larger than what is left for it."""
+"""What a small shard's queue holds besides the shard: a block that is larger than what is left for it."""
 
 SHORT_BYTES = 256 << 10
 """Shards that are usually no longer than this are started together."""

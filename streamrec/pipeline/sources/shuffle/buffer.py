@@ -63,13 +63,13 @@ TRACED_ROUNDS = 4
 SIZES = (1 << BUFFER_BITS) - 1
 
 ROW_WEIGHT = 64
-"""What an element weighs beside its bytes, in the buffer's limit."""
+"""What an element weighs in addition to its bytes, in the buffer's limit."""
 
 NO_ROWS: Numbers = np.empty((0, 4), np.int64)
 
 
 class ShuffleRule(NamedTuple):
-    """What the order depends on, beside the elements.
+    """What the order depends on, besides the elements.
 
     Attributes:
         capacity: How many elements the buffer holds at most.
@@ -471,7 +471,7 @@ class ShuffledPositions(Positions):
     def at(self, index: int) -> Position:
         if not self.ordered:
             raise StreamrecError(
-                "what is before this shuffle is no records of shards and has no fixed order (deterministic=False): "
+                "the input of this shuffle is not records of shards and has no fixed order (deterministic=False): "
                 "what its buffer holds cannot be found again; shuffle the records themselves, or keep their order"
             )
         place = (

@@ -11,8 +11,8 @@ Rules:
   these blocks are nearly empty by then: for five records that come, about one is copied once more. Long records have
   WASTE times this number, which is all of the buffer's share: a tenth less processor time for images. Of short ones
   less is kept: what is picked from should stay in the caches.
-- Copies are made a piece of PIECE_BYTES at a time, as large as the chunks that come: beside what is held, little memory
-  is wanted for it, and it is memory that was used before.
+- Elements are copied PIECE_BYTES at a time, as much as an arriving chunk: so copying needs little memory besides the
+  elements held, and reuses memory.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class GcsCredentials:
         """The headers for a request that is sent now.
 
         Raises:
-            TransientError: There is no other token just now.
+            TransientError: No new token is available just now.
         """
         headers = dict(self._agent)
         if self._held is not None:

@@ -1,6 +1,6 @@
 """Plain web servers, read only, over aiohttp; the session comes from fsspec's HTTPFileSystem.
 
-Versions are ETags, or Last-Modified dates where there is no ETag. A strong ETag is pinned with If-Match; in
+Versions are ETags, or Last-Modified dates without an ETag. A strong ETag is pinned with If-Match; in
 every case each answer's version is compared, so a server that ignores the header changes nothing.
 
 A web server cannot be listed in any agreed way, and not be written: both say so.

@@ -5,7 +5,7 @@ each: that is half of what a streamed GET costs. asyncio can do without: a Buffe
 transport where the next bytes go. So once aiohttp has done what it is good at (connecting, TLS, the pool,
 the response's head) and a large body of known length is left, its connection's transport is given this
 protocol instead (`Transport.set_protocol`, asyncio's documented way to switch), and bytes land where the
-framer wants them. Measured beside aiohttp's own stream: see benchmarks/stream.py.
+framer wants them. Compared with aiohttp's own stream in benchmarks/stream.py.
 
 Rules:
 - After the last byte the connection is aiohttp's again, and goes back to its pool: the next request uses it. aiohttp

@@ -197,7 +197,7 @@ class LocalBackend(Backend):
         ]
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Makes the directories, and a temporary file beside the final one.
+        """Makes the directories, and a temporary file in the final one's directory.
 
         A symbolic link is followed: what it leads to is replaced, and the link stays.
         """
@@ -216,7 +216,7 @@ class LocalBackend(Backend):
         return await asyncio.to_thread(_follow, path)
 
     async def copy(self, source: str, target: str) -> None:
-        """A second name for the same file; a copy where there are no hard links."""
+        """A second name for the same file; a copy if the file system has no hard links."""
         with _translate_errors(target):
             await finish(asyncio.to_thread(copy_file, *map(_resolved, (source, target))))
 

@@ -1,6 +1,6 @@
 """What is not a plain file: named pipes, devices, /dev/stdin, and files of /proc, whose size is given as 0.
 
-They are read to their end, once, in order: there is no size, no version, and no second read from another place. They
+They are read to their end, once, in order: they have no size and no version, and cannot be read from an offset. They
 are written straight through: nothing is stored under another name first, so what was written before an error stays.
 """
 

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def create_temporary(final: Path) -> tuple[Path, int]:
-    """Makes and locks a file beside the final one; returns its path and descriptor."""
+    """Makes and locks a file in the final one's directory; returns its path and descriptor."""
     while True:
         path = final.with_name(f"{_prefix(final)}{secrets.token_hex(8)}")
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -71,7 +71,7 @@ async def renew(renewal: Renewal, context: Mapping[str, Any], code: str) -> None
         code: Why they were refused.
 
     Raises:
-        RefusedError: There are no newer ones.
+        RefusedError: The provider has no newer ones.
     """
     try:
         await renewal.since(context.get(_GENERATION, 0))
@@ -104,7 +104,7 @@ class _Watch:
             return
         fresh = await AioSession(**self._session_kwargs).get_credentials()
         if fresh is None or (fresh.access_key, fresh.token) == (held.access_key, held.token):
-            raise CredentialRetrievalError(provider=held.method, error_msg="there are no newer ones")
+            raise CredentialRetrievalError(provider=held.method, error_msg="it has no newer ones")
         held.access_key, held.secret_key, held.token = fresh.access_key, fresh.secret_key, fresh.token
 
 

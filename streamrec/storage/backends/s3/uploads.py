@@ -3,7 +3,7 @@
 * Each part brings its CRC32C, and the store refuses one that arrives damaged; it is sent again. The whole
   object's size and CRC32C go with the completion, so a store that can (`FULL_OBJECT` checksums: AWS, SeaweedFS)
   refuses before anything is visible. Afterwards a HEAD is compared with what was sent: size, and the best that
-  the store tells of CRC32C and etag (`difference`). That is a HEAD for each object, beside the listing that the last
+  the store tells of CRC32C and etag (`difference`). That is a HEAD for each object, besides the listing that the last
   rule but one needs.
 * The checksum of a multipart upload is that of the whole (`FULL_OBJECT`), or that of its parts' checksums
   (`COMPOSITE`, ends in "-" and the number of parts); its etag is the MD5 of its parts' MD5s where the store's etags
@@ -328,7 +328,7 @@ class S3Upload(PartSink):
             return str(self._id)
 
     async def _create(self) -> None:
-        if self._asked:  # and there was no answer: the store may have made one all the same
+        if self._asked:  # without an answer: the store may have made one nevertheless
             await self._unfinished.end(self._path)
         self._asked = True
         with translate_errors(self._path):
@@ -418,7 +418,7 @@ class S3Upload(PartSink):
         return again
 
     def _marked(self) -> dict[str, Any]:
-        """The mark, beside the metadata that the user wants."""
+        """The user's metadata with the mark, as an argument of a request."""
         if self._mark is None:
             return {}
         theirs = self._fs.s3_additional_kwargs.get("Metadata") or {}
