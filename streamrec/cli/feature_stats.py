@@ -26,7 +26,6 @@ BINS: Final = 512
 DIGITS: Final = 40
 """No bin is narrower than the largest number without its first 40 binary digits."""
 
-
 SHORT_BYTES: Final = 64
 """Longer strings are not counted by value."""
 

@@ -159,8 +159,10 @@ class Sample:
 
     @cached_property
     def schema(self) -> streamrec.example.Schema | None:
-        """Their features; None where they are plain bytes."""
-        return None if self.kind == "bytes" else streamrec.infer_features(self.records, kind=self.kind)
+        """Their features; None where they are neither Examples nor SequenceExamples."""
+        if self.kind == "bytes" or self.kind == "example_list":
+            return None
+        return streamrec.infer_features(self.records, kind=self.kind)
 
     @property
     def record_bytes(self) -> float:

@@ -1,6 +1,6 @@
 """A record as a person reads it, and as JSON.
 
-- A record is an Example, a SequenceExample, or plain bytes: `kind_of_all` looks at some of them.
+- A record is one of three messages, or plain bytes: `kind_of_all` looks at some of them.
 - Bytes are text as `text_of` has it. In JSON all others are `{"base64": "..."}`.
 - Values are lists in JSON, also where there is one: so they are in an Example.
 """
@@ -11,16 +11,17 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
 from streamrec import SequenceExample
 from streamrec.display import escape, image_type, text_of
+from streamrec.example import ExampleListWithContext, Feature, is_example_list
 from streamrec.interchange import Kind, kind_of
 
-KINDS: Final[tuple[Kind, ...]] = ("bytes", "sequence_example", "example")
+KINDS: Final[tuple[Kind, ...]] = ("bytes", "example_list", "sequence_example", "example")
 """All records are bytes where some are; and Examples are SequenceExamples, too, where some are these."""
 
 VALUES_SHOWN = 8
@@ -44,9 +45,14 @@ def kind_of_all(records: Iterable[bytes], most: int | None = None) -> Kind | Non
 def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
     """The features of a record by name, each a list of its values; those of a feature list are lists of lists.
 
-    An Example has one part, "features". A SequenceExample has two, "context" and "feature_lists", which may use a name
-    for one feature each. A record that is plain bytes, whatever the others are, has none.
+    An Example has one part, "features"; a SequenceExample has "context" and "feature_lists", which may use a name for
+    one feature each; an ExampleListWithContext has "context" and "examples". Plain bytes have none.
     """
+    if kind == "example_list" and is_example_list(record):
+        found = ExampleListWithContext.FromString(record)
+        rows = [each.features.feature for each in found.examples]
+        columns = {name: [values_of(row.get(name, Feature())) for row in rows] for name in sorted({*chain(*rows)})}
+        return {"context": parts_of(found.context.SerializeToString(), "example")["features"], "examples": columns}
     try:
         message: Any = SequenceExample.FromString(b"" if kind == "bytes" else record)
     except DecodeError:
@@ -82,7 +88,7 @@ def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> s
     if not parts:
         return json.dumps(plain(record), ensure_ascii=False)
     if wanted is not None:
-        lists = parts.get("feature_lists", {})
+        lists = parts.get("feature_lists", parts.get("examples", {}))
         parts = {
             part: {
                 name: found.get(name) for name in wanted if name in found or (found is not lists and name not in lists)

@@ -19,6 +19,7 @@ from streamrec.example.features import (
 from streamrec.example.messages import (
     BytesList,
     Example,
+    ExampleListWithContext,
     Feature,
     FeatureList,
     FeatureLists,
@@ -26,6 +27,7 @@ from streamrec.example.messages import (
     FloatList,
     Int64List,
     SequenceExample,
+    is_example_list,
 )
 from streamrec.example.parse import (
     parse_example,
@@ -43,6 +45,7 @@ __all__ = [
     "BytesList",
     "EncodedBatch",
     "Example",
+    "ExampleListWithContext",
     "Feature",
     "FeatureList",
     "FeatureLists",
@@ -68,6 +71,7 @@ __all__ = [
     "float_feature",
     "infer_features",
     "int64_feature",
+    "is_example_list",
     "parse_example",
     "parse_sequence_example",
     "parse_single_example",

@@ -24,10 +24,12 @@ import copyreg
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 __all__ = [
     "BytesList",
     "Example",
+    "ExampleListWithContext",
     "Feature",
     "FeatureList",
     "FeatureLists",
@@ -37,6 +39,7 @@ __all__ = [
     "SequenceExample",
     "TensorProto",
     "TensorShapeProto",
+    "is_example_list",
 ]
 
 _PACKAGE: Final = "tensorflow"
@@ -72,6 +75,8 @@ _EXAMPLE: Final = {
     "Example": [("features", 1, "Features")],
     "SequenceExample": [("context", 1, "Features"), ("feature_lists", 2, "FeatureLists")],
 }
+# Of TensorFlow Serving's `input.proto`: what TF-Ranking writes, a query and its documents.
+_INPUT: Final = {"ExampleListWithContext": [("examples", 1, "*Example"), ("context", 2, "Example")]}
 _TENSOR_SHAPE: Final = {
     "TensorShapeProto": [("dim", 2, "*TensorShapeProto.Dim"), ("unknown_rank", 3, "bool")],
     "TensorShapeProto.Dim": [("size", 1, "int64"), ("name", 2, "string")],
@@ -147,6 +152,7 @@ def _pool() -> descriptor_pool.DescriptorPool:
     for file in (
         _file(f"{example}/feature.proto", _FEATURE),
         _file(f"{example}/example.proto", _EXAMPLE, f"{example}/feature.proto"),
+        _file("tensorflow_serving/apis/input.proto", _INPUT, f"{example}/example.proto"),
         _file(f"{framework}/tensor_shape.proto", _TENSOR_SHAPE),
         _file(f"{framework}/tensor.proto", _TENSOR, f"{framework}/tensor_shape.proto"),
     ):
@@ -171,8 +177,21 @@ FeatureList = _message_class(_POOL, "FeatureList")
 FeatureLists = _message_class(_POOL, "FeatureLists")
 Example = _message_class(_POOL, "Example")
 SequenceExample = _message_class(_POOL, "SequenceExample")
+ExampleListWithContext = _message_class(_POOL, "ExampleListWithContext")
 TensorShapeProto = _message_class(_POOL, "TensorShapeProto")
 TensorProto = _message_class(_POOL, "TensorProto")
+
+
+def is_example_list(record: bytes) -> bool:
+    """Whether a record is an ExampleListWithContext with a value; an Example leaves unknown fields in one."""
+    try:
+        message = ExampleListWithContext.FromString(record)
+    except DecodeError:
+        return False
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    features = (each for found in (*message.examples, message.context) for each in found.features.feature.values())
+    return message.ByteSize() == size and any(feature.WhichOneof("kind") for feature in features)
 
 
 def _dim(data: bytes) -> Any:

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 __all__ = [
     "BytesList",
     "Example",
+    "ExampleListWithContext",
     "Feature",
     "FeatureList",
     "FeatureLists",
@@ -20,6 +21,7 @@ __all__ = [
     "SequenceExample",
     "TensorProto",
     "TensorShapeProto",
+    "is_example_list",
 ]
 
 class BytesList(Message):
@@ -79,6 +81,15 @@ class SequenceExample(Message):
     def context(self) -> Features: ...
     @property
     def feature_lists(self) -> FeatureLists: ...
+
+class ExampleListWithContext(Message):
+    def __init__(self, *, examples: Iterable[Example] | None = ..., context: Example | None = ...) -> None: ...
+    @property
+    def examples(self) -> RepeatedCompositeFieldContainer[Example]: ...
+    @property
+    def context(self) -> Example: ...
+
+def is_example_list(record: bytes) -> bool: ...
 
 class TensorShapeProto(Message):
     class Dim(Message):

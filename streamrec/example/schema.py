@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 
 from streamrec.errors import FeatureError
 from streamrec.example.features import Dtype, Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
-from streamrec.example.messages import Example, SequenceExample
+from streamrec.example.messages import Example, SequenceExample, is_example_list
 
 __all__ = ["FeatureSummary", "Schema", "infer_features"]
 
@@ -69,11 +69,12 @@ class FeatureSummary:
     def proposal(self) -> FixedLenFeature | FixedLenSequenceFeature | RaggedFeature:
         """The configuration that parses what was seen; bytes where no kind was seen."""
         dtype = self.dtype or bytes
-        if self.longest_list is not None:
-            return self._proposal_of_list(dtype)
         if self.present < self.records or not self.fixed or not self.longest:
             return RaggedFeature(dtype)
-        return FixedLenFeature(() if self.longest == 1 else (self.longest,), dtype)
+        shape = () if self.longest == 1 else (self.longest,)
+        if self.longest_list is None:
+            return FixedLenFeature(shape, dtype)
+        return FixedLenSequenceFeature(shape, dtype, allow_missing=self.shortest_list == 0)
 
     @property
     def code(self) -> str:
@@ -82,12 +83,6 @@ class FeatureSummary:
         shape = "" if isinstance(feature, RaggedFeature) else f"{list(feature.shape)}, "
         missing = ", allow_missing=True" if getattr(feature, "allow_missing", False) else ""
         return f"{type(feature).__name__}({shape}{_CODE[feature.dtype]!r}{missing})"
-
-    def _proposal_of_list(self, dtype: Dtype) -> FixedLenSequenceFeature | RaggedFeature:
-        if self.fixed and self.longest and self.present == self.records:
-            shape = () if self.longest == 1 else (self.longest,)
-            return FixedLenSequenceFeature(shape, dtype, allow_missing=self.shortest_list == 0)
-        return RaggedFeature(dtype)
 
 
 @dataclass(frozen=True)
@@ -185,7 +180,6 @@ class _Counter:
 
 
 def _widen(bounds: tuple[int, int] | None, length: int) -> tuple[int, int]:
-    """The least and the most, with one more length."""
     least, most = bounds or (length, length)
     return min(least, length), max(most, length)
 
@@ -223,6 +217,8 @@ def infer_features(
     lists: dict[str, _Counter] = {}
     count = 0
     for record, data in enumerate(islice(records, sample)):
+        if not count and is_example_list(data):
+            raise FeatureError("an ExampleListWithContext: infer those of its examples and its context", None, record)
         message: Any = _parse(data, kind, record)
         count += 1
         top = message.context if kind == "sequence_example" else message.features

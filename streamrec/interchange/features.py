@@ -21,9 +21,9 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from streamrec.errors import CorruptRecordError, FeatureError, MissingExtraError, StreamrecError
-from streamrec.example import FeatureSummary, Schema, SequenceExample, encode_example
+from streamrec.example import FeatureSummary, Schema, SequenceExample, encode_example, is_example_list
 
-Kind: TypeAlias = Literal["example", "sequence_example", "bytes"]
+Kind: TypeAlias = Literal["example", "sequence_example", "example_list", "bytes"]
 """What a record is."""
 
 INT64: Final = "int64"
@@ -259,7 +259,10 @@ def kind_of(record: bytes) -> Kind | None:
     try:
         message: Any = SequenceExample.FromString(record)  # an Example is one without feature lists
     except DecodeError:
-        return "bytes"
+        return "example_list" if is_example_list(record) else "bytes"
+    names = [*message.context.feature, *message.feature_lists.feature_list]
+    if names and all(name[:1] in "\n" for name in names) and is_example_list(record):  # whole features as names
+        return "example_list"
     if message.feature_lists.feature_list:
         return "sequence_example"
     if message.context.feature:
@@ -272,13 +275,9 @@ def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
     kind = kind_of(record)
     if kind == "bytes":
         raise FeatureError(f"{len(record):,} bytes that are not an Example", None, number)
-    if kind == "sequence_example":
-        raise FeatureError(
-            "a SequenceExample: only Examples can be converted; parse it with parse_sequence_example, and write "
-            "Examples",
-            None,
-            number,
-        )
+    if kind in ("sequence_example", "example_list"):
+        name = "a SequenceExample" if kind == "sequence_example" else "an ExampleListWithContext"
+        raise FeatureError(f"{name}: only Examples can be converted; parse it, and write Examples", None, number)
     message: Any = SequenceExample.FromString(record)
     found = message.context.feature
     return {name: values_of(found[name]) for name in sorted(found)}

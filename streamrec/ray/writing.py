@@ -165,11 +165,6 @@ def write_tfrecords(
         StorageError: The store failed. Complete shards stay; no manifest is written.
     """
     sink = TFRecordDatasink(
-        path,
-        options,
-        shard_bytes=shard_bytes,
-        manifest=manifest,
-        overwrite=overwrite,
-        storage_options=storage_options,
+        path, options, shard_bytes=shard_bytes, manifest=manifest, overwrite=overwrite, storage_options=storage_options
     )
     dataset.write_datasink(sink, concurrency=concurrency, ray_remote_args=dict(ray_remote_args or {}))

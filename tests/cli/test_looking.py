@@ -12,6 +12,7 @@ import pytest
 import streamrec.notebook
 from streamrec import encode_example, encode_records, encode_sequence_example
 from streamrec.cli import reading
+from streamrec.example import Example, ExampleListWithContext
 from tests.cli.conftest import PNG, Call, examples, place, run
 
 
@@ -168,6 +169,22 @@ def test_a_context_and_a_feature_list_of_one_name_are_both_shown(tmp_path: Path,
     stats = called("stat", "--json", shard).json["features"]
     found = [(item["name"], item["feature_list"], item["values_per_record"]["mean"]) for item in stats]
     assert found == [("id", False, 1.0), ("x", False, 1.0), ("tags", True, 1.0), ("x", True, 3.0)]
+
+
+@pytest.mark.parametrize("score", [0.0, 0.1])  # as text, and as none
+def test_a_list_of_examples_is_shown_as_what_it_is(score: float, tmp_path: Path, called: Call) -> None:
+    """TF-Ranking's message has the field numbers of a SequenceExample, which finds whole features as names in it."""
+    examples = [Example.FromString(encode_example(row)) for row in ({"doc": "a", "score": score}, {"doc": "b"})]
+    for context, query in ((Example.FromString(encode_example({"q": "cats"})), {"q": ["cats"]}), (None, {})):
+        record = ExampleListWithContext(examples=examples, context=context).SerializeToString()
+        shard = write(tmp_path / "a.tfrecord", [record])
+        shown = called("info", "--json", shard).json
+        columns = {"doc": [["a"], ["b"]], "score": [[pytest.approx(score)], []]}
+        assert (shown["kind"], shown["sample"]) == ("example_list", {"context": query, "examples": columns})
+        assert "the records are ExampleListWithContext" in called("info", "--python", shard).err
+        assert "an ExampleListWithContext: only Examples" in called("convert", shard, tmp_path / "a.jsonl").err
+        with pytest.raises(streamrec.FeatureError, match="record 0: an ExampleListWithContext"):
+            streamrec.infer_features([record])
 
 
 @pytest.mark.parametrize("empty", [b"", encode_example({})])

@@ -15,13 +15,7 @@ import numpy as np
 import pytest
 
 from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    SparseFeature,
-    VarLenFeature,
-)
+from streamrec.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature, SparseFeature, VarLenFeature
 
 tf = pytest.importorskip("tensorflow")
 tf.get_logger().setLevel("ERROR")

@@ -18,6 +18,7 @@ from streamrec.cli.sources import Item, check_present, find, find_records, stora
 from streamrec.example import FeatureSummary
 
 KINDS = {"example": "Example", "sequence_example": "SequenceExample", "bytes": "bytes, no Examples"}
+KINDS["example_list"] = "ExampleListWithContext, as TF-Ranking writes"
 
 
 @click.command(
@@ -99,7 +100,7 @@ def info_command(
     size = total_bytes(shards)
     compressions = [compression or "none" for compression in sample.compressions]
     if as_python:
-        if sample.schema is None or not all_features(sample):
+        if not all_features(sample):
             raise click.UsageError(f"no features to propose: the records are {KINDS[sample.kind]}")
         print_record(*str(sample.schema).splitlines())
         return
@@ -145,8 +146,7 @@ def describe_count(records: int | None, size: int | None, sample: Sample) -> str
 
 
 def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
-    assert sample.schema is not None
-    return sample.schema.summaries + sample.schema.list_summaries
+    return () if sample.schema is None else sample.schema.summaries + sample.schema.list_summaries
 
 
 def feature_row(item: FeatureSummary) -> tuple[str, ...]:
@@ -162,7 +162,6 @@ def kind_of(item: FeatureSummary) -> str:
 
 def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict[str, Any]:
     """The same as an object of JSON."""
-    features = [] if sample.schema is None else all_features(sample)
     return {
         "shards": len(shards),
         "records": records,
@@ -179,7 +178,7 @@ def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict
                 "present": 1 - item.missing_rate,
                 "parse": item.code,
             }
-            for item in features
+            for item in all_features(sample)
         ],
         "sample": json.loads(record_as_json(sample.records[0], sample.kind)) if sample.records else None,
     }
