@@ -7,8 +7,8 @@ one by longer lines, denser code or fewer docstrings of public names.
 import ast
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ import streamrec
 
 PACKAGE = Path(streamrec.__file__).parent
 ROOT = PACKAGE.parent
-SMALL_FILE_LINES = 60
 
 
 @cache
@@ -32,7 +31,7 @@ def nodes() -> tuple[tuple[Path, ast.AST], ...]:
     return tuple((path, node) for path, tree in trees().items() for node in ast.walk(tree))
 
 
-def count_lines(paths: Iterator[Path]) -> int:
+def count_lines(paths: Iterable[Path]) -> int:
     return sum(len(path.read_text().splitlines()) for path in paths)
 
 
@@ -43,9 +42,8 @@ def class_names() -> Counter[str]:
 def numeric_constants() -> list[str]:
     """Constants of modules and classes that are numbers, or computed from number literals alone."""
     found = []
-    for path, tree in trees().items():
-        bodies = [tree.body, *(node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef))]
-        for statement in (statement for body in bodies for statement in body):
+    for path, node in nodes():
+        for statement in node.body if isinstance(node, ast.Module | ast.ClassDef) else ():
             targets = statement.targets if isinstance(statement, ast.Assign) else []
             if isinstance(statement, ast.AnnAssign) and statement.value is not None:
                 targets = [statement.target]
@@ -61,6 +59,14 @@ def is_number(value: ast.expr) -> bool:
     if isinstance(value, ast.UnaryOp):
         return is_number(value.operand)
     return isinstance(value, ast.BinOp) and is_number(value.left) and is_number(value.right)
+
+
+def count_phrases(pattern: str) -> int:
+    """How often names, docstrings and messages of the package, the README and the pages have it."""
+    texts = [page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))]
+    texts += [str(node.value) for _, node in nodes() if isinstance(node, ast.Constant)]
+    texts += [node.id for _, node in nodes() if isinstance(node, ast.Name)]
+    return len(re.findall(pattern, "\n".join(texts), re.I))
 
 
 def foreign_private_names() -> set[str]:
@@ -90,18 +96,27 @@ MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
     "classes": (501, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
     "lines of tests": (46_306, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
-    "files under 60 lines": (
-        4,
-        lambda: sum(
-            len(path.read_text().splitlines()) < SMALL_FILE_LINES for path in trees() if path.stem != "__init__"
-        ),
-    ),
+    "files under 60 lines": (4, lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__")),
     "class names used twice": (4, lambda: sum(count > 1 for count in class_names().values())),
     "public names": (50, lambda: len(streamrec.__all__)),
     "numeric constants": (218, lambda: len(numeric_constants())),
     "private names of other libraries": (24, lambda: len(foreign_private_names())),
 }
 """Each number's ceiling, and how it is counted."""
+
+PHRASES = {
+    r"\bbehind\b": 2,
+    r"\banew\b": 3,
+    r"\bat the (most|least)\b": 0,
+    r"\b(no|some)body\b": 0,
+    r"\b(is|are|was|were) no\b(?! longer| more)": 16,
+    r"\b(for|of|to) who\b|\bwhoever\b": 0,
+    r"\bbeside\b": 25,
+    r"\bso (many|much)\b": 0,
+    r"\b(?-i:LEAST|MOST)_": 0,
+}
+"""Phrases that turn a sentence round. Say it plainly: after, again, at most, no caller, is not an X, users, next to."""
+MEASURES |= {phrase: (ceiling, partial(count_phrases, phrase)) for phrase, ceiling in PHRASES.items()}
 
 
 @pytest.mark.parametrize("name", MEASURES)

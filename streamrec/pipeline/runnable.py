@@ -148,7 +148,7 @@ class Runnable(Generic[T]):
 
         Raises:
             ValueError: The dataset is endless; or several shards are wanted of a pattern without `{shard}`, or more at
-                once than memory holds; or it has `{shards}`, and there is no `num_shards`.
+                once than memory holds; or it has `{shards}`, and `num_shards` is missing.
             TypeError: An element is neither a record nor a dict of features; the message says which.
             FeatureError: A value cannot be written as a feature.
             StorageError: The store failed, and retrying did not help.

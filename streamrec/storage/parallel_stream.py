@@ -5,7 +5,7 @@ is a ResumingStream of its own, with its own retries, pinned to the version of t
 
 Rules:
 - The first request is the only one until its stream has shown that it wants many bytes. It is never slower than a
-  plain stream, and while there is no second one its bytes go straight to the caller's buffer, without a copy.
+  plain stream, and until the second request its bytes go straight to the caller's buffer, without a copy.
 - Ranges ahead of their turn arrive in blocks that all streams of a run share, and are copied once. Where there is no
   room for a block, a range waits and TCP holds the sender back; the first ranges get room first, and nothing further
   is asked for. A range whose turn has come is read straight into the caller's buffer from where it stopped.

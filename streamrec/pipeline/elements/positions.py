@@ -258,7 +258,7 @@ class Joined(Positions):
 
     Args:
         stretches: The elements.
-        start: The place if there are no elements; None for the start of the chain.
+        start: The place if `stretches` is empty; None for the start of the chain.
     """
 
     stretches: Stretches
