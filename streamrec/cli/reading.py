@@ -107,13 +107,7 @@ async def open_item(
 async def blocks(
     reader: ShardReader, meter: Meter | None = None, expected: Expected | None = None
 ) -> AsyncIterator[streamrec.Frames]:
-    """The blocks of one shard.
-
-    Args:
-        reader: The shard.
-        meter: Counts the bytes that were read, as they are stored.
-        expected: What the number of its records is compared with, where it is read from its beginning to its end.
-    """
+    """The blocks of one shard; the number of its records is compared with `expected` if all of it is read."""
     done = 0
     async for frames in reader.frames():
         yield frames

@@ -77,13 +77,7 @@ async def refuse_existing(
 async def refuse_sources(
     storages: Storages, sources: Iterable[str], goal: Storages, targets: Sequence[str]
 ) -> frozenset[Identity]:
-    """Lets nothing be written over that is read, however it is spelled.
-
-    Args:
-        storages: The stores of the sources.
-        sources: URLs of all objects that are read.
-        goal: The stores of the targets.
-        targets: URLs of what will be written; in a pattern `{shard}` stands for any number.
+    """Lets nothing be written over that is read, however it is spelled; `{shard}` of a target is any number.
 
     Returns:
         The identities of the sources, which a Replacement spares.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -188,17 +189,10 @@ class BytesColumn:
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """The strings as an Arrow large_binary array, through the Arrow PyCapsule interface.
 
-        Arrow wants strings one after the other, so they are copied, once.
-
-        Args:
-            requested_schema: The type that the caller wants; see the Arrow PyCapsule interface.
-
-        Returns:
-            The capsules `arrow_schema` and `arrow_array`; `pyarrow.array(column)` takes them.
+        Arrow wants strings one after the other, so they are copied, once: `pyarrow.array(column)`.
 
         Raises:
             ValueError: A column of more than one dimension; reshape it first.
-            MissingExtraError: pyarrow is not installed.
         """
         if len(self.shape) != 1:
             raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
@@ -225,6 +219,20 @@ class SparseTensor(NamedTuple):
     values: Values
     dense_shape: npt.NDArray[np.int64]
 
+    def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
+        """An array of `dense_shape`, as `tf.sparse.to_dense` makes it; by default 0 or b"" is where no value is.
+
+        Examples:
+            >>> words = SparseTensor(np.array([[0, 0], [2, 0], [2, 1]]), np.array([7, 8, 9]), np.array([3, 2]))
+            >>> words.to_dense(-1).tolist(), words.to_list()
+            ([[7, -1], [-1, -1], [8, 9]], [[7], [], [8, 9]])
+        """
+        return dense(self.values, check_indices(self).T, self.dense_shape, default_value)
+
+    def to_list(self) -> list[Any]:
+        """A list of values for each row, of two dimensions as a VarLenFeature gives them."""
+        return RaggedTensor(self.values, (list_splits(self),)).to_list()
+
 
 class RaggedTensor(NamedTuple):
     """Values with one or more dimensions of rows that differ in length.
@@ -240,6 +248,47 @@ class RaggedTensor(NamedTuple):
 
     flat_values: Values
     nested_row_splits: tuple[npt.NDArray[Any], ...]
+
+    def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
+        """All rows as long as the longest, as TensorFlow's `to_tensor`; by default 0 or b"" is where no value is.
+
+        Examples:
+            >>> words = RaggedTensor(np.array([7, 8, 9]), (np.array([0, 1, 1, 3]),))
+            >>> words.to_dense(-1).tolist(), words.to_list()
+            ([[7, -1], [-1, -1], [8, 9]], [[7], [], [8, 9]])
+        """
+        levels = check_splits(self)
+        shape, places = [len(levels[0]) - 1], [np.arange(len(levels[0]) - 1)]
+        for splits in levels:
+            lengths = np.diff(splits)
+            places = [np.repeat(place, lengths) for place in places]
+            places.append(np.arange(len(places[0])) - np.repeat(splits[:-1], lengths))
+            shape.append(int(lengths.max(initial=0)))
+        return dense(self.flat_values, places, shape, default_value)
+
+    def to_list(self) -> list[Any]:
+        """Nested lists, with a list for each row, as TensorFlow's."""
+        values = objects_of(self.flat_values).tolist()
+        for splits in reversed(check_splits(self)):
+            values = [values[first:last] for first, last in pairwise(splits.tolist())]
+        return list(values)
+
+
+def objects_of(values: Any) -> npt.NDArray[Any]:
+    """Values as an array; strings as objects, also those in a list, as an adapter gives them."""
+    if isinstance(values, BytesColumn):
+        return values.to_numpy()
+    return np.array(values, object) if isinstance(values, list) else np.asarray(values)
+
+
+def dense(values: Any, places: Iterable[Any], shape: Iterable[int], default: Any) -> npt.NDArray[Any]:
+    """An array with values at these places, one array for each dimension, and a default elsewhere."""
+    values = objects_of(values)
+    out = np.empty((*shape, *values.shape[1:]), values.dtype)
+    missing = (b"" if out.dtype == object else 0) if default is None else default
+    out.fill(missing.encode() if isinstance(missing, str) else missing)
+    out[tuple(places)] = values
+    return out
 
 
 Column: TypeAlias = "Values | SparseTensor | RaggedTensor"

@@ -91,14 +91,7 @@ async def read_unchanged(storages: Storages, index: Index, number: int) -> Index
 
 
 async def scan_shard(storages: Storages, path: str, idx: str | None, local: bool) -> IndexedShard:
-    """What the index holds of a shard, in the way that costs least: from its `.idx` file, its headers, or all bytes.
-
-    Args:
-        storages: Where it is.
-        path: Its URL.
-        idx: The URL of its `.idx` file; None for none.
-        local: Whether files of this machine may be read without a filesystem.
-    """
+    """What the index holds of a shard, in the way that costs least: from its `.idx` file, its headers, or all bytes."""
     storage = await storages.at(path)
     if idx is not None:
         return await scan_idx(storage, path, await storages.at(idx), idx)

@@ -227,11 +227,7 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
 async def matches(storages: Storages, name: str, patterns: bool, alone: bool) -> list[ObjectInfo]:
     """What a glob matches, sorted by name; or the object of that very name.
 
-    Args:
-        storages: Where it is answered.
-        name: The glob.
-        patterns: See `Listing`.
-        alone: Whether it is the only name that was given, so that it may have been meant as a pattern.
+    `alone` says that it is the only name that was given, so that it may have been meant as a pattern.
     """
     if is_web_glob(name):
         raise UnsupportedOperationError(

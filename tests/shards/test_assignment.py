@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec.shards.assignment import (
-    Even,
-    Portion,
-    ShardSize,
-    assign_bytes,
-    assign_records,
-    check_even,
-    even_count,
-)
+from streamrec.shards.assignment import Even, Portion, ShardSize, assign_bytes, assign_records, check_even, even_count
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Piece, ShardPlace
 

@@ -217,12 +217,7 @@ class Watching(Storage):
         self.ranges: list[tuple[int, int | None]] = []
 
     async def stream(
-        self,
-        path: str,
-        start: int = 0,
-        end: int | None = None,
-        version: str | None = None,
-        tally: Tally | None = None,
+        self, path: str, start: int = 0, end: int | None = None, version: str | None = None, tally: Tally | None = None
     ) -> ByteStream:
         self.ranges.append((start, end))
         return await super().stream(path, start, end, version, tally)

@@ -74,10 +74,7 @@ def test_golden_files_inflate(name: str, kind: CompressionType, step: int) -> No
 
 
 @given(
-    data=st.binary(max_size=2000),
-    kind=st.sampled_from(COMPRESSED),
-    step=st.integers(1, 500),
-    limit=st.integers(1, 500),
+    data=st.binary(max_size=2000), kind=st.sampled_from(COMPRESSED), step=st.integers(1, 500), limit=st.integers(1, 500)
 )
 def test_round_trip(data: bytes, kind: CompressionType, step: int, limit: int) -> None:
     packed = deflate(data, TFRecordOptions(kind))

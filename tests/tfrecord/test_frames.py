@@ -83,12 +83,7 @@ def test_slices_as_lists_do(records: list[bytes], index: slice) -> None:
 
 
 def test_takes_any_buffer() -> None:
-    for buffer in (
-        b"catdog",
-        bytearray(b"catdog"),
-        memoryview(b"catdog"),
-        np.frombuffer(b"catdog", np.uint8),
-    ):
+    for buffer in (b"catdog", bytearray(b"catdog"), memoryview(b"catdog"), np.frombuffer(b"catdog", np.uint8)):
         frames = Frames(buffer, np.array([[0, 3], [3, 6]]))
         assert list(frames) == [b"cat", b"dog"]
         assert list(frames.compact()) == [b"cat", b"dog"]

@@ -196,11 +196,7 @@ async def scan(
 ) -> ShardScan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
-    Args:
-        work: The shard, and where to write its good records, compressed as the shard is; None for nowhere.
-        storage_options: Of both.
-        objects: The set that the copy joins; None on a worker of a cluster.
-        meter: Counts the bytes that were read.
+    The copy of its good records, if one is wanted, joins `objects`; on a worker of a cluster that is None.
     """
     shard, copy = work
     async with AsyncExitStack() as stack:

@@ -119,16 +119,7 @@ class _Windowing(Step):
 
 @dataclass(frozen=True, slots=True)
 class WindowPositions(Positions):
-    """Positions of windows.
-
-    Args:
-        places: Where the elements that were held came from.
-        stage: The stage.
-        first: The ordinal of the first window's first element.
-        shift: From there to the next window's.
-        seen: How many elements had come.
-        ended: Whether these windows are the last.
-    """
+    """Positions of windows, of which the first begins with the element of ordinal `first`."""
 
     places: Origins
     stage: str

@@ -190,14 +190,7 @@ class CountedStep(Step):
 
 
 def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
-    """Where a stage failed: the element's number, and the record that it was made of, as far as positions say it.
-
-    Args:
-        error: What it failed with; of a batch, an error of parsing names the row.
-        number: Which one of the elements that the stage had in this run, from 0 on.
-        chunk: The chunk that the element came in.
-        index: Its index there.
-    """
+    """Where a stage failed: the element's number in this run, from 0, and the record that it was made of, if known."""
     row = (error.record if isinstance(error, FeatureError) else None) or 0
     records = " and ".join(str(record) for record in records_behind(chunk.positions, index, row))
     return f", element {number:,} of this run" + (f": {display_text(records)}" if records else "")

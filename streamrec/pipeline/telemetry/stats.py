@@ -258,13 +258,7 @@ PARTS: Final = (("busy", "busy"), ("input", "waited for input"), ("output", "wai
 
 
 def chart(chain: ChainStats, consumer: StageStats, bottleneck: str) -> str:
-    """A row and a bar for each source and stage, the consumer, and the bottleneck.
-
-    Args:
-        chain: The sources and stages.
-        consumer: What the consumer took, and how long it was busy and waited.
-        bottleneck: What limits the run.
-    """
+    """A row and a bar for each source and stage, the consumer, and the bottleneck."""
     seconds = consumer.busy + consumer.waited_for_input
     key = [html.element("span", f'<span class="key {kind}"></span>', html.text(told)) for kind, told in PARTS]
     rows = [chart_row(depth, stage, seconds) for depth, stage in chain.rows()]

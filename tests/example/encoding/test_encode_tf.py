@@ -15,6 +15,8 @@ from streamrec.example.encode import encode_example, encode_examples, encode_seq
 from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
+from tests.example.tf_twin import arrays  # noqa: E402
+
 pytestmark = pytest.mark.peer
 
 NAMES = [*string.ascii_lowercase[:4], "snö", ""]
@@ -113,3 +115,22 @@ def test_rows_are_lists_where_tensorflow_says_so(indices: Any, shape: list[int])
             encode_examples({"x": sparse})
     else:
         assert list(encode_examples({"x": sparse})) == wanted
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1, 2], [], [3]], [[[1, 2], [3]], []], [[b"x", b"y\0"], []], np.arange(6).reshape(3, 2)], ids=str
+)
+def test_rows_as_lists_and_arrays(rows: Any) -> None:
+    if isinstance(rows, np.ndarray):
+        theirs = tf.RaggedTensor.from_row_splits(rows, [0, 2, 3])
+    else:
+        theirs = tf.ragged.constant(rows)
+    ours = arrays(theirs)
+    assert ours.to_list() == theirs.to_list()
+    default = b"-\0" if theirs.dtype == tf.string else -1
+    for missing in (None, default):
+        check(ours.to_dense(missing), theirs.to_tensor(missing).numpy())
+    if theirs.ragged_rank == 1 and theirs.flat_values.shape.rank == 1:
+        sparse = arrays(theirs.to_sparse())
+        assert sparse.to_list() == ours.to_list()
+        check(sparse.to_dense(default), tf.sparse.to_dense(theirs.to_sparse(), default).numpy())

@@ -14,15 +14,7 @@ from streamrec import RecordSource, verify_sync
 from streamrec.errors import ManifestError
 from streamrec.kernels import crc32c
 from streamrec.shards import Index, IndexedRecords, ShardInfo, open_index
-from streamrec.shards.index import (
-    FOOT_BYTES,
-    MAGIC,
-    IndexedShard,
-    encode_end,
-    encode_index,
-    read_end,
-    read_foot,
-)
+from streamrec.shards.index import FOOT_BYTES, MAGIC, IndexedShard, encode_end, encode_index, read_end, read_foot
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker
 

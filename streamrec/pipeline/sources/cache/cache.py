@@ -130,13 +130,9 @@ async def nest(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
 async def number_chunks(
     chunks: AsyncGenerator[Chunk], wanted: int, number: int = 0, file: InFile | None = None
 ) -> AsyncGenerator[Chunk]:
-    """Chunks at positions that are their elements' numbers.
+    """Chunks, the first of which begins with element `number`, at positions that are their elements' numbers.
 
-    Args:
-        chunks: What is given.
-        wanted: The number of the first element that is given; those before it are dropped.
-        number: The number of the first element of `chunks`.
-        file: The file that the chunks come from: then positions hold their places in it, too.
+    Elements before `wanted` are dropped. Positions hold the places in the file that the chunks come from, if they do.
     """
     async with aclosing(chunks):
         async for chunk in chunks:

@@ -235,14 +235,7 @@ async def check_listed(index: Index, opened: OpenSource) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StepPositions(Positions):
-    """Positions of elements of which each is a step.
-
-    Args:
-        steps: Whose they are.
-        first: The first one's.
-        digest: The index's.
-        place_of: Finds the record that is at a position.
-    """
+    """Positions of elements of which each is a step; `place_of` finds the record at one."""
 
     steps: Steps
     first: int

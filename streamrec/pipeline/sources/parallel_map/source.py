@@ -105,16 +105,7 @@ def cores() -> int:
 
 
 class ParallelCalls:
-    """The calls of one run.
-
-    Args:
-        function: What is called; a tuple's parts are its arguments.
-        calls: How many at once, or AUTOTUNE.
-        in_flight: What is under way.
-        most_bytes: What that may hold.
-        tasks: Where the calls live.
-        within: What it runs within: it has threads for plain functions, and says where in the data a call failed.
-    """
+    """The calls of one run; what is in flight may hold `most_bytes`."""
 
     def __init__(
         self,
