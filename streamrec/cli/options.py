@@ -166,12 +166,7 @@ def parse_names(_: click.Context, parameter: click.Parameter, text: str | None) 
 
 def features(function: Decorated) -> Decorated:
     """Adds `--features a,b`."""
-    return click.option(
-        "--features",
-        metavar="A,B",
-        callback=parse_names,
-        help="Only these features.",
-    )(function)
+    return click.option("--features", metavar="A,B", callback=parse_names, help="Only these features.")(function)
 
 
 def shown(count: int | None) -> Callable[[Decorated], Decorated]:

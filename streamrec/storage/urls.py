@@ -35,6 +35,7 @@ __all__ = [
     "Glob",
     "UrlChain",
     "directory_advice",
+    "fate_of",
     "hidden_name",
     "is_temporary",
     "is_url",
@@ -182,8 +183,7 @@ def strip_scheme(url: str) -> str:
     return url if scheme is None else url[scheme.end() :]
 
 
-_TEMPORARY: Final = re.compile(r"\..*\.streamrec-([0-9a-f]{8}-|new-|old-)?[0-9a-f]{16}", re.DOTALL)
-_BESIDE: Final = re.compile(r"\.(.*)\.streamrec-(new|old)-[0-9a-f]{16}", re.DOTALL)
+_HIDDEN: Final = re.compile(r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old)-)?([0-9a-f]{16})", re.DOTALL)
 
 
 def split_prefix(url: str) -> tuple[str, str, str]:
@@ -265,8 +265,28 @@ def staged_for(path: str) -> str | None:
 
 def _beside(path: str, kind: str) -> str | None:
     directory, slash, name = path.rpartition("/")
-    found = _BESIDE.fullmatch(name)
+    found = _HIDDEN.fullmatch(name)
     return f"{directory}{slash}{found[1]}" if found is not None and found[2] == kind else None
+
+
+def fate_of(path: str) -> str | None:
+    """What becomes of what a killed writer left under this name, in words; None for other names, and secured content.
+
+    >>> fate_of("dir/.shard.streamrec-new-0000000000000000"), fate_of("dir/shard")
+    ('the next run that replaces dir/shard removes it', None)
+    """
+    directory, slash, name = path.rpartition("/")
+    found = _HIDDEN.fullmatch(name)
+    if found is None or found[2] == "old":
+        return None
+    final, kind, number = found.groups()
+    while inner := _HIDDEN.fullmatch(final):  # a temporary file of what is staged
+        final = inner[1]
+    if kind not in (None, "new"):
+        return f"the next run that writes {directory}{slash}{final} on the same machine removes it"
+    if number.strip("0"):
+        return "no run removes it: remove it when no writer is at work"
+    return f"the next run that replaces {directory}{slash}{final} removes it"
 
 
 def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
@@ -296,7 +316,7 @@ def is_temporary(path: str) -> bool:
     >>> is_temporary(temporary_name("dir/shard")), is_temporary("dir/shard")
     (True, False)
     """
-    return _TEMPORARY.fullmatch(path.rpartition("/")[2]) is not None
+    return _HIDDEN.fullmatch(path.rpartition("/")[2]) is not None
 
 
 MAGIC: Final = re.compile(r"[*?[]")

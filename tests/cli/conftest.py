@@ -30,15 +30,12 @@ PNG = bytes.fromhex(
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
-
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
-        """What it printed, as JSON."""
         return json.loads(self.out)
 
 

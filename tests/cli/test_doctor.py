@@ -1,11 +1,14 @@
 """`streamrec doctor` on each kind of store: what it finds, and that nothing of it stays."""
 
+import os
 from pathlib import Path
 from uuid import uuid4
 
 import fsspec
 import pytest
 
+from streamrec import Dataset
+from streamrec.storage.backends.local.temporary_files import create_temporary
 from tests.cli.conftest import Call, Done, run, typed
 from tests.servers.real import SECRET, Store, moto, rclone
 
@@ -90,9 +93,16 @@ def test_what_a_killed_run_was_to_replace(tmp_path: Path, called: Call) -> None:
     kept = tmp_path / ".x.streamrec-old-0123456789abcdef"
     kept.write_bytes(b"old")
     (tmp_path / "x").write_bytes(b"new")
-    (tmp_path / ".y.streamrec-new-0123456789abcdef").write_bytes(b"never in place")
+    (tmp_path / ".x.streamrec-new-0000000000000000").write_bytes(b"never in place")
+    left, handle = create_temporary(tmp_path / "y")
+    os.close(handle)  # its writer is dead
     done = called("doctor", "--json", f"{tmp_path}/")
     assert done.code != 0
     [row] = [row for row in done.json["checks"] if row["name"] == "replaced"]
     assert row["found"].startswith(f"{kept} is what {tmp_path}/x was before a run that replaced it ended half way")
     assert "copy each over its name" in row["found"]
+    assert f"streamrec-new-0000000000000000 (the next run that replaces {tmp_path}/x removes it)" in row["found"]
+    assert f"{left} (the next run that writes {tmp_path}/y on the same machine removes it)" in row["found"]
+    for name in ("x", "y"):
+        Dataset.from_tensor_slices([b"new"]).write_sync(tmp_path / name, manifest=tmp_path / "m.json")
+    assert sorted(os.listdir(tmp_path)) == [kept.name, "m.json", "x", "y"]

@@ -36,7 +36,7 @@ from streamrec.cli.sources import Item, directory_of, find, storages_for
 from streamrec.cli.writing import remove_all, temporary_objects
 from streamrec.display import display_name, mask_values
 from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
-from streamrec.storage import Storages, is_temporary, secured_of
+from streamrec.storage import Storages, fate_of, is_temporary, secured_of
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
 HOSTS: Final = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
@@ -119,7 +119,6 @@ async def run_check(name: str, check: Callable[..., Awaitable[str]], *arguments:
 
 
 async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncGenerator[CheckResult, None]:
-    """Makes all checks that can be made."""
     endpoint = endpoint_of(url, storage_options)
     if endpoint is not None:
         for name, look in ENDPOINT.items():
@@ -382,25 +381,26 @@ async def check_leftovers(store: CheckedStore) -> str:
 
 
 async def check_replaced(store: CheckedStore) -> str:
-    """Looks for what objects were before a run that was to replace them was killed."""
+    """Looks for hidden objects: what others were before a run that was to replace them, and what writers left."""
     storage = await store.storages.at(store.folder)
     try:
         hidden = [info.path async for info in storage.list(store.folder, hidden=True) if is_temporary(info.path)]
     except UnsupportedOperationError as error:
         raise NotCheckedError(str(error)) from error
+    left = [f"{path} ({fate})" for path in hidden if (fate := fate_of(path))]
+    named = ", ".join(left[:LOOKS])  # the number says how many more there are
+    others = f"; {plural(len(left), 'hidden object')} of writers, at work or killed: {named}" if left else ""
     old = [(path, name) for path in hidden if (name := secured_of(path)) is not None]
     if old:
         path, name = old[0]
         raise CheckError(
             f"{path} is what {name} was before a run that replaced it ended half way, or is at work; there are "
-            f"{len(old):,} such objects: copy each over its name to have the old data back, or remove them all"
+            f"{len(old):,} such objects: copy each over its name to have the old data back, or remove them all{others}"
         )
-    others = f"; {plural(len(hidden), 'hidden object')} of writers, at work or killed" if hidden else ""
     return f"no object was replaced half way{others}"
 
 
 async def check_checksum(store: CheckedStore, item: Item) -> str:
-    """Which checksums the store gives of an object."""
     scheme = scheme_of(item.path)
     if scheme not in ("s3", "gs"):
         raise NotCheckedError("this kind of store gives none; each record has its own CRC32C")

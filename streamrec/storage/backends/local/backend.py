@@ -38,16 +38,7 @@ from streamrec.errors import (
     StorageError,
     UnsupportedOperationError,
 )
-from streamrec.storage.backend import (
-    Backend,
-    Body,
-    BytesBody,
-    ContentDigest,
-    ObjectInfo,
-    PartSink,
-    Pieces,
-    ShortObject,
-)
+from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces, ShortObject
 from streamrec.storage.backends.local.special_files import DirectUpload, SpecialBody, is_unsized
 from streamrec.storage.backends.local.temporary_files import (
     copy_file,

@@ -21,14 +21,7 @@ from pathlib import Path
 
 from streamrec.storage.urls import staged_for, temporary_name, temporary_prefix
 
-__all__ = [
-    "copy_file",
-    "create_temporary",
-    "make_directories",
-    "put_in_place",
-    "remove_abandoned",
-    "sync_directory",
-]
+__all__ = ["copy_file", "create_temporary", "make_directories", "put_in_place", "remove_abandoned", "sync_directory"]
 
 
 def create_temporary(final: Path) -> tuple[Path, int]:
