@@ -15,6 +15,8 @@ Needs `pip install 'streamrec[grain]'`.
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import grain
@@ -128,7 +130,7 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         """The dataset before its first iteration: iterating it again would be the next epoch."""
         return self._dataset.with_options(epoch=self._dataset.options.epoch)
 
-    def _end(self) -> None:
+    def _end(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         run, self._run = self._run, None
-        if run is not None:
+        if run is not None and not exiting():  # Grain closes iterators as late as when modules have lost their names
             run.close()

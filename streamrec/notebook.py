@@ -43,7 +43,7 @@ class Shown:
         return html.fragment(html.table(head, zip(*padded, strict=True)), note)
 
 
-def show(batch: Any) -> Shown:
+def show(batch: Any) -> Any:
     """A batch as a table: a column for each feature, its dtype and shape, and the first rows.
 
     JPEG and PNG are shown as images, and so are uint8 arrays of shape `[n, height, width, 1 or 3]`. At most 8 rows and
@@ -51,7 +51,7 @@ def show(batch: Any) -> Shown:
 
     Args:
         batch: What a pipeline gives: a dict or a tuple of columns, also nested, or one column: an array, `Frames`,
-            `BytesColumn`, a ragged or sparse tensor.
+            `BytesColumn`, a ragged or sparse tensor. What draws itself, as a Dataset, is returned as it is.
 
     Returns:
         An object that a notebook displays. Its `repr` is a line for each column.
@@ -62,7 +62,8 @@ def show(batch: Any) -> Shown:
         label: int64 [3]
         mean: float32 [3, 2]
     """
-    return Shown(batch)
+    draws_itself = hasattr(batch, "_repr_html_") and not isinstance(batch, Frames | BytesColumn)
+    return batch if draws_itself else Shown(batch)
 
 
 def columns_of(value: Any, name: str) -> Iterator[tuple[str, Any]]:

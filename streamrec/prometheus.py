@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import ClassVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -28,19 +29,30 @@ __all__ = ["StatisticsCollector"]
 
 
 class StatisticsCollector(Collector):
-    """Exports one run's statistics.
+    """Exports one run's statistics, until a collector with the same prefix is made for the next run.
 
     Args:
         snapshot: Gives them: `iterator.stats`, or `storages.statistics.snapshot` where no dataset runs.
-        prefix: Of all names.
+        prefix: Of all names. Give runs at the same time, as training and evaluation, a prefix each.
     """
 
+    _exported: ClassVar[dict[str, StatisticsCollector]] = {}
+
     def __init__(self, snapshot: Callable[[], Snapshot | Stats], prefix: str = "streamrec") -> None:
-        self._snapshot = snapshot
+        self._snapshot: Callable[[], Snapshot | Stats] | None = snapshot
         self._prefix = prefix
+        if prefix in self._exported:
+            self._exported[prefix]._snapshot = None
+        self._exported[prefix] = self
+
+    def describe(self) -> Iterator[Metric]:
+        """No metrics: a registry takes the collectors of one run after another, which have the same names."""
+        return iter(())
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as of now."""
+        if self._snapshot is None:
+            return
         found = self._snapshot()
         snapshot = found.storage if isinstance(found, Stats) else found
         yield from self._counters(snapshot)

@@ -128,6 +128,7 @@ def test_what_is_shown_is_bounded() -> None:
         show(b"record"),
         show({"object": np.array([None, "cat<"], object), "bool": np.array([True])}),
         Dataset.from_generator(lambda: iter([1])),
+        show(Dataset.range(3).batch(2)),
     ],
     ids=repr,
 )

@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,12 @@ def test_a_server_that_goes_away(leaving: Leaving, place: Any) -> None:
             seen += len(batch["id"])
             leaving.server.close()
     assert 0 < seen < RECORDS
+
+
+def test_an_iterator_that_is_open_at_exit() -> None:
+    code = "from streamrec import Dataset, grain; it = iter(grain.IterDataset(Dataset.range(10**9))); print(next(it))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
