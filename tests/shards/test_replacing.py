@@ -31,10 +31,7 @@ async def with_dataset(place: str, options: dict[str, Any], salt: int) -> None:
     """Two shards beside each other, then three, and a manifest."""
     records = [b"%d of %d" % (number, salt) for number in range(4 + salt)]
     await Dataset.from_tensor_slices(records).write(
-        f"{place}/x-{{shard}}",
-        num_shards=2 + salt,
-        manifest=f"{place}/manifest.json",
-        storage_options=options,
+        f"{place}/x-{{shard}}", num_shards=2 + salt, manifest=f"{place}/manifest.json", storage_options=options
     )
 
 

@@ -208,9 +208,7 @@ def test_blocks_end_behind_a_multiple_of_records(records: list[bytes], room: int
 
 
 @given(
-    records=st.lists(st.binary(max_size=40), min_size=1, max_size=6),
-    place=st.integers(0, 1000),
-    bit=st.integers(0, 7),
+    records=st.lists(st.binary(max_size=40), min_size=1, max_size=6), place=st.integers(0, 1000), bit=st.integers(0, 7)
 )
 def test_one_flipped_bit_loses_no_good_record_before_it(records: list[bytes], place: int, bit: int) -> None:
     data = bytearray(encode_records(records))

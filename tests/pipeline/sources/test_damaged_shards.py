@@ -26,11 +26,7 @@ def survivors(tmp_path: Path) -> dict[str, list[bytes]]:
         rng = np.random.default_rng(shard)
         records = records_of(rng, COUNT)
         size = starts_of(records)[-1]
-        edits = [
-            Edit("change", size // 5, 300),
-            Edit("delete", size // 2, 150),
-            Edit("change", size - 5, 2),
-        ]
+        edits = [Edit("change", size // 5, 300), Edit("delete", size // 2, 150), Edit("change", size - 5, 2)]
         case = damaged(records, edits if shard != 1 else [], rng)
         path = tmp_path / f"d-{shard}.tfrecord"
         path.write_bytes(case.data)

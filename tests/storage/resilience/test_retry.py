@@ -21,14 +21,7 @@ from streamrec.errors import (
 )
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.faults import (
-    Cause,
-    TransientError,
-    from_status,
-    give_up,
-    http_body_range,
-    retry_after_seconds,
-)
+from streamrec.storage.faults import Cause, TransientError, from_status, give_up, http_body_range, retry_after_seconds
 from streamrec.storage.retry import next_delay
 from streamrec.storage.stream import stop_of
 
