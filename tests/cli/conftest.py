@@ -99,13 +99,7 @@ def interrupted(*arguments: str | Path) -> None:
 
 
 def interrupt_stalled(command: str, *arguments: str | Path, root: Path) -> None:
-    """Ctrl-C comes while a command waits for a store that has stopped in the middle of an answer: it hangs up.
-
-    Args:
-        command: Its name.
-        arguments: What follows the storage options.
-        root: The store's files: buckets are directories in it.
-    """
+    """Ctrl-C comes while a command waits for a store that has stopped in the middle of an answer: it hangs up."""
     with ObjectStore(root, Faults(first_byte=0, jitter=0, stall=1, at=0.5)) as store:
         options = typed({"anon": True, "endpoint_url": store.url})
         with start(command, *options, *arguments) as process:
@@ -147,19 +141,13 @@ def damaged(shard: Path) -> Path:
 
 
 def place(shard: Path, record: int) -> int:
-    """Where the header of a record lies."""
     frames = streamrec.Framer().feed(shard.read_bytes())
     return int(np.asarray(frames.spans)[record, 0]) - 12
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """A place in SeaweedFS.
-
-    Attributes:
-        url: A prefix of its own, with a slash at its end.
-        options: What the command is given to reach it.
-    """
+    """A prefix in SeaweedFS, with a slash at its end, and what a command is given to reach it."""
 
     url: str
     options: tuple[str, ...]
@@ -167,11 +155,9 @@ class Bucket:
 
 @pytest.fixture
 def bucket(s3_store: Store) -> Bucket:
-    """A prefix of one's own."""
     return Bucket(f"{s3_store.url}/{uuid4()}/", typed(s3_store.options))
 
 
 def typed(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Storage options as they are typed."""
     values = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()]
     return tuple(part for value in values for part in ("-o", value))

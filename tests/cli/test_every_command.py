@@ -52,7 +52,6 @@ def arguments(command: str, bucket: Bucket, source: str) -> list[str]:
 
 
 def below(filesystem: Any, url: str) -> list[str]:
-    """What lies below a place now."""
     filesystem.invalidate_cache()
     return sorted(filesystem.find(url))
 

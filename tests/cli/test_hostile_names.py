@@ -88,7 +88,6 @@ COMMANDS = [
 
 
 def shown(text: str) -> str:
-    """A text that a terminal does not obey."""
     assert not OBEYED.search(text), text
     return text
 

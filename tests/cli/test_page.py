@@ -24,7 +24,6 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="apt-get install chromiu
 
 
 def shown(page: Path) -> np.ndarray:
-    """The pixels of a page."""
     picture = page.with_suffix(".png")
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={page.parent / 'browser'}", "--window-size=1000,2000"]
     subprocess.run([*command, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True, timeout=120)

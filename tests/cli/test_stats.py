@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import Frames
-from streamrec.cli.feature_stats import FrequentValues, Histogram, Moments
+from streamrec import Frames, encode_example, infer_features
+from streamrec.cli.feature_stats import DatasetStats, FrequentValues, Histogram, Moments
 from streamrec.cli.shuffling import DiskShuffle
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -76,6 +77,20 @@ def test_frequent_values_are_never_lost(parts: list[list[int]]) -> None:
     assert len(told) <= 10
     if frequent.exact:
         assert told == dict(truth)
+
+
+def test_the_work_is_linear_in_the_number_of_features() -> None:
+    def calls(features: int) -> int:
+        frames = Frames.of([encode_example({f"f{number}": number for number in range(features)})] * 10)
+        seen: Counter[str] = Counter()
+        sys.setprofile(lambda frame, event, argument: seen.update([event]))
+        try:
+            DatasetStats(infer_features(frames), lambda name: True).add(frames)
+        finally:
+            sys.setprofile(None)
+        return seen["call"] + seen["c_call"]
+
+    assert calls(800) < 4.2 * calls(200)
 
 
 async def test_a_shuffle_deals_again_what_is_too_large_and_gives_each_record_once(tmp_path: Path) -> None:
