@@ -19,6 +19,7 @@ __all__ = ["BUDGET", "Trained", "evaluate", "train"]
 
 BATCH = 512
 PARALLEL_READS = 16
+RETRY = streamrec.RetryPolicy(patience=10)  # the store is on this machine: once it is gone, it stays away
 BUDGET = 96 << 20  # bytes that may be under way: fetched, waiting for their turn, or waiting for the loop
 RECENT = 0.9  # how much of the accuracy that is shown is older than the last batch
 
@@ -54,7 +55,9 @@ class Trained:
 
 def records_of(url: str, storage_options: Mapping[str, Any]) -> streamrec.Dataset[bytes]:
     """The records of all shards that match, sixteen shards at a time, in the same order every time."""
-    dataset = streamrec.TFRecordDataset(url, num_parallel_reads=PARALLEL_READS, storage_options=storage_options)
+    dataset = streamrec.TFRecordDataset(
+        url, num_parallel_reads=PARALLEL_READS, storage_options=storage_options, retry=RETRY
+    )
     return dataset.with_options(memory_budget=BUDGET)
 
 

@@ -34,6 +34,7 @@ async def write_set(job: Job, name: str, shards: int, shard_records: int) -> Non
         f"{job.url}/{name}-{{shard:05d}}.tfrecord",
         max_shard_records=shard_records,
         storage_options=job.storage_options,
+        retry=streamrec.RetryPolicy(patience=10),
     )
     async with writer:
         # The images are drawn in a thread, so that the parts before them are uploaded meanwhile.
