@@ -151,7 +151,9 @@ class Manifest:
             found = plain_json(data)
             version = found["version"] if found["format"] == FORMAT else None
         except (ValueError, LookupError, TypeError) as error:
-            raise ManifestError(f"{path}: this is not a manifest ({error!r}): pass the URL that was written") from error
+            said = "it has no 'format'" if isinstance(error, LookupError | TypeError) else error
+            advice = "pass the URL of one that write_manifest or a writer wrote"
+            raise ManifestError(f"{path}: this JSON is not a manifest ({said}): {advice}") from error
         if version != VERSION:
             raise ManifestError(
                 f"{path}: format {found['format']!r}, version {found['version']!r}, where {FORMAT!r}, version {VERSION}"

@@ -284,7 +284,8 @@ class Walk:
         if code == kernels.BAD_LENGTH_CRC:
             looks = looks_like(bytes(rest[:HEADER_BYTES])) if self.base + self.at == 0 else None
             if looks is not None:
-                return f"this is not a TFRecord file: it begins like {looks}"
+                twice = "; if that was done, it is compressed twice: unpack it once" * looks.endswith("leave it out")
+                return f"this is not a TFRecord file: it begins like {looks}{twice}"
             return (
                 f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): the shard is damaged "
                 "here, is compressed in another way than was said, or is not a TFRecord file"

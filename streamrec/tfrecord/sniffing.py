@@ -20,14 +20,20 @@ _KINDS: Final = (
     (rb"\x89PNG", "a PNG image"),
     (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|head|body)", "an HTML page, such as a login page or a server's error"),
     (rb"(\xef\xbb\xbf)?\s*<\?xml", "an XML document, such as a store's error"),
-    (rb"\s*[{\[]\s*[\"{\[}\]]", "JSON"),
+    (rb"\s*[{\[]\s*[\"{\[}\]]", "JSON, which `streamrec convert` makes shards of if each line is a record"),
     (rb"version http", "a pointer of Git LFS: run git lfs pull"),
     (rb"PK\x03\x04", "a ZIP archive: unpack it, or read zip://NAME::URL"),
-    (rb"PAR1", "a Parquet file"),
+    (rb"PAR1", "a Parquet file, which `streamrec convert` makes shards of"),
     (rb"ARROW1", "an Arrow file"),
     (rb"\xff\xff\xff\xff..\x00\x00", "an Arrow stream"),
     (rb"\x89HDF", "an HDF5 file"),
     (rb"\x93NUMPY", "a NumPy array"),
+    (rb"(\./\./@PaxHead|[!-~]{3,11}\0+\Z)", "a tar archive: `streamrec convert` makes shards of a WebDataset"),
+    (
+        rb"\x80([\x02\x03][]}(c]|[\x04\x05]\x95)",
+        "a pickle of Python: write its objects with encode_example",
+    ),
+    (rb"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", "a Riegeli or ArrayRecord file: read it with Grain or array_record"),
     (rb"BZh\d", _COMPRESSED.format("bz2")),
     (rb"\xfd7zXZ\x00", _COMPRESSED.format("xz")),
     (rb"\x04\x22\x4d\x18", _COMPRESSED.format("lz4")),
@@ -75,4 +81,4 @@ def looks_like(head: bytes) -> str | None:
             return name
     if kind := detect_compression(head):
         return f"a {kind} stream: pass compression_type={kind!r}, or leave it out"
-    return f"text ({head.decode()!r})" if _TEXT.fullmatch(head) else None
+    return f"text, or a name in a tar archive ({head.decode()!r})" if _TEXT.fullmatch(head) else None

@@ -4,9 +4,12 @@ import bz2
 import gzip
 import io
 import lzma
+import pickle
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pyarrow
@@ -54,6 +57,13 @@ def packed(codec: str) -> bytes:
         return file.getvalue()
 
 
+def tarred(name: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    return file.getvalue()
+
+
 def array() -> bytes:
     file = io.BytesIO()
     np.save(file, np.arange(10))
@@ -80,7 +90,12 @@ FILES = [
         "a compressed file of a kind that shards never are (snappy)",
     ),  # the framing format, section 4.1
     (array, "a NumPy array"),
-    (lambda: b"label,text\n1,hello\n", "text ('label,text\\n1')"),
+    (lambda: tarred("0001.jpg"), "a tar archive: `streamrec convert` makes shards of a WebDataset"),
+    (lambda: tarred("ü" * 99), "a tar archive"),
+    (lambda: tarred("sample-00000001.jpg"), "text, or a name in a tar archive ('sample-00000')"),
+    *((partial(pickle.dumps, [{"a": b"b"}], protocol), "a pickle of Python") for protocol in range(2, 6)),
+    (lambda: bytes.fromhex("83af70d10d884a3f") + bytes(56), "a Riegeli or ArrayRecord file"),
+    (lambda: b"label,text\n1,hello\n", "text, or a name in a tar archive ('label,text\\n1')"),
 ]
 
 
@@ -141,7 +156,7 @@ def test_what_is_compressed_in_another_way(data: bytes, kind: CompressionType, f
     inflater.feed(data)
     with pytest.raises(CorruptRecordError, match=f"this is no {kind} stream: {advice}"):
         inflater.read(100)
-    with pytest.raises(CorruptRecordError, match=f"not a TFRecord file: {advice}"):
+    with pytest.raises(CorruptRecordError, match=f"not a TFRecord file: {advice}; if that was done, it is compressed"):
         framer = Framer()
         framer.feed(data)
         framer.close()
