@@ -14,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 import streamrec
 from streamrec import Dataset, ShardWriter, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec.example import FixedLenSequenceFeature, parse_example, parse_sequence_example
 from streamrec.pipeline.loading import Epochs
 
 RECORD = streamrec.encode_example({"image": b"\xff\xd8\xff", "label": 3})
@@ -59,6 +60,8 @@ def test_whatever_is_bytes_like_is_a_record(tmp_path: Path, value: Any) -> None:
 
 ds: Dataset[Any] = Dataset.range(5)
 BOTH: Any = {"filesystem": LocalFileSystem(), "storage_options": {"auto_mkdir": True}}
+INT, LIST = streamrec.FixedLenFeature([], "int64"), FixedLenSequenceFeature([], "int64")
+STEPS = streamrec.encode_sequence_example({}, {"label": [[1], [2]]})
 POLICY = "retry is {'attempts': 2} (dict): it must be a RetryPolicy, such as RetryPolicy(attempts=2)"
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
@@ -152,7 +155,16 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ShardWriter("a", storage_options=[1]), "storage_options is [1] (list)"),  # type: ignore[arg-type]
     (lambda: streamrec.FixedLenFeature(np.int64, []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
     (lambda: streamrec.FixedLenFeature("int64", []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
-    (lambda: streamrec.parse_example([RECORD], ["label"]), "features is ['label'] (list): it must be a dict"),  # type: ignore[arg-type]
+    (lambda: parse_example([RECORD], ["label"]), "features is ['label'] (list): it must be a dict"),  # type: ignore[arg-type]
+    (
+        lambda: parse_example([RECORD], {"lable": INT}),
+        "give a default_value if it may be missing; this record has 'label'",
+    ),
+    (lambda: parse_example([STEPS], {"label": INT}), "a SequenceExample that has it as a feature list"),
+    (
+        lambda: parse_sequence_example([RECORD], {}, {"label": LIST}),
+        "give allow_missing=True if it may be missing; this record",
+    ),
     (lambda: streamrec.parse_single_example(RECORD, "label"), "features is 'label' (str): it must be a dict"),  # type: ignore[arg-type]
 ]
 
@@ -168,12 +180,6 @@ def test_numbers_of_numpy_are_numbers() -> None:
     dataset = ds.batch(np.int64(2), np.bool_(True)).shuffle(np.int32(3), seed=np.uint8(1)).take(np.int8(5))  # type: ignore[arg-type]
     assert dataset == ds.batch(2, True).shuffle(3, seed=1).take(5)
     assert pickle.loads(pickle.dumps(dataset)) == dataset
-
-
-def test_an_int_beside_floats_is_a_float() -> None:
-    features = {"a": streamrec.FixedLenFeature([2], np.float32)}
-    record = streamrec.encode_example({"a": [1.5, 2]})
-    assert streamrec.parse_single_example(record, features)["a"].tolist() == [1.5, 2.0]
 
 
 def test_scalars_of_a_single_example_are_scalars() -> None:

@@ -19,11 +19,13 @@ TensorFlow leaves things open or breaks:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from streamrec import example
 from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
 from streamrec.example.columns import Column
@@ -121,7 +123,7 @@ def parse_batch(
         found = walk_examples(records, plan.slots, string_columns)
         return to_columns(plan, found, len(records), records if string_columns else None, single)
     except FeatureError as error:
-        raise name_example(error, names, single) from None
+        raise name_example(error, names, single, records) from None
 
 
 def count_other_features(serialized: Any, features: Mapping[str, Feature]) -> int:
@@ -211,7 +213,7 @@ def parse_sequences(
         columns = to_columns(plan, found, count, spanned, single)
         list_columns = to_columns(list_plan, steps, count, spanned, single)
     except FeatureError as error:
-        raise name_example(error, names, single) from None
+        raise name_example(error, names, single, records, list_plan.features) from None
     lengths = {
         slot.name: np.diff(raw.splits).reshape(() if single else count)
         for slot, form, raw in zip(list_plan.slots, list_plan.forms, steps, strict=True)
@@ -220,11 +222,35 @@ def parse_sequences(
     return columns, list_columns, lengths
 
 
-def name_example(error: FeatureError, names: Sequence[str | bytes] | None, single: bool) -> FeatureError:
-    """The same error with the name of its example, if there are names. A single message has no number."""
+def name_example(
+    error: FeatureError, names: Sequence[str | bytes] | None, single: bool, records: Records, lists: Any = None
+) -> FeatureError:
+    """The same error with the name of its example, if there are names, and with what it has instead of a feature."""
+    reason = error.reason
+    if error.feature is not None and error.record is not None and len(records):
+        reason += _describe_missing(error.feature, records.message(error.record), lists)
     name = None if names is None or error.record is None else names[error.record]
     text = name.decode(errors="replace") if isinstance(name, bytes) else name
-    return FeatureError(error.reason, error.feature, None if single else error.record, text)
+    return FeatureError(reason, error.feature, None if single else error.record, text)
+
+
+def _describe_missing(name: str, data: bytes, lists: Any) -> str:
+    """What to do about a feature that a message does not have, for the end of a message; "" where it has it."""
+    try:
+        message = example.SequenceExample.FromString(data)  # the context of an Example is its features
+    except Exception:  # the error that is raised says more
+        return ""
+    here, there = set(message.context.feature), set(message.feature_lists.feature_list)
+    advice, other = "a default_value", "is a SequenceExample that has it as a feature list"
+    if lists is not None and name in lists:
+        here, there = there, here
+        advice, other = "allow_missing=True", "has it as a feature, not as a feature list"
+    if name in here:
+        return ""
+    near = get_close_matches(name, here, 3, 0.5)
+    found = ", ".join(map(repr, [*near, *sorted(here.difference(near))])) or "no feature"
+    other = other if name in there else f"has {found if len(found) <= 100 else found[:100] + '...'}"
+    return f": give {advice} if it may be missing; this record {other}"
 
 
 def is_scalar(serialized: Any) -> bool:

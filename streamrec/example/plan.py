@@ -65,11 +65,7 @@ class ParsePlan:
 
 
 def make_plan(part: MessagePart, features: Any) -> ParsePlan:
-    """The plan for a description: a new one, or that of an equal description that was seen before.
-
-    Raises:
-        FeatureError: It is not a dict of feature configurations that this part can have and that go together.
-    """
+    """The plan for a description: a new one, or that of an equal description that was seen before."""
     if not isinstance(features, Mapping):
         raise FeatureError(
             f"features is {described(features)}: it must be a dict of feature configurations, such as "

@@ -73,6 +73,14 @@ class Records(NamedTuple):
         assert self.spans is not None
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
+    def message(self, record: int) -> bytes:
+        """The bytes of one."""
+        if self.items is not None:
+            return self.items[record]
+        assert self.spans is not None
+        start, end, *owner = self.spans[record].tolist()
+        return bytes(memoryview(self.buffer[owner[0] >> 32] if owner else self.buffer)[start:end])
+
     def owned(self, counts: Any) -> Array:
         """Rows for strings of these messages in several buffers; the walk fills in all but the buffers.
 
@@ -180,8 +188,7 @@ def _reason(code: Code, slot: FeatureSlot | None, found: int) -> str:
     if code is Code.COUNT:
         multiple = "" if slot.dense else "a multiple of "
         return f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
-    advice = "give a default_value, or allow_missing=True in a feature list"
-    return f"found nothing where {slot.size:,} {wanted} values are wanted; {advice}"
+    return f"found nothing where {slot.size:,} {wanted} values are wanted"
 
 
 def walk_examples(records: Records, slots: Slots, spans: bool) -> list[Found]:

@@ -138,15 +138,7 @@ class Manifest:
 
     @staticmethod
     def from_json(path: str, data: bytes) -> Manifest:
-        """Reads a manifest.
-
-        Args:
-            path: Its URL, which names are relative to.
-            data: The bytes of the manifest.
-
-        Raises:
-            ManifestError: It is not a manifest, is damaged, or is of a newer version.
-        """
+        """Reads a manifest, whose names are relative to its path."""
         try:
             found = plain_json(data)
             version = found["version"] if found["format"] == FORMAT else None

@@ -57,14 +57,7 @@ class ClientOptions:
 
 
 def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **overrides: Any) -> F:
-    """Makes a filesystem for the running loop.
-
-    Args:
-        cls: Its class, where the user did not bring an instance; else the instance's own class is used.
-        source: The user's options.
-        keep_class: Whether a user's instance keeps its own class.
-        **overrides: Arguments that take precedence over the user's.
-    """
+    """Makes a filesystem for the running loop: of the class of the user's instance, if there is one and it is kept."""
     theirs = source.filesystem
     made = type(theirs) if theirs is not None and keep_class else cls
     args = () if theirs is None else theirs.storage_args

@@ -111,21 +111,13 @@ class Storages:
             return self._made[place]
 
     def serves_together(self, urls: Collection[str]) -> bool:
-        """Whether one client serves all of these URLs.
-
-        Raises:
-            StorageError: No store can have one of these names.
-        """
+        """Whether one client serves all of these URLs; a StorageError where no store can have one of these names."""
         for url in urls:
             _check_name(url)
         return self._filesystem is not None or len({place_of(url) for url in urls}) == 1
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
-        """What tells each object from all others: two URLs are of one object where they share an identity.
-
-        Raises:
-            StorageError: As for `at`.
-        """
+        """What tells each object from all others: two URLs are of one object where they share an identity."""
         places = [(url, (await self.at(url)).endpoint) for url in urls]
         return await asyncio.to_thread(lambda: list(starmap(identities, places)))
 
@@ -178,11 +170,7 @@ class Storages:
 
 
 def _check_name(url: str) -> None:
-    """Refuses a name that no store can have.
-
-    Raises:
-        StorageError: It is empty, or holds a NUL, or bytes that are not UTF-8, which names of local files may hold.
-    """
+    """Refuses a name that is empty, or holds a NUL, or bytes that are not UTF-8, as only names of local files may."""
     if not url:
         raise StorageError("the name of a file is '': give a URL or path")
     if url.isascii() and "\0" not in url:

@@ -20,15 +20,19 @@ async def background() -> AsyncGenerator[TaskGroup]:
     """A task group whose tasks are cancelled, and gone, when the block is left by any way.
 
     A plain task group wraps what leaves its block into an exception group, even the GeneratorExit of a
-    generator that is closed; here it leaves as it is. The tasks themselves must not raise.
+    generator that is closed; here it leaves as it is, and so does SystemExit of a user's function. The tasks themselves
+    raise nothing else.
     """
     leaving: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
-        try:
-            yield tasks
-        except (Exception, GeneratorExit) as error:
-            leaving = error
-        tasks.cancel_scope.cancel()
+    try:
+        async with anyio.create_task_group() as tasks:
+            try:
+                yield tasks
+            except (Exception, GeneratorExit) as error:
+                leaving = error
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        leaving = group.exceptions[0]
     if leaving is not None:
         raise leaving
 

@@ -101,12 +101,7 @@ class Session:
         self._kept: dict[int, tuple[object, Any]] = {}
 
     def remember(self, source: object, make: Callable[[], T]) -> T:
-        """What a source keeps from epoch to epoch.
-
-        Args:
-            source: The description of the source; the same object means the same source.
-            make: Makes what is kept, at first.
-        """
+        """What a source keeps from epoch to epoch; the same object means the same source."""
         if id(source) not in self._kept:
             self._kept[id(source)] = source, make()
         return self._kept[id(source)][1]  # type: ignore[no-any-return]
@@ -123,13 +118,8 @@ class Session:
     ) -> OpenSource:
         """A source's stores and shards: those of the epoch before, where there was one.
 
-        Args:
-            source: The description of the source; the same object means the same source.
-            options: Which stores it reads from.
-            buffer_bytes: What its streams may hold ahead of what was read; stores that are shared add it up.
-            filenames: The names of its shards.
-            memo: Keeps what was found, for later runs.
-            patterns: Whether all names are patterns; see `Listing`.
+        What its streams may hold ahead of what was read is added up for stores that are shared. The memo keeps what was
+        found for later runs.
         """
         if id(source) in self._opened:
             return self._opened[id(source)][1]

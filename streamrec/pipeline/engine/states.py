@@ -112,12 +112,7 @@ def state_at(chain: Chain, epoch: int, positions: Positions, index: int, seed: i
 
 
 def position_of(chain: Chain, state: Any) -> Position:
-    """The position in a saved state.
-
-    Raises:
-        PositionMismatchError: It is not a state, was changed or cut, has another version, or was saved by another
-            pipeline; the message says what differs.
-    """
+    """The position in a saved state of this pipeline; the PositionMismatchError of another says what differs."""
     check_state(state)
     saved: Sequence[str] = state["pipeline"]
     ours = list(chain.lines())

@@ -129,6 +129,7 @@ def test_an_empty_list_has_no_kind_unless_declared() -> None:
 
 def test_declared_floats_take_integers() -> None:
     assert encoded(3, np.float32) == ("float_list", [3.0])
+    assert encoded([1.5, 2]) == ("float_list", [1.5, 2.0])
     assert encoded([1, 2.5], FixedLenFeature([2], "float32")) == ("float_list", [1.0, 2.5])
     assert encoded(np.array([1, 2]), "float32") == ("float_list", [1.0, 2.0])
     assert encoded(2**60 + 2**35 + 1, float) == encoded(np.array(2**60 + 2**35 + 1), float)

@@ -1,6 +1,7 @@
 """The threads of a run: what comes of calls, when they are left, and that nothing stays."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -46,6 +47,12 @@ async def test_a_call_raises_what_the_work_raises(threads: Threads, error: BaseE
         await threads.run(failing(error))
     assert caught.value is error
     assert await threads.run(lambda: 1) == 1, "the thread goes on"
+
+
+def test_exit_within_map_ends_the_program() -> None:
+    for calls in (None, 2):
+        with pytest.raises(SystemExit):
+            list(Dataset.range(5).map(sys.exit, calls).batch(2))
 
 
 async def test_work_that_raises_stop_iteration_hangs_nobody(threads: Threads) -> None:

@@ -246,17 +246,17 @@ def test_a_shard_that_was_written_since(tmp_path: Path) -> None:
 
 def test_arguments(data: Indexed) -> None:
     """What cannot be is refused where it is said, or, of ranks and memory, when it runs."""
-    with pytest.raises(ValueError, match="directly after TFRecordDataset"):
-        streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.url)
-    with pytest.raises(ValueError, match="quality='best'"):
-        data.shuffled(quality="best")
-    with pytest.raises(ValueError, match="slot_groups=5 must divide"):
-        data.shuffled(slot_groups=5, global_batch_size=12)
-    with pytest.raises(ValueError, match="even='odd'"):
-        data.shuffled(even="odd")
-    with pytest.raises(ValueError, match="cannot be divided by 5 ranks"):
-        list(data.shuffled(global_batch_size=12, rank=0, world_size=5))
-    with pytest.raises(ValueError, match="memory_budget"):
-        list(data.shuffled(quality="blocks", window_bytes=1 << 40).with_options(memory_budget=5000))
-    with pytest.raises(ValueError, match="compress"):
-        streamrec.TFRecordDataset(data.pattern, "GZIP").global_shuffle(1, index=data.url)
+    for message, call in (
+        ("directly after", lambda: streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.url)),
+        ("quality='best'", lambda: data.shuffled(quality="best")),
+        ("slot_groups=5 must divide", lambda: data.shuffled(slot_groups=5, global_batch_size=12)),
+        ("even='odd'", lambda: data.shuffled(even="odd")),
+        ("divided by 5 ranks", lambda: list(data.shuffled(global_batch_size=12, rank=0, world_size=5))),
+        (
+            "memory_budget",
+            lambda: list(data.shuffled(quality="blocks", window_bytes=1 << 40).with_options(memory_budget=5000)),
+        ),
+        ("compress", lambda: streamrec.TFRecordDataset(data.pattern, "GZIP").global_shuffle(1, index=data.url)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
