@@ -13,6 +13,7 @@ import pytest
 
 from streamrec import Dataset, FixedLenFeature, Frames, StreamrecError, TFRecordDataset, encode_example, encode_records
 from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.engine.ranks import warn_once
 from tests.effort import thorough
 from tests.pipeline.small_shards import ALL
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
@@ -190,17 +191,21 @@ def test_in_any_order_each_record_comes_once_though_resumed(files: list[str], ma
     assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL) if mapped else ALL)
 
 
-def test_numbers_mean_nothing_where_there_is_no_order(files: list[str]) -> None:
+def test_numbers_mean_nothing_where_there_is_no_order(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
     mapped = Dataset.range(50).map(lambda number: number, num_parallel_calls=3).shuffle(9)
     with mapped.iterate() as iterator:
         next(iterator)
         assert iterator.state_dict()
+    assert not caplog.records
     batches = TFRecordDataset(files, num_parallel_reads=3, deterministic=False).batch(2).shuffle(4)
     for dataset in (mapped.with_options(deterministic=False), batches):
         with dataset.iterate() as iterator:
             next(iterator)
             with pytest.raises(StreamrecError, match="has no fixed order"):
                 iterator.state_dict()
+    [said] = caplog.messages
+    assert said.startswith("state_dict() of this run will be an error: the input of this shuffle")
 
 
 def test_a_small_budget_holds_fewer_and_says_so(files: list[str], caplog: pytest.LogCaptureFixture) -> None:

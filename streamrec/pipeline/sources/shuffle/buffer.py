@@ -50,7 +50,7 @@ from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, STAR
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 
-__all__ = ["NO_ROWS", "Entry", "HeldElements", "ShuffleBuffer", "ShuffleRule"]
+__all__ = ["NO_ROWS", "UNORDERED", "Entry", "HeldElements", "ShuffleBuffer", "ShuffleRule"]
 
 logger = logging.getLogger("streamrec")
 
@@ -59,6 +59,11 @@ CHUNK_BYTES = 6 << 20
 
 TRACED_ROUNDS = 4
 """The positions of what came in are kept until this many buffers more did: of e**4, one element stays longer."""
+
+UNORDERED = (
+    "the input of this shuffle is not records of shards and has no fixed order (deterministic=False): "
+    "what its buffer holds cannot be found again; shuffle the records themselves, or keep their order"
+)
 
 SIZES = (1 << BUFFER_BITS) - 1
 
@@ -92,14 +97,7 @@ class Entry(NamedTuple):
 
 
 class BufferIndex:
-    """The slots.
-
-    Args:
-        rule: What the order depends on.
-        rows: What they hold. They are copied.
-        step: How many elements they gave so far.
-        entry: The last input.
-        taken: How many of its rows came in.
+    """The slots, which gave `step` elements so far, while `taken` rows of the last `entry` came in; rows are copied.
 
     Attributes:
         weight: What the rows weigh.
@@ -470,10 +468,7 @@ class ShuffledPositions(Positions):
 
     def at(self, index: int) -> Position:
         if not self.ordered:
-            raise StreamrecError(
-                "the input of this shuffle is not records of shards and has no fixed order (deterministic=False): "
-                "what its buffer holds cannot be found again; shuffle the records themselves, or keep their order"
-            )
+            raise StreamrecError(UNORDERED)
         place = (
             self.base.replay(iter(self.entries), self.gone + index)
             if self.came is None

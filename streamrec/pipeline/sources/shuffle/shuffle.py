@@ -34,11 +34,19 @@ from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, ChainSource, RunContext, Source, derived, in_order
 from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
+from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.sources.shuffle.buffer import NO_ROWS, Entry, HeldElements, ShuffleBuffer, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer import (
+    NO_ROWS,
+    UNORDERED,
+    Entry,
+    HeldElements,
+    ShuffleBuffer,
+    ShuffleRule,
+)
 from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, TAG, BufferStore, spans_of
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
 
@@ -103,6 +111,8 @@ class Shuffle(ChainSource):
         rule = ShuffleRule(self.buffer_size, limit, derived(within.seed if self.seed is None else self.seed, epoch))
         shards = records_of(self.inner)
         ordered = shards is not None or in_order(self.inner, within.deterministic)
+        if not ordered:
+            warn_once(f"state_dict() of this run will be an error: {UNORDERED}")
         buffer = ShuffleBuffer(rule, shards is not None, ordered, state and state["inner"])
         if state and shards is not None:
             await refetch(buffer, state, self.inner, shards, before)
