@@ -257,5 +257,5 @@ def decoder(name: str) -> ModuleType:
             return simplejpeg  # type: ignore[no-any-return]
         from PIL import Image
     except ImportError as error:
-        raise MissingExtraError("images need packages more: pip install 'streamrec[images]'") from error
+        raise MissingExtraError("images need other packages: pip install 'streamrec[images]'") from error
     return Image

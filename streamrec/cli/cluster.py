@@ -46,7 +46,7 @@ def connect(address: str) -> None:
     try:
         ray = import_module("ray")
     except ModuleNotFoundError as error:
-        raise MissingExtraError("--ray needs a package more: pip install 'streamrec[ray]'") from error
+        raise MissingExtraError("--ray needs another package: pip install 'streamrec[ray]'") from error
     where = {} if address == "local" else {"address": address}
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:

@@ -51,7 +51,7 @@ class Item:
 
     @classmethod
     def listed(cls, info: ObjectInfo) -> Item:
-        """An object as the store tells of it."""
+        """An object as the store describes it."""
         return cls(info.path, info.size, expected=Expected(info.size, info.version))
 
 
@@ -118,7 +118,7 @@ async def find_below(storages: Storages, directory: str) -> list[Item]:
     storage = await storages.at(directory)
     found = [Item.listed(info) async for info in storage.list(directory)]
     if not found:
-        raise NotFoundError("nothing lies below this directory: check the bucket and the name", directory)
+        raise NotFoundError("nothing is below this directory: check the bucket and the name", directory)
     return found
 
 
@@ -127,7 +127,7 @@ async def shards_below(storages: Storages, directory: str, warn: bool) -> list[I
     inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
-        raise NotFoundError("no shard lies below this directory", directory)
+        raise NotFoundError("this directory holds no shard", directory)
     for manifest in await manifests_among(storages, inside):
         differing = []
         for shard in manifest.shards:

@@ -71,7 +71,7 @@ async def refuse_existing(
             await storage.stat(path)
         except NotFoundError:
             continue
-        raise click.UsageError(f"{path} is there already: {advice}")
+        raise click.UsageError(f"{path} already exists: {advice}")
 
 
 async def refuse_sources(
@@ -90,7 +90,7 @@ async def refuse_sources(
         if is_numbered(target):
             over += [path for identity, path in read.items() if any(is_one_of(identity, each) for each in its)]
         if over:
-            raise click.UsageError(f"{over[0]} is read, and would be written over: choose another name for {target}")
+            raise click.UsageError(f"{over[0]} is read, and would be overwritten: choose another name for {target}")
     return frozenset(read)
 
 
@@ -108,7 +108,7 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
     if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
     async for info in list_numbered(storages, pattern):
-        raise click.UsageError(f"{info.path} is there already: choose another name, or add --overwrite")
+        raise click.UsageError(f"{info.path} already exists: choose another name, or add --overwrite")
 
 
 async def write_text(url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]) -> None:
@@ -200,7 +200,7 @@ async def check_target(
     spared = await refuse_sources(storages, read, goal, targets)
     shards, *its = await goal.identities([target.pattern, *tables])
     if any(is_one_of(identity, each) for found in its for identity in found for each in shards):
-        raise click.UsageError(f"{manifest} would be written over a shard: choose another name for the manifest")
+        raise click.UsageError(f"{manifest} would overwrite a shard: choose another name for the manifest")
     if not overwrite:
         await refuse_matching(goal, target.pattern)
         await refuse_existing(goal, tables)

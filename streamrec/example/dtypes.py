@@ -77,7 +77,7 @@ def tensor_dtype(dtype: object) -> np.dtype[Any]:
     if name in ("string", "bytes", "object") or name.startswith(("bytes", "str")):
         return np.dtype(object)
     if name not in TENSOR_DTYPES:
-        raise FeatureError(f"dtype {dtype!r} is none that TensorFlow's tensors have; convert to one of theirs")
+        raise FeatureError(f"TensorFlow's tensors have no dtype {dtype!r}; convert to one that they have")
     return named_dtype(name)
 
 

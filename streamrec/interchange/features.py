@@ -245,7 +245,7 @@ def codec_of(name: str) -> Codec:
     except ModuleNotFoundError as error:
         if error.name != "pyarrow":
             raise
-        raise MissingExtraError("Parquet needs a package more: pip install 'streamrec[arrow]'") from error
+        raise MissingExtraError("Parquet needs another package: pip install 'streamrec[arrow]'") from error
     return codec
 
 

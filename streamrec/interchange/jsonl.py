@@ -41,7 +41,7 @@ from streamrec.interchange.features import (
 
 KIND_OF: Final = {bool: INT64, int: INT64, float: FLOAT, str: BYTES, dict: BYTES}
 CONSTANTS: Final = {"NaN": math.nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
-"""What Python's JSON has for numbers: these very objects, which tells them from numbers that are too large."""
+"""What Python's JSON has for numbers: these very objects, to distinguish them from numbers that are too large."""
 
 ADVICE: Final = "leave it out with --features, or flatten it first"
 

@@ -18,7 +18,7 @@ def load_pyarrow() -> Any:
     try:
         return import_module("pyarrow")
     except ImportError as error:
-        raise MissingExtraError("Arrow needs a package more: pip install 'streamrec[arrow]'") from error
+        raise MissingExtraError("Arrow needs another package: pip install 'streamrec[arrow]'") from error
 
 
 def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) -> Any:

@@ -121,7 +121,7 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         async with Storages(self._storage_options) as storages:
             async for info in list_numbered(storages, self._pattern):
                 name = display_name(info.path)
-                raise FileExistsError(f"{name} is there already: choose another path, or overwrite=True")
+                raise FileExistsError(f"{name} already exists: choose another path, or overwrite=True")
 
     async def _put_in_place(self, written: Sequence[tuple[str, ShardInfo]]) -> None:
         """Puts shards that replace others in place, and the manifest."""

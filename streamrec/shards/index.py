@@ -83,7 +83,7 @@ class Index(Manifest):
         shards: The shards, in order, with their full URLs.
         blocks: The table of blocks of all shards, one after the other: [n] of `tfrecord.lengths.BLOCK`.
         version: What the store calls this version of the index; None where it does not tell.
-        digest: 32 hexadecimal digits that tell this data set from others; the same for its copies.
+        digest: 32 hexadecimal digits that identify this data set; the same for its copies.
     """
 
     blocks: npt.NDArray[Any]

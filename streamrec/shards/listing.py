@@ -294,7 +294,7 @@ async def sizes_of(
     The sizes of many shards come from listings of their directories. Where these cannot be listed, or hold much else,
     the store is asked for each; or, with many shards for each reader, all count as equally large.
 
-    A store that tells no size before the end of an object makes a shard that cannot be cut, of size 0.
+    If the store gives no size before the end of an object, the shard has size 0 and cannot be cut.
 
     Args:
         storages: Where they are stored.

@@ -191,7 +191,7 @@ def plain_json(data: bytes | str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            raise ValueError("a key comes twice")
+            raise ValueError("a key occurs twice")
         return found
 
     def refuse(constant: str) -> None:
@@ -232,7 +232,7 @@ def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
     """Refuses what no writer can have found out about shards.
 
     Raises:
-        ValueError: A number is none, or is not possible; or a shard comes twice.
+        ValueError: A number is invalid or impossible, or a shard occurs twice.
     """
     for shard in shards:
         if not all(_is_count(number) for number in (shard.records, shard.bytes, *_flat(shard.marks))):
@@ -250,7 +250,7 @@ def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
     seen = set[tuple[str, str]]()
     for shard in shards:
         if (location := location_of(shard.path)) in seen:
-            raise ValueError(f"{shard.path} comes twice")
+            raise ValueError(f"{shard.path} occurs twice")
         seen.add(location)
 
 

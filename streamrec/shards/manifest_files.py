@@ -294,7 +294,7 @@ write_manifest_sync = bridge.synchronous(write_manifest)
 
 
 def check_named_once(paths: Sequence[str]) -> None:
-    """Refuses shards of which one comes twice: such a manifest cannot be read."""
+    """Refuses a list that names a shard twice: such a manifest cannot be read."""
     seen = set[tuple[str, str]]()
     for path in paths:
         if (location := location_of(path)) in seen:

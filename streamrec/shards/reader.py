@@ -193,7 +193,7 @@ class ShardReader:
                 piece = memoryview(kernels.allocate(min(self.block_bytes, end - start)))
                 count = await opened.source.readinto(piece)
                 if not count:
-                    raise TruncatedShardError("the shard ends here, and was longer before", self.path, start)
+                    raise TruncatedShardError("the shard became shorter while it was read", self.path, start)
                 yield piece[:count]
                 start += count
         finally:

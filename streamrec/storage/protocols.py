@@ -146,7 +146,7 @@ def _check_options(
         if name not in known:
             raise StorageError(
                 f"storage_options has {name!r}, which {protocols[0]} does not know: in a chain, options of another "
-                f"filesystem stand under its protocol: storage_options={{{protocols[-1]!r}: {{{name!r}: ...}}}}",
+                f"filesystem go under its protocol: storage_options={{{protocols[-1]!r}: {{{name!r}: ...}}}}",
                 url,
             )
 

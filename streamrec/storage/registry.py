@@ -129,7 +129,7 @@ class Storages:
         """
         [own] = await self.identities([url])
         if any(own & other for other in await self.identities(read)):
-            raise StorageError("this object is read, and would be written over: choose another name", url)
+            raise StorageError("this object is read, and would be overwritten: choose another name", url)
 
     async def __aenter__(self) -> Self:
         self._reporter.start()

@@ -208,9 +208,9 @@ class Replacement:
         final = await storage.replaced(path) if self._stages else None
         async with self._lock:
             if identities & self._spared:
-                raise StorageError("this object is read, and would be written over: choose another name", path)
+                raise StorageError("this object is read, and would be overwritten: choose another name", path)
             if other := next((self._names[each] for each in identities if each in self._names), None):
-                raise StorageError(f"this would be written over {other}, which is written as well: rename one", path)
+                raise StorageError(f"this would overwrite {other}, which is written as well: rename one", path)
             self._names |= dict.fromkeys(identities, path)
             if final is not None and not self._staging:
                 self._staging = True

@@ -185,7 +185,7 @@ class HedgedRequest:
         return body
 
     def _accept(self, body: Body) -> None:
-        """From here on this body is read; pins what it tells of the object."""
+        """This body is read from here on; pins the size and version that it has."""
         info, self._body, self.splits = self.info, body, body.splits
         if _differ(info.version, body.info.version) or _differ(info.size, body.info.size):
             raise changed(info.path, self._position, self.end)

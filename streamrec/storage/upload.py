@@ -240,7 +240,7 @@ class Upload:
         """Sends what is left and makes the object visible.
 
         Returns:
-            The object's size, and its version where the store tells.
+            The object's size, and its version if the store gives one.
 
         Raises:
             ClosedError: After `complete`, `abort` or an error.

@@ -106,7 +106,7 @@ def _zlib_compressor(options: TFRecordOptions) -> Any:
 def _isal_compressor(options: TFRecordOptions) -> Any:
     module = isal_module("isal_zlib")
     if module is None:
-        raise MissingExtraError("library='isal' needs a package more: pip install 'streamrec[isal]'")
+        raise MissingExtraError("library='isal' needs another package: pip install 'streamrec[isal]'")
     level = ISAL_LEVEL if options.compression_level in (None, -1) else options.compression_level
     return module.compressobj(level, wbits=options.zlib_window_bits)
 

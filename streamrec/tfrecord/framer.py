@@ -194,7 +194,7 @@ class Framer:
         """The offset from which the stream must be read again, if it must not go on after the last byte that came.
 
         With `long_bytes` and `on_error="resync"`, a long record that turns out to be damaged is searched for others:
-        first its end, which tells whether its length is right.
+        first its end, which shows whether its length is right.
         """
         rewinds, self._rewinds = self._rewinds, False
         return self._position if rewinds else None

@@ -35,5 +35,5 @@ def test_the_missing_package_is_named(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
         2,
-        "streamrec: --ray needs a package more: pip install 'streamrec[ray]'\n",
+        "streamrec: --ray needs another package: pip install 'streamrec[ray]'\n",
     )

@@ -12,7 +12,7 @@ def test_what_it_wrote_is_removed(bucket: Bucket, called: Call) -> None:
     done = called("bench", *bucket.options, "--json", "--write", "--seconds", "0.05", bucket.url)
     assert done.code == 0, done.err
     assert len(done.json["measurements"]) == 24
-    assert "nothing lies below" in called("ls", *bucket.options, bucket.url).err
+    assert "nothing is below" in called("ls", *bucket.options, bucket.url).err
 
 
 @pytest.mark.parametrize("written", ["first", "all"])
@@ -24,7 +24,7 @@ def test_ctrl_c_leaves_nothing(bucket: Bucket, called: Call, written: str) -> No
             assert process.poll() is None
             assert time.monotonic() < deadline
         interrupt(process)
-    assert "nothing lies below" in run("ls", *bucket.options, bucket.url).err
+    assert "nothing is below" in run("ls", *bucket.options, bucket.url).err
 
 
 def listed(bucket: Bucket, called: Call) -> int:

@@ -367,7 +367,7 @@ def test_a_foreign_tar(tmp_path: Path, called: Call) -> None:
         (["SHARD", "SHARD"], "choose another name for"),
         (["SHARD", "out/"], "say with --to what is written there"),
         (["--shard-records", "3", "SHARD", "out.parquet"], "write out.parquet-{shard:05d}"),
-        (["SHARD", "there.jsonl"], "there.jsonl is there already"),
+        (["SHARD", "there.jsonl"], "there.jsonl already exists"),
         (["--schema", "there.jsonl", "SHARD", "a.parquet"], "streamrec info --json SOURCE > there.jsonl"),
         (["--text", "wrods", "SHARD", "a.parquet"], "no record has wrods: they have image, label, score, words"),
         (["--text", "label", "SHARD", "a.parquet"], "label is int64, and only bytes become text"),
@@ -429,7 +429,7 @@ def test_without_pyarrow(shard: Path, tmp_path: Path) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError('none', name='pyarrow')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     done = run("convert", shard, tmp_path / "a.parquet", env=environment)
-    assert done == Done(2, "", "streamrec: Parquet needs a package more: pip install 'streamrec[arrow]'\n")
+    assert done == Done(2, "", "streamrec: Parquet needs another package: pip install 'streamrec[arrow]'\n")
     assert run("convert", shard, tmp_path / "a.jsonl", env=environment).code == 0
 
 

@@ -78,7 +78,7 @@ def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
         assert done.code == 2
         assert message in done.err
     called("index", shard, index)
-    assert "is there already" in called("index", shard, index).err
+    assert "already exists" in called("index", shard, index).err
     assert called("index", "--overwrite", shard, index).code == 0
     wrong = [
         (("--records", "0", shard), "--records needs one index"),

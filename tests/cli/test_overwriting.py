@@ -83,7 +83,7 @@ def test_a_link_to_what_is_read_is_not_replaced(tmp_path: Path, called: Call, li
     before = tree(tmp_path)
     done = called("reshard", "--overwrite", "--shards", "20", source, f"{target.parent}/x-{{shard}}")
     assert done.code in (2, 3)
-    assert "is read, and would be written over: choose another name" in done.err
+    assert "is read, and would be overwritten: choose another name" in done.err
     assert tree(tmp_path) == before
 
 
@@ -92,7 +92,7 @@ def test_one_object_is_not_written_twice(tmp_path: Path, called: Call) -> None:
     source.write_bytes(streamrec.encode_records(examples(10)))
     done = called("reshard", "--shards", "2", "--manifest", f"{tmp_path}/./x-1", source, f"{tmp_path}/x-{{shard}}")
     assert (done.code, [path.name for path in tmp_path.iterdir()]) == (2, ["source"])
-    assert "would be written over a shard" in done.err
+    assert "would overwrite a shard" in done.err
 
 
 COMMANDS = {

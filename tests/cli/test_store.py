@@ -38,7 +38,7 @@ def test_what_the_store_refuses(bucket: Bucket, called: Call) -> None:
     for arguments, said in (
         (["count", *options, f"{url}nothing.tfrecord"], "there is no such object"),
         (["count", *options, f"{url}*.tfrecord"], "no object matches this pattern"),
-        (["ls", *options, url], "nothing lies below this directory"),
+        (["ls", *options, url], "nothing is below this directory"),
         (["ls", *options, "s3://another-bucket/"], "NoSuchBucket"),
         (["ls", *options, "-o", "secret=wrong", url], "check the credentials"),
         (["info", *options, "-o", "endpiont_url=x", url], "endpoint_url"),
@@ -80,7 +80,7 @@ async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: S
 
 def test_ctrl_c_leaves_nothing_in_the_store(shard: Path, bucket: Bucket) -> None:
     interrupted("reshard", *bucket.options, "--shards", "240", shard, bucket.url)
-    assert "nothing lies below" in run("ls", *bucket.options, bucket.url).err
+    assert "nothing is below" in run("ls", *bucket.options, bucket.url).err
 
 
 def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ async def sweep_store(sources: Sequence[str], seconds: float, storage_options: M
     async with storages_for(storage_options) as storages:
         found = [item for item in await find_records(storages, sources) if item.size]
     if not found:
-        raise click.UsageError("these objects are empty, or their sizes are not known: name others")
+        raise click.UsageError("these objects are empty, or their sizes are unknown: name others")
     sample = await take_sample(found, storage_options)
     cells = {}
     with progress("measuring", None) as meter:

@@ -224,7 +224,7 @@ def check_clock(endpoint: Endpoint) -> str:
     finally:
         connection.close()
     if date is None:
-        return "the server tells no time"
+        return "the server sends no date"
     skew = (datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds()
     ahead = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's clock"
     if abs(skew) > 300:
@@ -300,7 +300,7 @@ async def check_get(store: CheckedStore, item: Item) -> str:
     storage, size = await store.storages.at(item.path), min(item.size or 0, 1 << 16)
     got = await storage.read_range(item.path, 0, size)
     if len(got) != size:
-        raise CheckError(f"{len(got):,} bytes came where the listing tells of {size:,}: was the object replaced?")
+        raise CheckError(f"{len(got):,} bytes arrived, and the listing says {size:,}: was the object replaced?")
     return f"{plural(size, 'byte')} of {item.path}"
 
 
@@ -326,7 +326,7 @@ async def check_version(store: CheckedStore, item: Item) -> str:
     storage = await store.storages.at(item.path)
     version = (await storage.stat(item.path)).version
     if version is None:
-        raise CheckError("the store tells no version: an object that is replaced while it is read is not noticed")
+        raise CheckError("the store gives no version: a replacement during a read would go unnoticed")
     await storage.read_range(item.path, 0, 1, version)
     try:
         other = str(int(version) + 1) if version.isdigit() else '"no-such-version"'

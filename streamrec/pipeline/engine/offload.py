@@ -1,6 +1,6 @@
 """Offloading: the user's functions run in a worker thread, and stop between two calls when the run is cancelled.
 
-A thread cannot be broken off, and a run that is left must leave none running. So the task that awaits it tells it to
+A thread cannot be interrupted, and a closed run must leave none running. So the task that awaits it tells it to
 halt, and waits until the call that is under way returns.
 """
 

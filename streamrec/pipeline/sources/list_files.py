@@ -95,7 +95,7 @@ def resume(names: Sequence[bytes], digest: str, state: Mapping[str, Any]) -> int
         was, now = state["name"], name_at(names, index)
         place = "the next one is the same" if was == now else f"the next one was {was}, and now it is {now}"
         raise PositionMismatchError(
-            f"list_files: the names that match are others than when this state was saved: there were "
+            f"list_files: the names that match differ from those when this state was saved: there were "
             f"{state['names']:,}, now there are {len(names):,}; {place}; "
             "resume with the files that there were, or start over without the state"
         )

@@ -43,7 +43,7 @@ class Trace:
             with open(path, "rb") as old:
                 if old.read(len(BEGINNING)) not in (b"", BEGINNING.encode()):
                     raise FileExistsError(
-                        f"{display_name(os.fspath(path))} is there already, and no trace: give another name"
+                        f"{display_name(os.fspath(path))} already exists, and is not a trace: give another name"
                     )
         self._file = open(path, "w", encoding="ascii")  # noqa: SIM115 - closed by `close`
         self._lock = threading.RLock()

@@ -112,7 +112,7 @@ def unversioned(state: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changed", "error", "words"),
     [
-        ([b"y" * 50] * 60, CorruptRecordError, "is not there any more as it was"),
+        ([b"y" * 50] * 60, CorruptRecordError, "was changed in the shard"),
         ([b"y"], PositionMismatchError, r"ends before byte [0-9,]+, where this state's shuffle buffer held a record"),
     ],
 )

@@ -255,7 +255,7 @@ def test_an_input_that_shrank_is_refused() -> None:
     dataset = Dataset.range(100).take_while(lambda number: number < left[0]).shuffle(30, seed=1)
     _, state = stop_after(dataset, 25)
     left[0] = 40
-    with pytest.raises(PositionMismatchError, match=r"has 40 elements from the saved place on, where there were \d+"):
+    with pytest.raises(PositionMismatchError, match=r"has 40 elements after the saved position, and had \d+"):
         list(dataset.iterate(state))
 
 

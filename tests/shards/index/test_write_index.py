@@ -221,8 +221,8 @@ def test_no_index_or_manifest_is_written_over_a_shard(tmp_path: Path) -> None:
     link.symlink_to(shard)
     before = shard.read_bytes()
     for name in (str(shard), f"{tmp_path}/./s-0", f"file://{shard}", str(link)):
-        with pytest.raises(StorageError, match="is read, and would be written over: choose another name"):
+        with pytest.raises(StorageError, match="is read, and would be overwritten: choose another name"):
             write_index_sync(names, name)
-        with pytest.raises(StorageError, match="is read, and would be written over: choose another name"):
+        with pytest.raises(StorageError, match="is read, and would be overwritten: choose another name"):
             write_manifest_sync(names, name)
     assert shard.read_bytes() == before

@@ -259,8 +259,8 @@ class AssignedShards:
             )
         if state["share"] != self.whose:
             raise PositionMismatchError(
-                "this state was saved when the shards had other names, sizes or numbers of records, and were divided "
-                "otherwise: resume with the same shards, or start over without the state"
+                "names, sizes or numbers of records of the shards, and so their assignment, have changed since this "
+                "state was saved: resume with the same shards, or start over without the state"
             )
         return int(state["given"])
 

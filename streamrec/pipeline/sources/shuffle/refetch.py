@@ -136,7 +136,7 @@ def verify(frames: Frames, path: str, first: int) -> None:
     if bad is None:
         return
     raise CorruptRecordError(
-        "a record that a shuffle buffer held is not there any more as it was: its length or its CRC32C is another; "
+        "a record that a shuffle buffer held was changed in the shard: its length or its CRC32C differs; "
         "start over without the state",
         path,
         first + int(frames.spans[bad, 0]) - HEADER_BYTES,

@@ -197,7 +197,7 @@ async def run_again(
                 yield Chunk(window(chunk.elements, used, count), shifted(chunk.positions, used), chunk.nbytes)
     if first < last:
         raise PositionMismatchError(
-            f"the input of a shuffle has {first:,} elements from the saved place on, where there were {last:,}: "
+            f"the input of a shuffle has {first:,} elements after the saved position, and had {last:,}: "
             "the data was changed; resume with the data that the state was saved with, or start over without the state"
         )
 

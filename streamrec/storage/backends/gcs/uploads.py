@@ -79,7 +79,7 @@ class GcsUpload(PartSink):
         if not self._ours:
             raise ObjectChangedError(f"this name holds what another writer wrote ({reason}): write again", self._path)
         await self._remove(str(self._done["generation"]))
-        raise IntegrityError(f"the store had something else than was sent: {reason}; write it again", self._path)
+        raise IntegrityError(f"the store holds other bytes than were sent: {reason}; write it again", self._path)
 
     async def abort(self) -> None:
         """Frees the parts. An upload that the store no longer knows is fine."""

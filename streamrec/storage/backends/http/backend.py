@@ -115,7 +115,7 @@ class HttpBackend(Backend):
             StorageError: It has a fragment, which no server is told: another file would come.
         """
         if "#" in path:
-            raise StorageError("a web server is not told what follows a #: write %23 for a # in a name", path)
+            raise StorageError("a web server never sees what follows a #: write %23 for a # in a name", path)
         encoded: URL = self._fs.encode_url(path)
         return encoded
 

@@ -391,7 +391,7 @@ class S3Upload(PartSink):
         reason = difference(sent, self._ordered(), head)
         if reason is not None:
             await self._remove(etag)
-            raise IntegrityError(f"the store had something else than was sent: {reason}; write it again", self._path)
+            raise IntegrityError(f"the store holds other bytes than were sent: {reason}; write it again", self._path)
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _remove(self, etag: str | None) -> None:
