@@ -160,6 +160,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: parse_example([RECORD], {"lable": INT}),
         "give a default_value if it may be missing; this record has 'label'",
     ),
+    (lambda: list(ds.map(lambda _: None).batch(2)), "None where numbers or bytes are wanted: does the function of map"),
     (lambda: parse_example([STEPS], {"label": INT}), "a SequenceExample that has it as a feature list"),
     (
         lambda: parse_sequence_example([RECORD], {}, {"label": LIST}),

@@ -142,6 +142,15 @@ def parameters_of(*callables: Callable[..., Any]) -> set[str]:
     return names
 
 
+_OTHER_NAMES = {
+    "aws_access_key_id": "key=",
+    "aws_secret_access_key": "secret=",
+    "aws_session_token": "token=",
+    "region_name": "client_kwargs={'region_name': ...}",
+}
+"""What s3fs calls the options of boto3."""
+
+
 def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> None:
     """Refuses options that the client does not know, in "storage_options" or in an option that is a dict itself."""
     if not isinstance(options, Mapping):
@@ -149,7 +158,9 @@ def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> Non
     names = sorted(known)
     for name in options:
         if name not in names:
-            raise StorageError(f"{place} has {name!r}, which the client does not know{nearest(str(name), names)}", url)
+            usual = _OTHER_NAMES.get(name, "")
+            advice = f": write {usual}" if usual.partition("=")[0] in names else nearest(str(name), names)
+            raise StorageError(f"{place} has {name!r}, which the client does not know{advice}", url)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -140,12 +140,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def rows_of(batch: Any) -> Any:
-    """What a batch was made of: Frames stay Frames, other columns become the columns of elements.
-
-    Raises:
-        TypeError: The element is not a batch; the message says what it is.
-        ValueError: Its parts have different numbers of rows.
-    """
+    """What a batch was made of: Frames stay Frames, other columns become the columns of elements."""
     if isinstance(batch, Frames):
         return batch
     nest = map_nest(column_of, batch)
@@ -172,11 +167,7 @@ def column_of(value: Any) -> Any:
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
-    """A value as an array; strings as objects, which keeps trailing NULs.
-
-    Raises:
-        TypeError: It is ragged or sparse, or a value is masked, null or None.
-    """
+    """A value as an array; strings as objects, which keeps trailing NULs."""
     if isinstance(value, RaggedTensor | SparseTensor):
         raise TypeError(f"a {type(value).__name__} is not an array: map such elements to arrays first")
     if isinstance(value, BytesColumn):
@@ -192,6 +183,8 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     if np.ma.is_masked(value):
         raise TypeError("a masked array where all values are wanted: fill it first")
     if array.dtype.hasobject and (odd := [one for one in array.flat if not hasattr(one, "__len__")]):
+        if value is None:
+            raise TypeError("None where numbers or bytes are wanted: does the function of map return its element?")
         found = None if None in odd else odd[0]
         raise TypeError(f"{found!r} in a {type(value).__name__} where numbers or bytes are wanted: fill or convert it")
     return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array

@@ -155,11 +155,7 @@ def start_of_next_epoch(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
-    """A digest of a state, the same after JSON and back.
-
-    Raises:
-        PositionMismatchError: It is nested too deep, or has keys that JSON has not.
-    """
+    """A digest of a state, the same after JSON and back."""
     try:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)
     except (RecursionError, TypeError, ValueError) as error:

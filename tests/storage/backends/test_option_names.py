@@ -21,6 +21,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("s3://b/k", {"config_kwargs": {"conect_timeout": 1}}, "config_kwargs has 'conect_timeout', which the client"),
     ("s3://b/k", {"endpoint_url": "127.0.0.1:9000"}, "endpoint_url has no scheme: write 'http://127.0.0.1"),
     ("s3://b/k", {"client_kwargs": {"endpoint_url": "h:1"}}, "client_kwargs['endpoint_url'] has no scheme"),
+    ("s3://b/k", {"aws_access_key_id": "k"}, "'aws_access_key_id', which the client does not know: write key="),
+    ("s3://b/k", {"region_name": "eu"}, "does not know: write client_kwargs={'region_name': ...}"),
     ("gs://b/k", {"tokn": "anon"}, "storage_options has 'tokn', which the client does not know: did you mean 'token'?"),
     ("gs://b/k", {"session_kwargs": {"trust_en": True}}, "session_kwargs has 'trust_en', which the client does not"),
     ("gs://b/k", {"token": "anon", "endpoint_url": "h:1"}, "endpoint_url has no scheme"),
