@@ -112,5 +112,5 @@ def test_what_is_no_state_of_a_job(data: Indexed, tmp_path: Path) -> None:
         streamrec.torch.job_state(counting.state_dict())
     plain = streamrec.torch.IterableDataset(streamrec.TFRecordDataset(data.pattern))
     next(iter(plain))
-    with pytest.raises(ValueError, match="no state of a global shuffle"):
+    with pytest.raises(ValueError, match="not the state of a global shuffle"):
         streamrec.torch.job_state(plain.state_dict())

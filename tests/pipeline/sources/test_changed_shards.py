@@ -124,7 +124,7 @@ def test_a_share_does_not_go_on_with_other_shards(folder: Folder, count: int) ->
     taken, state = stop_after(folder.dataset().distribute(0, 1), 12)
     assert [*taken, *folder.dataset().distribute(0, 1).iterate(state)] == list(folder.dataset())
     folder.put("x-1", shard(1, 20, count))
-    with pytest.raises(PositionMismatchError, match="other names, sizes or numbers of records"):
+    with pytest.raises(PositionMismatchError, match="names, sizes or numbers of records of the shards"):
         list(folder.dataset().distribute(0, 1).iterate(state))
 
 

@@ -103,7 +103,7 @@ def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
     with fsspec.open(f"{folder}/train-000", "ab") as file:
         file.write(encode_records([b"more"]))
     dataset = TFRecordDataset(f"{folder}/train-*").distribute()
-    with pytest.raises(PositionMismatchError, match="other names, sizes or numbers"):
+    with pytest.raises(PositionMismatchError, match="names, sizes or numbers of records"):
         list(dataset.with_options(rank=0, world_size=2).iterate(state))
 
 
