@@ -122,7 +122,7 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     "missing": Row("missing object", "final at once", place="missing"),
     "denied": Row("permission denied", "final at once", always("unavailable", status=403)),
-    "expired": Row("expired credentials", "final, where they cannot be had anew", always("unavailable", status=400)),
+    "expired": Row("expired credentials", "final, unless newer ones are there", always("unavailable", status=400)),
     "refused": Row("connection refused", "waits for a first contact, then gives up", place="refused"),
     "away": Row("server away: no answer to a connection", "waits for a first contact, then gives up", place="away"),
     "unknown": Row("host name that DNS does not know", "waits for a first contact, then gives up", place="unknown"),

@@ -106,7 +106,7 @@ MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
 
 PHRASES = {
     r"\bbehind\b": 2,
-    r"\banew\b": 3,
+    r"\banew\b": 1,
     r"\bat the (most|least)\b": 0,
     r"\b(no|some)body\b": 0,
     r"\b(is|are|was|were) no\b(?! longer| more)": 16,

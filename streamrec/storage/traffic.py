@@ -180,8 +180,8 @@ class Limiter:
     def answered(self) -> None:
         """A request was answered well."""
         self.answers += 1
-        if self.answers == 1 and self.name:
-            _reached.add(self.name)
+        if self.answers == 1:
+            self.reached()
         if self.rate is not None:
             self._served += 1
             self.rate += max(1.0, 0.2 * self._too_much) / self.rate

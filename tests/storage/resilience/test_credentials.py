@@ -4,9 +4,10 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -297,10 +298,11 @@ async def test_keys_that_were_rotated_are_waited_for(store: ObjectStore, code: s
         assert await read_all(await reading) == DATA
 
 
+@pytest.mark.parametrize("written", [datetime.isoformat, format_datetime])
 async def test_a_program_that_makes_keys_runs_once_in_their_life(
-    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: Callable[[datetime], str]
 ) -> None:
-    until = (datetime.now(UTC) + timedelta(seconds=300)).isoformat()
+    until = written(datetime.now(UTC) + timedelta(seconds=300))
     keys = {"Version": 1, "AccessKeyId": "k", "SecretAccessKey": "s", "SessionToken": "t", "Expiration": until}
     (tmp_path / "keys.json").write_text(json.dumps(keys))
     program = f"sh -c 'echo run >> {tmp_path}/runs; cat {tmp_path}/keys.json'"

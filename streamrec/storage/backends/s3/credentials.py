@@ -22,6 +22,7 @@ from typing import Any, Final
 from aiobotocore.session import AioSession
 from botocore.credentials import Credentials, RefreshableCredentials
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError
+from botocore.utils import parse_timestamp
 from s3fs import S3FileSystem
 
 from streamrec.storage.backends.s3.errors import RefusedError
@@ -138,12 +139,11 @@ class _Refresh:
             try:
                 result = await asyncio.to_thread(self._refresh)
                 self._fresh = await result if inspect.isawaitable(result) else result
-                expires = datetime.fromisoformat(self._fresh["expiry_time"])
+                life = parse_timestamp(self._fresh["expiry_time"]) - datetime.now(UTC)
             except BotoCoreError:
                 raise
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise CredentialRetrievalError(provider=self._method, error_msg=reason) from error
-            life = (expires if expires.tzinfo else expires.replace(tzinfo=UTC)) - datetime.now(UTC)
             self._until = time.monotonic() + 0.75 * life.total_seconds()
         return self._fresh

@@ -51,7 +51,7 @@ def test_an_exact_order_holds_no_more_than_its_budget(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quality", ["exact", "blocks"])
 def test_a_thousand_million_records(tmp_path: Path, quality: str) -> None:
-    """Sparse files, which nobody writes, and their index; checksums are those of nothing."""
+    """Sparse files and an index of records that were never written."""
     many, size, shards = 1_000_000_000 // 16, 100, []
     counts = np.full(-(-many // 1024), 1024)
     counts[-1] = many - 1024 * (len(counts) - 1)
