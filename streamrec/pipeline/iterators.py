@@ -37,7 +37,7 @@ from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import produce, start
 from streamrec.pipeline.engine.states import position_of, state_at, state_of
-from streamrec.pipeline.telemetry.meters import Telemetry
+from streamrec.pipeline.engine.meters import Telemetry
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.tfrecord import Frames

@@ -26,7 +26,7 @@ from streamrec.pipeline.iterators import (
     ThreadedAsyncIterator,
     in_this_loop,
 )
-from streamrec.pipeline.telemetry.stage_names import draw_dataset
+from streamrec.pipeline.engine.stage_names import draw_dataset
 from streamrec.shards import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions

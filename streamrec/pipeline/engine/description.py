@@ -5,8 +5,7 @@ Rules:
 - A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
 - `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
 - A source that buffers takes a share of the budget by `within.take`, and runs its chains within the rest (`budget.py`).
-- Chains that a source holds are run by `within.chunks`, and its queues made by `within.queue`, so that sources know
-  nothing of the driver and are counted without knowing it.
+- Chains that a source holds are run by `within.chunks`, so that they are counted without a line of the source's.
 """
 
 from __future__ import annotations
@@ -14,24 +13,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Position
-from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.ranks import Rank
-from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
+from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage
 
 __all__ = [
     "Chain",
-    "ChainCounter",
     "ChainSource",
-    "ChunkCounter",
-    "RunContext",
     "Source",
-    "SourceCounter",
     "derived",
     "described",
     "in_order",
@@ -72,12 +63,12 @@ class Source:
         """The same source, in which it is an error, which names the verb, that a function makes an endless dataset."""
         return self
 
-    def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
+    def chunks(self, state: Mapping[str, Any] | None, within: Any) -> AsyncGenerator[Chunk]:
         """Runs it.
 
         Args:
             state: Where to go on, from a chunk's positions (`position["source"]`); None for the start.
-            within: What it runs within.
+            within: What it runs within, a `RunContext`.
         """
         raise NotImplementedError
 
@@ -154,115 +145,6 @@ class ChainSource(Source):
     def refuse_endless(self, verb: str) -> Source:
         inner = self.inner.refuse_endless(verb)
         return self if inner is self.inner else replace(self, inner=inner)
-
-
-class ChunkCounter(Protocol):
-    """What counts the chunks of a chain or of a source."""
-
-    def begins(self) -> None:
-        """A run begins; others that are counted here may be under way."""
-
-    def asked(self) -> None:
-        """The next chunk is waited for."""
-
-    def gave(self, chunk: Chunk | None) -> None:
-        """It came; None: it is not waited for any more."""
-
-    def ends(self) -> None:
-        """It runs no more."""
-
-
-class SourceCounter(ChunkCounter, Protocol):
-    """What counts a running source."""
-
-    def chain(self, chain: Chain) -> ChainCounter:
-        """What counts a chain that it runs."""
-
-    def queue(self, limit: int) -> ByteQueue:
-        """A queue of its own, bounded in bytes, whose fill is told."""
-
-    def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
-        """A function of the user's failed at element `number` of this run, at a place of a chunk; the error says so."""
-
-    def blamed(self, error: Exception) -> Exception:
-        """An error that the source ended with; it says so, if a function of the user's raised it."""
-
-
-class ChainCounter(ChunkCounter, Protocol):
-    """What counts a running chain."""
-
-    @property
-    def source(self) -> SourceCounter:
-        """What counts its source."""
-
-    def steps(self, steps: Iterable[Step]) -> list[Step]:
-        """Its stages' steps, counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What a running source has, and what is known of the stages after it.
-
-    Args:
-        run: The driver: gives a chain's chunks from a position on.
-        session: What the run keeps open from epoch to epoch.
-        counter: What counts the source.
-        budget: Bytes that the source may hold, with all that it runs.
-        deterministic: Whether sources that were not told otherwise keep the order.
-        epoch: The run's own, and how often an enclosing `repeat` has begun again.
-        seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
-        skip: How many of the first elements will be dropped: the position is within a chunk.
-        rank: Which rank runs it; None to look for it in the environment.
-        batch: How many elements make a batch after the source: chunks may end between two where that costs nothing.
-        begun: How many elements of such a batch came before the source's first.
-        beside: Whether stages after the source work in threads: what it does on the loop it can do meanwhile.
-        goes_on: Whether the consumer of the chunks takes elements that failed, too; else the first one ends the chain.
-    """
-
-    run: Callable[[Chain, Position | None, RunContext], AsyncGenerator[Chunk]]
-    session: Session
-    counter: SourceCounter
-    budget: int
-    deterministic: bool = True
-    epoch: int = 0
-    seed: int = 0
-    skip: int = 0
-    rank: Rank | None = None
-    batch: int = 1
-    begun: int = 0
-    beside: bool = False
-    goes_on: bool = False
-
-    def chunks(
-        self, chain: Chain, position: Position | None, *, in_step: bool = False, goes_on: bool = False
-    ) -> AsyncGenerator[Chunk]:
-        """A chain's chunks from a position on, within all this.
-
-        Args:
-            chain: The chain.
-            position: Where to begin; None for its start.
-            in_step: Whether its elements go on as they come, one for one: `batch`, `begun`, `beside` hold for it too.
-            goes_on: Whether the caller takes elements that failed (`Chunk.error`), and hands them on.
-        """
-        within = self if in_step else replace(self, batch=1, begun=0, beside=False)
-        return self.run(chain, position, replace(within, goes_on=goes_on))
-
-    def queue(self, limit: int) -> ByteQueue:
-        """A queue for chunks, bounded in bytes; the run's statistics tell how full it is."""
-        return self.counter.queue(limit)
-
-    def take(self, share: Share) -> tuple[int, RunContext]:
-        """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
-        taken = share.of(self.budget)
-        return taken, replace(self, budget=self.budget - taken)
-
-    def part(self, count: int) -> RunContext:
-        """All this with one of `count` equal parts of the budget, for chains that run at once."""
-        return replace(self, budget=self.budget // count)
-
-    def apart(self, number: int) -> RunContext:
-        """All this for one of several chains, whose chance has nothing to do with that of the others."""
-        return replace(self, seed=derived(self.seed, number))
 
 
 def derived(*numbers: int | str) -> int:

@@ -1,4 +1,4 @@
-"""The driver: runs a description. The only place, with the sources, that awaits.
+"""The driver: `RunContext.chunks` runs a chain. The only place, with the sources, that awaits.
 
 What a consumer sees:
 - Success: every chunk in order, then the end.
@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import anyio.lowlevel
 
@@ -31,19 +31,22 @@ from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position, shifted
-from streamrec.pipeline.engine.description import Chain, RunContext, SourceCounter
+from streamrec.pipeline.engine.budget import Share
+from streamrec.pipeline.engine.description import Chain, derived
+from streamrec.pipeline.engine.meters import SourceMeter
 from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.options import Options
-from streamrec.pipeline.engine.session import session
+from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.session import Session, session
 from streamrec.pipeline.engine.stage import drain, push, strict
 from streamrec.storage import Statistics, collecting
 
-__all__ = ["Put", "produce", "start"]
-
-Put = Callable[[Chunk, int], Awaitable[None]]
+__all__ = ["RunContext", "produce", "start"]
 
 
-async def produce(chunks: AsyncGenerator[Chunk], failures: list[Exception], put: Put) -> None:
+async def produce(
+    chunks: AsyncGenerator[Chunk], failures: list[Exception], put: Callable[[Chunk, int], Awaitable[None]]
+) -> None:
     """Hands every chunk of a run to `put`, with its weight in bytes.
 
     Args:
@@ -67,7 +70,7 @@ async def produce(chunks: AsyncGenerator[Chunk], failures: list[Exception], put:
 
 
 async def start(
-    chain: Chain, position: Position | None, options: Options, counter: SourceCounter, requests: Statistics
+    chain: Chain, position: Position | None, options: Options, meter: SourceMeter, requests: Statistics
 ) -> AsyncGenerator[Chunk]:
     """A run of its own: a chain's chunks from a position on, in a session that is closed after them.
 
@@ -75,75 +78,131 @@ async def start(
         chain: What runs.
         position: Where to begin; None for the start.
         options: What it is told; the budget is what its source may hold.
-        counter: Counts the chain.
+        meter: Counts the chain.
         requests: Counts what its stores do.
     """
     with collecting(requests):
         async with session() as opened:
             ordered = options.deterministic is not False
-            within = RunContext(run_chain, opened, counter, options.budget, ordered, options.epoch, rank=options.rank)
+            within = RunContext(opened, meter, options.budget, ordered, options.epoch, rank=options.rank)
             async with aclosing(within.chunks(chain, position, goes_on=True)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
 
-async def run_chain(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
-    """A chain's chunks from a position on: the source's, through all steps, counted."""
-    position = position or {}
-    states, skip = position.get("stages", {}), position.get("skip", 0)
-    counter = within.counter.chain(chain)
-    steps = counter.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(chain.stages))
-    offloader = Offloader((stage.offload for stage in chain.stages), within.session.threads)
-    ahead = replace(within, counter=counter.source, seed=position.get("seed", within.seed), skip=skip)
-    if chain.stages:
-        ahead = replace(ahead, batch=chain.stages[0].windows_of, begun=0, beside=offloader.wanted)
-    source = chain.source.chunks(position.get("source"), ahead)
-    is_reading = not position.get("ended") and not any(step.done for step in steps)
-    failure: Exception | None = None
-    counter.begins()
-    counter.source.begins()
-    counter.asked()
-    is_asked, is_over = True, False
-    try:
-        while not is_over:
-            chunk: Chunk | None = None
-            if is_reading:
-                counter.source.asked()
-                try:
-                    chunk = await anext(source, None)
-                except Exception as error:
-                    failure = counter.source.blamed(error)
-                finally:
-                    counter.source.gave(chunk)
-            if chunk is None:
-                is_over, is_reading = True, False
-                await source.aclose()
-                outputs, nbytes = drain(steps), 0
-            else:
-                if skip:  # the position is within a chunk
-                    count = len(chunk.elements)
-                    first, skip = skip, max(0, skip - count)
-                    if first >= count:
-                        continue
-                    chunk = Chunk(window(chunk.elements, first, count), shifted(chunk.positions, first), chunk.nbytes)
-                if chunk.error is not None:
-                    counter.source.blamed(chunk.error)
-                    await anyio.lowlevel.checkpoint()  # thousands may follow each other, and none fills a queue
-                outputs, nbytes = push(steps, chunk), chunk.nbytes
-            chunks, error_of_step = await offloader.through(outputs if within.goes_on else strict(outputs), nbytes)
-            failure = failure or error_of_step
-            for out in chunks:
-                counter.gave(out)
-                is_asked = False
-                yield out
-                counter.asked()
-                is_asked = True
-            is_reading = is_reading and failure is None and not any(step.done for step in steps)
-    finally:
-        if is_asked:
-            counter.gave(None)
-        counter.source.ends()
-        counter.ends()
-        await source.aclose()
-    if failure is not None:
-        raise failure
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a running source has, and what is known of the stages after it.
+
+    Args:
+        session: What the run keeps open from epoch to epoch.
+        meter: What counts the source.
+        budget: Bytes that the source may hold, with all that it runs.
+        deterministic: Whether sources that were not told otherwise keep the order.
+        epoch: The run's own, and how often an enclosing `repeat` has begun again.
+        seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
+        skip: How many of the first elements will be dropped: the position is within a chunk.
+        rank: Which rank runs it; None to look for it in the environment.
+        batch: How many elements make a batch after the source: chunks may end between two where that costs nothing.
+        begun: How many elements of such a batch came before the source's first.
+        beside: Whether stages after the source work in threads: what it does on the loop it can do meanwhile.
+    """
+
+    session: Session
+    meter: SourceMeter
+    budget: int
+    deterministic: bool = True
+    epoch: int = 0
+    seed: int = 0
+    skip: int = 0
+    rank: Rank | None = None
+    batch: int = 1
+    begun: int = 0
+    beside: bool = False
+
+    async def chunks(
+        self, chain: Chain, position: Position | None, *, in_step: bool = False, goes_on: bool = False
+    ) -> AsyncGenerator[Chunk]:
+        """A chain's chunks from a position on: the source's, through all steps, counted.
+
+        Args:
+            chain: The chain.
+            position: Where to begin; None for its start.
+            in_step: Whether its elements go on as they come, one for one: `batch`, `begun`, `beside` hold for it too.
+            goes_on: Whether the caller takes elements that failed (`Chunk.error`), and hands them on; else the first
+                one ends the chain.
+        """
+        position, stages = position or {}, chain.stages
+        states, skip = position.get("stages", {}), position.get("skip", 0)
+        meter = self.meter.chain(chain)
+        steps = meter.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(stages))
+        offloader = Offloader((stage.offload for stage in stages), self.session.threads)
+        in_step = in_step and not stages
+        ahead = replace(
+            self,
+            meter=meter.source,
+            seed=position.get("seed", self.seed),
+            skip=skip,
+            batch=stages[0].windows_of if stages else self.batch if in_step else 1,
+            begun=self.begun if in_step else 0,
+            beside=self.beside if in_step else offloader.wanted,
+        )
+        source = chain.source.chunks(position.get("source"), ahead)
+        is_reading = not position.get("ended") and not any(step.done for step in steps)
+        failure: Exception | None = None
+        meter.count(running=1, asked=1)
+        is_over = False
+        try:
+            while not is_over:
+                chunk: Chunk | None = None
+                if is_reading:
+                    meter.source.count(asked=1)
+                    try:
+                        chunk = await anext(source, None)
+                    except Exception as error:
+                        failure = meter.source.blamed(error)
+                    finally:
+                        meter.source.count(asked=-1, chunk=chunk)
+                if chunk is None:
+                    is_over, is_reading = True, False
+                    await source.aclose()
+                    outputs, nbytes = drain(steps), 0
+                else:
+                    if skip:  # the position is within a chunk
+                        count = len(chunk.elements)
+                        first, skip = skip, max(0, skip - count)
+                        if first >= count:
+                            continue
+                        elements = window(chunk.elements, first, count)
+                        chunk = Chunk(elements, shifted(chunk.positions, first), chunk.nbytes)
+                    if chunk.error is not None:
+                        meter.source.blamed(chunk.error)
+                        await anyio.lowlevel.checkpoint()  # thousands may follow each other, and none fills a queue
+                    outputs, nbytes = push(steps, chunk), chunk.nbytes
+                chunks, error_of_step = await offloader.through(outputs if goes_on else strict(outputs), nbytes)
+                failure = failure or error_of_step
+                for out in chunks:
+                    meter.count(asked=-1)
+                    try:
+                        yield out
+                    finally:
+                        meter.count(asked=1)
+                is_reading = is_reading and failure is None and not any(step.done for step in steps)
+        finally:
+            meter.count(running=-1, asked=-1)
+            await source.aclose()
+        if failure is not None:
+            raise failure
+
+    def take(self, share: Share) -> tuple[int, RunContext]:
+        """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
+        taken = share.of(self.budget)
+        return taken, replace(self, budget=self.budget - taken)
+
+    def part(self, count: int) -> RunContext:
+        """All this with one of `count` equal parts of the budget, for chains that run at once."""
+        return replace(self, budget=self.budget // count)
+
+    def apart(self, number: int) -> RunContext:
+        """All this for one of several chains, whose chance has nothing to do with that of the others."""
+        return replace(self, seed=derived(self.seed, number))

@@ -21,10 +21,11 @@ from streamrec.pipeline.elements.columns import select
 from streamrec.pipeline.elements.positions import FixedPosition, Nested
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, ChainSource, RunContext, Source
+from streamrec.pipeline.engine.description import Chain, ChainSource, Source
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.engine.queue import background, fill
 from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, InMemory
 from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
@@ -120,7 +121,7 @@ class Prefetch(ChainSource):
         share = TUNED if tuned else Share(2) if self.buffer_bytes is None else Share(2, self.buffer_bytes)
         most, feeding = within.take(share)
         depth = PrefetchDepth(most) if tuned else None
-        queue = within.queue(most if depth is None else depth.limit)
+        queue = within.meter.queue(most if depth is None else depth.limit)
         queue.most_elements = self.buffer_size if self.buffer_size != AUTOTUNE else sys.maxsize
         refused = 0
         async with background() as tasks:

@@ -14,9 +14,10 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.elements.specs import TensorSpec
-from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.epochs import RANDOM_BITS, words
 from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 
 __all__ = ["Choices", "Counter", "Random", "weights_of"]

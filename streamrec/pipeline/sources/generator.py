@@ -37,7 +37,8 @@ from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import RunContext, Source, name_of
+from streamrec.pipeline.engine.description import Source, name_of
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.tfrecord import Frames
 

@@ -16,8 +16,9 @@ from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, rows_
 from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
-from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 

@@ -20,8 +20,9 @@ from streamrec.pipeline.engine.budget import (
     default_budget,
     machine_memory,
 )
-from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.options import Options
+from streamrec.pipeline.engine.run import RunContext
 from tests.effort import draws
 
 MIB = 1 << 20

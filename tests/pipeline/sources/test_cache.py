@@ -22,7 +22,8 @@ from streamrec import Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.errors import CacheError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
-from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.run import RunContext
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, plain
 

@@ -12,7 +12,8 @@ import pytest
 from streamrec import Dataset
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
-from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.run import RunContext
 
 
 @dataclass(eq=False)

@@ -19,7 +19,7 @@ from streamrec import Dataset, Frames, bridge
 from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.run import start
-from streamrec.pipeline.telemetry.meters import Telemetry
+from streamrec.pipeline.engine.meters import Telemetry
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 

@@ -17,11 +17,12 @@ import trio
 from streamrec import Dataset, TFRecordDataset, encode_records
 from streamrec.pipeline import StageStats, Stats
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.description import Chain, Source
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.chains import Prefetch, Repeat
 from streamrec.pipeline.sources.in_memory import Range
 from streamrec.pipeline.stages.select import TakeWhile
-from streamrec.pipeline.telemetry.stage_names import own_line, title
+from streamrec.pipeline.engine.stage_names import own_line, title
 from streamrec.pipeline.telemetry.stats import DISK, NETWORK, READING, ChainStats, find_bottleneck
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore

@@ -32,7 +32,8 @@ from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, Unsu
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.sources.shards.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards

@@ -19,8 +19,9 @@ from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Joined, Position, Positions
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, RunContext
+from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.queue import ByteQueue, Signal, background, fill
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.tfrecord import Frames
 
 __all__ = ["AHEAD", "InputBuffer", "TakenElements", "run_inputs"]

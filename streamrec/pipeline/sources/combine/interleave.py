@@ -24,8 +24,9 @@ from anyio.abc import TaskGroup
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Position
-from streamrec.pipeline.engine.description import Chain, RunContext, Source, name_of
+from streamrec.pipeline.engine.description import Chain, Source, name_of
 from streamrec.pipeline.engine.queue import Signal, background, fill
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, run_inputs
 from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput, digest_of
 from streamrec.pipeline.sources.shards.interleave import Plan

@@ -26,8 +26,9 @@ from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merged
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.elements.specs import common_spec
-from streamrec.pipeline.engine.description import Chain, RunContext, Source
+from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import Signal
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.combine.inputs import InputBuffer, run_inputs
 from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES
 

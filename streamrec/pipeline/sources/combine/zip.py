@@ -9,9 +9,10 @@ from typing import Any
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, leaves, map_nest
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
-from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.combine.inputs import InputBuffer, run_inputs
 

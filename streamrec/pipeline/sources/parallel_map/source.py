@@ -39,9 +39,10 @@ from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import ChainSource, RunContext, described, in_order
+from streamrec.pipeline.engine.description import ChainSource, described, in_order
 from streamrec.pipeline.engine.options import AUTOTUNE, check_calls
 from streamrec.pipeline.engine.queue import Signal, background
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Halt, Stage
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
@@ -121,7 +122,7 @@ class ParallelCalls:
         self._in_flight = in_flight
         self._half = most_bytes // 2
         self._tasks = tasks
-        self._threads, self._counter = within.session.threads, within.counter
+        self._threads, self._meter = within.session.threads, within.meter
         self._awaits = is_async(function)
         self._stopped = False
         self._halts: set[Halt] = set()
@@ -218,7 +219,7 @@ class ParallelCalls:
             self._in_flight.came(element_run, ran.results, ran.nbytes, ran.error)
             if ran.error is not None:
                 held = element_run.held
-                self._counter.failed(ran.error, element_run.first, held.chunk, element_run.first - held.ordinal)
+                self._meter.failed(ran.error, element_run.first, held.chunk, element_run.first - held.ordinal)
             self._tune()
             if element_run.ended:
                 element_run = self._next_run()

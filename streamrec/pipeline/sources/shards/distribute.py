@@ -25,7 +25,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.elements.specs import RECORD
-from streamrec.pipeline.engine.description import Chain, RunContext, Source, is_assigned
+from streamrec.pipeline.engine.description import Chain, Source, is_assigned
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.ranks import (
     Rank,
@@ -36,6 +36,7 @@ from streamrec.pipeline.engine.ranks import (
     warn_uneven,
     worker_here,
 )
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, session
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.positions import SharePositions

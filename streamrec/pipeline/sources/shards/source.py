@@ -33,9 +33,10 @@ from streamrec.display import display_repr
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.specs import RECORD
-from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background, run_ahead
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import format_names
 from streamrec.pipeline.sources.shards.interleave import Interleave, Plan, pull

@@ -20,7 +20,8 @@ from streamrec.errors import CorruptRecordError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import compacted, joined
 from streamrec.pipeline.elements.positions import Positions, RecordLocations
-from streamrec.pipeline.engine.description import RunContext, Source
+from streamrec.pipeline.engine.description import Source
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards

@@ -31,10 +31,11 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import select, window
 from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations, shifted
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, ChainSource, RunContext, Source, derived, in_order
+from streamrec.pipeline.engine.description import Chain, ChainSource, Source, derived, in_order
 from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.ranks import warn_once
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.shards.distribute import Distribute

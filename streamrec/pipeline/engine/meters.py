@@ -27,8 +27,8 @@ from streamrec.pipeline.elements.positions import records_behind
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
+from streamrec.pipeline.engine.stage_names import held_chains, own_line, title
 from streamrec.pipeline.telemetry.progress import choose_display
-from streamrec.pipeline.telemetry.stage_names import held_chains, own_line, title
 from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Statistics
@@ -51,17 +51,17 @@ class StateClock:
 
     Args:
         trace: Where each period is written, too; None for nowhere.
-        name: What its track is called there.
+        what: The source or stage, or the name, that its track is called by there; None for none.
     """
 
     __slots__ = ("_seconds", "_since", "_state", "_trace", "_track")
 
-    def __init__(self, trace: Trace | None, name: str) -> None:
+    def __init__(self, trace: Trace | None, what: object) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._since = perf_counter()
         self._state = IDLE
-        self._trace = trace
-        self._track = trace.track(name) if trace is not None else 0
+        self._trace = trace if what is not None else None
+        self._track = 0 if self._trace is None else self._trace.track(what if isinstance(what, str) else title(what))
 
     def enter(self, state: str, now: float, elements: int = 0) -> None:
         """From now on this state holds. `elements` came out of the last one."""
@@ -78,20 +78,25 @@ class StateClock:
         return self._seconds.get(state, 0.0) + (now - self._since if state is self._state else 0.0)
 
 
-class StageMeter:
-    """Counts what one stage does."""
+class Meter:
+    """Counts what one source or stage does."""
 
-    def __init__(self, lock: Lock, trace: Trace | None, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, lock: Lock, trace: Trace | None, what: Source | Stage | None) -> None:
+        self._what = what
         self._lock = lock
-        self._clock = StateClock(trace, title(stage) if trace is not None else "")
+        self._clock = StateClock(trace, what)
         self._running = 0
         self._elements_in = self._bytes_in = self._elements_out = self._bytes_out = 0
-        self._ignored = 0
 
     @property
     def title(self) -> str:
-        return title(self._stage)
+        return "" if self._what is None else title(self._what)
+
+
+class StageMeter(Meter):
+    """Counts what one stage does."""
+
+    ignored = 0
 
     def begin(self, chunk: Chunk | None) -> int:
         """The stage gets a chunk, or learns of the end; returns how many elements it had before."""
@@ -104,7 +109,7 @@ class StageMeter:
                 self._bytes_in += chunk.nbytes
             return before
 
-    def end(self, chunks: list[Chunk], ignored: bool = False) -> None:
+    def end(self, chunks: list[Chunk], ignored: bool) -> None:
         """The stage is done with it, and gives these; or has left out an element that failed."""
         with self._lock:
             before = self._elements_out
@@ -112,7 +117,7 @@ class StageMeter:
                 self._elements_out += len(chunk.elements)
                 self._bytes_out += chunk.nbytes
             self._running -= 1
-            self._ignored += ignored
+            self.ignored += ignored
             if not self._running:
                 self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before)
 
@@ -123,7 +128,7 @@ class StageMeter:
         """Its figures, with the seconds that the chain knows."""
         return StageStats(
             self.title,
-            own_line(self._stage),
+            own_line(self._what),
             self._elements_in,
             self._bytes_in,
             self._elements_out,
@@ -131,7 +136,7 @@ class StageMeter:
             busy,
             waited_for_input,
             waited_for_output,
-            errors_ignored=self._ignored,
+            errors_ignored=self.ignored,
         )
 
 
@@ -144,49 +149,34 @@ class CountedStep(Step):
         self.done = step.done
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        before = self._meter.begin(chunk)
-        chunks: list[Chunk] = []
-        try:
-            chunks = self._step.feed(chunk)
-        except Exception as error:
-            error.add_note(f"in {self._meter.title}")
-            raise
-        finally:
-            self._meter.end(chunks)
-        self._add_notes(chunk, before)
-        return chunks
+        return self._count(lambda: self._step.feed(chunk), chunk)
 
     def flush(self) -> list[Chunk]:
-        self._meter.begin(None)
+        return self._count(self._step.flush)
+
+    def fail(self, chunk: Chunk) -> list[Chunk]:
+        return self._count(lambda: self._step.fail(chunk), failed=True)
+
+    def _count(self, work: Callable[[], list[Chunk]], chunk: Chunk | None = None, failed: bool = False) -> list[Chunk]:
+        """What the step makes. Its errors say where they occurred; of a chunk, at which of its elements."""
+        before = self._meter.begin(chunk)
         chunks: list[Chunk] = []
+        ignored = False
         try:
-            chunks = self._step.flush()
+            chunks = work()
+            ignored = failed and not chunks
         except Exception as error:
             error.add_note(f"in {self._meter.title}")
             raise
         finally:
-            self._meter.end(chunks)
-        self._add_notes()
-        return chunks
-
-    def fail(self, chunk: Chunk) -> list[Chunk]:
-        self._meter.begin(None)
-        chunks: list[Chunk] | None = None
-        try:
-            chunks = self._step.fail(chunk)
-        finally:
-            self._meter.end(chunks or [], ignored=chunks == [])
-        self._add_notes()
-        return chunks
-
-    def _add_notes(self, chunk: Chunk | None = None, before: int = 0) -> None:
-        """Errors of the step say where they occurred; of a chunk, at which of its elements."""
+            self._meter.end(chunks, ignored)
         self.done = self._step.done
         failures, halt = self._step.failures, halting.get() or Halt()
         while failures and not halt.asked:
             error, index = failures.pop()
             where = "" if chunk is None or index is None else describe_element(error, before + index, chunk, index)
             error.add_note(f"in {self._meter.title}{where}")
+        return chunks
 
 
 def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
@@ -196,34 +186,26 @@ def describe_element(error: Exception, number: int, chunk: Chunk, index: int) ->
     return f", element {number:,} of this run" + (f": {display_text(records)}" if records else "")
 
 
-class SourceMeter:
-    """Counts what one source does, and the chains that it runs.
+class SourceMeter(Meter):
+    """Counts what one source does, and the chains that it runs; without a source, the chain that the consumer takes.
 
     It is asked for a chunk, and gives one. While it is asked, it waits for its input where a chain of its own is asked;
     else it works. A source without chains waits for the store: its work is what the loop's thread does then.
     """
 
     def __init__(self, lock: Lock, trace: Trace | None, source: Source | None) -> None:
-        self._source = source
+        super().__init__(lock, trace, source)
         self._held: dict[int, Chain] | None = None
-        self._lock = lock
         self._trace = trace
-        traced = trace if source is not None else None
-        self._clock = StateClock(traced, self.title if traced is not None else "")
-        self._elements = self._bytes = 0
-        self._running = self._asked = self._asking = 0
+        self._asked = self._asking = 0
         self._worked = self._worked_before = 0.0
         self._chains: dict[object, ChainMeter] = {}
         self._queues: WeakSet[ByteQueue] = WeakSet()
 
-    @property
-    def title(self) -> str:
-        return "" if self._source is None else title(self._source)
-
     def chain(self, chain: Chain) -> ChainMeter:
         """The rows of a chain that it runs."""
         if self._held is None:
-            self._held = {id(held): held for held in held_chains(self._source)}
+            self._held = {id(held): held for held in held_chains(self._what)}
         key: object = id(chain) if id(chain) in self._held else tuple(map(type, (chain.source, *chain.stages)))
         with self._lock:
             meter = self._chains.get(key)
@@ -232,19 +214,21 @@ class SourceMeter:
             return meter
 
     def queue(self, limit: int) -> ByteQueue:
-        """A queue of its own, whose fill is shown as long as it lives."""
+        """A queue of its own, bounded in bytes, whose fill is shown as long as it lives."""
         queue = ByteQueue(limit)
         with self._lock:
             self._queues.add(queue)
         return queue
 
     def blamed(self, error: Exception) -> Exception:
+        """An error that the source ended with; it says so, if a function of the user's raised it."""
         has_place = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
         if ":" in self.title and not has_place:
-            error.add_note(f"in {self.title}, after {self._elements:,} elements of this run")
+            error.add_note(f"in {self.title}, after {self._elements_out:,} elements of this run")
         return error
 
     def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
+        """A function of the user's failed at element `number` of this run, at a place of a chunk; the error says so."""
         error.add_note(f"in {self.title}{describe_element(error, number, chunk, index)}")
 
     def fills(self) -> Iterator[tuple[str, int]]:
@@ -254,39 +238,23 @@ class SourceMeter:
         for chain in self._chains.values():
             yield from chain.source.fills()
 
-    def begins(self) -> None:
+    def count(self, *, running: int = 0, asked: int = 0, chunk: Chunk | None = None) -> None:
+        """Runs of it begin or end; its next chunk is waited for (1), or no more (-1), where it came or did not."""
         with self._lock:
-            self._running += 1
-            self._shift(perf_counter())
-
-    def asked(self) -> None:
-        with self._lock:
-            self._asked += 1
-            if not self._chains:
-                self._worked_before = thread_time()  # of the loop's thread, which alone runs sources
-            self._shift(perf_counter())
-
-    def gave(self, chunk: Chunk | None) -> None:
-        with self._lock:
-            self._asked -= 1
-            if not self._chains:
-                self._worked += thread_time() - self._worked_before
+            self._running += running
+            self._asked += asked
+            if asked and not self._chains:
+                now = thread_time()  # of the loop's thread, which alone runs sources
+                self._worked += now - self._worked_before if asked < 0 else 0.0
+                self._worked_before = now
             if chunk is not None:
-                self._elements += len(chunk.elements)
-                self._bytes += chunk.nbytes
-            self._shift(perf_counter(), 0 if chunk is None else len(chunk.elements))
+                self._elements_out += len(chunk.elements)
+                self._bytes_out += chunk.nbytes
+            self.shift(perf_counter(), elements=0 if chunk is None else len(chunk.elements))
 
-    def ends(self) -> None:
-        with self._lock:
-            self._running -= 1
-            self._shift(perf_counter())
-
-    def asks(self, change: int, now: float) -> None:
-        """A chain of its own was asked (1), or gave something (-1). Under the lock."""
-        self._asking += change
-        self._shift(now)
-
-    def _shift(self, now: float, elements: int = 0) -> None:
+    def shift(self, now: float, asking: int = 0, elements: int = 0) -> None:
+        """Enters the state that it is in, where a chain of its own may be asked (1), or not any more (-1)."""
+        self._asking += asking
         if self._asked:
             self._clock.enter(WAITING if self._asking else BUSY, now, elements)
         else:
@@ -301,11 +269,11 @@ class SourceMeter:
         queues = list(self._queues)
         return StageStats(
             self.title,
-            "" if self._source is None else own_line(self._source),
+            "" if self._what is None else own_line(self._what),
             sum(chain.stages[-1].elements_out for chain in chains),
             sum(chain.stages[-1].bytes_out for chain in chains),
-            self._elements,
-            self._bytes,
+            self._elements_out,
+            self._bytes_out,
             busy,
             waiting,
             self._clock.seconds(OUTSIDE, now),
@@ -323,36 +291,23 @@ class ChainMeter:
         self.stages = [StageMeter(lock, trace, stage) for stage in chain.stages]
         self._lock = lock
         self._parent = parent
-        self._clock = StateClock(None, "")
+        self._clock = StateClock(None, None)
         self._running = self._asked = 0
 
     def steps(self, steps: Iterable[Step]) -> list[Step]:
         """Its stages' steps, counted."""
         return [CountedStep(step, meter) for step, meter in zip(steps, self.stages, strict=True)]
 
-    def begins(self) -> None:
-        with self._lock:
-            self._running += 1
-            self._clock.enter(BUSY if self._asked else OUTSIDE, perf_counter())
-
-    def asked(self) -> None:
+    def count(self, *, running: int = 0, asked: int = 0) -> None:
+        """Runs of it begin (1) or end (-1), and so does waiting for its next chunk."""
+        if running:
+            self.source.count(running=running)
         with self._lock:
             now = perf_counter()
-            self._asked += 1
-            self._clock.enter(BUSY, now)
-            self._parent.asks(1, now)
-
-    def gave(self, chunk: Chunk | None) -> None:
-        with self._lock:
-            now = perf_counter()
-            self._asked -= 1
-            self._clock.enter(BUSY if self._asked else OUTSIDE, now)
-            self._parent.asks(-1, now)
-
-    def ends(self) -> None:
-        with self._lock:
-            self._running -= 1
-            self._clock.enter(BUSY if self._asked else OUTSIDE if self._running else IDLE, perf_counter())
+            self._running += running
+            self._asked += asked
+            self._clock.enter(BUSY if self._asked else OUTSIDE if self._running else IDLE, now)
+            self._parent.shift(now, asked)
 
     def stats(self, now: float) -> ChainStats:
         """A stage waits for input while what precedes it works, for output while what follows does."""
