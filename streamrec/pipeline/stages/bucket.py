@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol
@@ -24,14 +24,7 @@ from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.batch import batched, chunk_of
 from streamrec.pipeline.stages.calling import Calling
-from streamrec.pipeline.stages.deferred_positions import (
-    NONE,
-    CompletedPositions,
-    Ordinals,
-    Origins,
-    RemainderPositions,
-    WaitedElements,
-)
+from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, Ordinals, Origins, WaitedElements
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.tfrecord import Frames
 
@@ -180,7 +173,6 @@ class Grouping(Calling):
         self._key = key
         self._buckets: list[WaitingElements] = []
         self._places = Origins()
-        self._last: tuple[Positions, int] | None = None
         self._seen = 0
         self._span: int = state["span"] if state else 0
         self._resumed: Ordinals = np.cumsum(state["waiting"], dtype=np.int64) if state else NONE
@@ -214,28 +206,39 @@ class Grouping(Calling):
 
     def _filled(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
         """The groups that these elements fill, of which the first is element `first` of what was fed."""
-        sizes = tuple(self._groups.sizes)
-        self._buckets += [WaitingElements() for _ in sizes[len(self._buckets) :]]
-        waiting = [bucket.ordinals for bucket in self._buckets]
-        places = self._places.then(self._seen, chunk.positions)
+        self._buckets += [WaitingElements() for _ in self._groups.sizes[len(self._buckets) :]]
+        self._places = self._places.then(self._seen, chunk.positions)
         events = self._events(ids)
         passed = min(max(self._span - self._seen, 0), len(ids))
-        ends = [passed, *(int(indices[-1]) + 1 for _, indices in events)]
-        positions = CompletedPositions(self._key, places, waiting, sizes, self._seen, ids, ends)
-        out: list[Chunk] = []
-        batches: list[Any] = []
-        for number, (bucket, indices) in enumerate(events):
-            try:
-                batches.append(self._batch(chunk.elements, bucket, indices, places))
-            except Exception as error:
-                self.failures.append((error, first + int(indices[-1])))
-                out += [*chunk_of(batches, positions, number), Chunk.failure(error, positions, number + 1)]
-                batches = []
+        ends = [self._seen + end for end in (passed, *(int(indices[-1]) + 1 for _, indices in events))]
+        waiting = [*(bucket.ordinals for bucket in self._buckets), self._seen + np.flatnonzero(ids != GONE)]
+
+        def fill() -> Iterator[tuple[int, int]]:
+            for bucket, indices in events:
+                self._buckets[bucket].add(select(chunk.elements, indices), indices + self._seen)
+                yield bucket, first + int(indices[-1])
+
+        out = self._batches(fill(), DeferredPositions(self._key, self._places, waiting, ends, False, []))
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
-        self._places = places.kept(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
-        self._last = (chunk.positions, len(ids))
-        return [*out, *chunk_of(batches, positions, len(events))]
+        self._places = self._places.kept(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
+        return out
+
+    def _batches(self, full: Iterable[tuple[int, int | None]], positions: DeferredPositions) -> list[Chunk]:
+        """The batches of what waits in these buckets; with each the index of the element that filled it, if one did."""
+        out: list[Chunk] = []
+        batches: list[Any] = []
+        for number, (bucket, index) in enumerate(full):
+            waiting = self._buckets[bucket]
+            positions.batches.append(waiting.ordinals)
+            origin = WaitedElements(positions.places, waiting.ordinals)
+            try:
+                batches.append(self._groups.batch(bucket, waiting.release(), origin))
+            except Exception as error:
+                self.failures.append((error, index))
+                out += [*chunk_of(batches, positions, number), Chunk.failure(error, positions, number + 1)]
+                batches = []
+        return [*out, *chunk_of(batches, positions, len(positions.batches))]
 
     def flush(self) -> list[Chunk]:
         """What waits at the end."""
@@ -245,7 +248,7 @@ class Grouping(Calling):
         """What waits when an element failed comes in smaller batches; buckets begin again after it."""
         left = self._remainder(ended=False)
         self._buckets = [WaitingElements() for _ in self._buckets]
-        self._places, self._last, self._resumed = Origins(), None, NONE
+        self._places, self._resumed = Origins(), NONE
         self._seen = self._span = 0
         return [*left, chunk]
 
@@ -258,17 +261,6 @@ class Grouping(Calling):
             events += [(bucket, indices[max(first, 0) : first + size]) for first in firsts]
         return sorted(events, key=lambda event: int(event[1][-1]))
 
-    def _batch(self, elements: Elements, bucket: int, indices: Ordinals, places: Origins) -> Any:
-        """The batch of what waited in a bucket and these elements of a chunk."""
-        waiting = self._buckets[bucket]
-        waiting.add(select(elements, indices), indices + self._seen)
-        return self._released(bucket, waiting, places)
-
-    def _released(self, bucket: int, waiting: WaitingElements, places: Origins) -> Any:
-        """The batch of what waits in a bucket."""
-        origin = WaitedElements(places, waiting.ordinals)
-        return self._groups.batch(bucket, waiting.release(), origin)
-
     def _keep(self, elements: Elements, ids: Ordinals, events: Sequence[tuple[int, Ordinals]]) -> None:
         """Those that went into no batch wait in their buckets."""
         gone = dict.fromkeys(range(len(self._buckets)), GONE) | {bucket: int(indices[-1]) for bucket, indices in events}
@@ -280,20 +272,9 @@ class Grouping(Calling):
 
     def _remainder(self, *, ended: bool) -> list[Chunk]:
         """Smaller batches of all that waits."""
-        left = [(bucket, waiting) for bucket, waiting in enumerate(self._buckets) if len(waiting.ordinals)]
+        left = [bucket for bucket, waiting in enumerate(self._buckets) if len(waiting.ordinals)]
         if not left or self._drop_remainder:
             return []
-        left.sort(key=lambda pair: self._groups.order(pair[0]))
-        assert self._last is not None
-        ordinals = [waiting.ordinals for _, waiting in left]
-        positions = RemainderPositions(self._key, self._places, ordinals, self._seen, self._last, ended)
-        out: list[Chunk] = []
-        batches: list[Any] = []
-        for number, (bucket, waiting) in enumerate(left):
-            try:
-                batches.append(self._released(bucket, waiting, self._places))
-            except Exception as error:
-                self.failures.append((error, None))
-                out += [*chunk_of(batches, positions, number), Chunk.failure(error, positions, number + 1)]
-                batches = []
-        return [*out, *chunk_of(batches, positions, len(left))]
+        waiting, ends = [self._buckets[bucket].ordinals for bucket in left], [self._seen] * (len(left) + 1)
+        positions = DeferredPositions(self._key, self._places, waiting, ends, ended, [])
+        return self._batches(((bucket, None) for bucket in sorted(left, key=self._groups.order)), positions)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.elements.positions import Position, Positions, Precursor, with_state
 
-__all__ = ["NONE", "CompletedPositions", "Ordinals", "Origins", "RemainderPositions", "WaitedElements"]
+__all__ = ["NONE", "DeferredPositions", "Ordinals", "Origins", "WaitedElements"]
 
 Ordinals = npt.NDArray[np.int64]
 
@@ -37,28 +37,19 @@ class Origins:
         return Origins((*self.firsts, first), (*self.positions, positions))
 
     def kept(self, ordinals: Ordinals) -> Origins:
-        """Those chunks of which elements are among these."""
-        chunks = np.unique(np.searchsorted(self.firsts, ordinals, side="right") - 1).tolist()
-        return Origins(tuple(self.firsts[chunk] for chunk in chunks), tuple(self.positions[chunk] for chunk in chunks))
+        """Those chunks of which elements are among these; and the last one, which has the place after all."""
+        chunks = {*(np.searchsorted(self.firsts, ordinals, side="right") - 1).tolist(), len(self.firsts) - 1}
+        return Origins(*zip(*((self.firsts[chunk], self.positions[chunk]) for chunk in sorted(chunks)), strict=True))
 
     def at(self, ordinal: int) -> Position:
         """The place before an element of one of the chunks, or after the last one's last."""
         chunk = bisect_right(self.firsts, ordinal) - 1
         return self.positions[chunk].at(ordinal - self.firsts[chunk])
 
-    def precursor(self, ordinal: int) -> Precursor:
-        """An element of one of the chunks."""
+    def precursor(self, ordinal: int, row: int = 0) -> Precursor:
+        """An element of one of the chunks, or a row of it."""
         chunk = bisect_right(self.firsts, ordinal) - 1
-        return Precursor(self.positions[chunk], ordinal - self.firsts[chunk])
-
-    def before(self, waiting: Sequence[Ordinals], seen: int, key: str) -> Position:
-        """The place where these elements wait and `seen` were seen, for the stage `key`."""
-        ordinals = np.sort(np.concatenate(waiting)) if waiting else NONE
-        if not len(ordinals):
-            return self.at(seen)
-        oldest = int(ordinals[0])
-        state = {"span": seen - oldest, "waiting": np.diff(ordinals, prepend=oldest).tolist()}
-        return with_state(self.at(oldest), key, state)
+        return Precursor(self.positions[chunk], ordinal - self.firsts[chunk], row)
 
 
 class WaitedElements(Positions):
@@ -78,73 +69,40 @@ class WaitedElements(Positions):
         self._ordinals = ordinals
 
     def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        return (replace(self._places.precursor(int(self._ordinals[index])), row=row),)
+        return (self._places.precursor(int(self._ordinals[index]), row),)
 
 
 @dataclass(frozen=True, slots=True)
-class CompletedPositions(Positions):
-    """Positions of the batches that one chunk completed.
+class DeferredPositions(Positions):
+    """Positions of batches of elements that waited.
 
     Args:
         key: The stage.
         places: Where the elements came from.
-        waiting: For each bucket the ordinals that waited before the chunk.
-        sizes: The buckets' batch sizes.
-        first: The ordinal of the chunk's first element.
-        ids: The chunk's elements' buckets; -1 for none.
-        ends: How many of the chunk's elements were seen at each of the places.
+        waiting: The ordinals of all that wait before the first batch, and of those that come up to the last one.
+        ends: How many elements had been seen before each batch, and after the last one.
+        ended: Whether the input ended before the first batch.
+        batches: The ordinals of each one's elements, as they are made.
     """
 
     key: str
     places: Origins
     waiting: Sequence[Ordinals]
-    sizes: Sequence[int]
-    first: int
-    ids: Ordinals
     ends: Sequence[int]
-
-    def at(self, index: int) -> Position:
-        seen = self.ends[index]
-        left = []
-        for bucket, (size, waiting) in enumerate(zip(self.sizes, self.waiting, strict=True)):
-            came = np.concatenate([waiting, self.first + np.flatnonzero(self.ids[:seen] == bucket)])
-            left.append(came[len(came) - len(came) % size :])
-        return self.places.before(left, self.first + seen, self.key)
-
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        seen = self.ends[index + 1]
-        bucket = int(self.ids[seen - 1])  # the element that completed the batch is its last
-        came = np.concatenate([self.waiting[bucket], self.first + np.flatnonzero(self.ids[:seen] == bucket)])
-        mine = came[len(came) - self.sizes[bucket] :]
-        return (self.places.precursor(int(mine[row])),) if row < len(mine) else ()
-
-
-@dataclass(frozen=True, slots=True)
-class RemainderPositions(Positions):
-    """Positions of the last, smaller batches, one for each bucket in which elements wait.
-
-    Args:
-        key: The stage.
-        places: Where the elements came from.
-        waiting: For each of the batches its elements' ordinals.
-        seen: How many elements there were.
-        last: The place after all of them.
-        ended: Whether that is the end of the input.
-    """
-
-    key: str
-    places: Origins
-    waiting: Sequence[Ordinals]
-    seen: int
-    last: tuple[Positions, int]
     ended: bool
+    batches: list[Ordinals]
 
     def at(self, index: int) -> Position:
-        if index < len(self.waiting):
-            return self.places.before(self.waiting[index:], self.seen, self.key)
-        positions, inner = self.last
-        return {**positions.at(inner), **({"ended": True} if self.ended else {})}
+        seen, given = self.ends[index], np.concatenate([NONE, *self.batches[:index]])
+        ordinals = np.sort(np.concatenate([NONE, *self.waiting]))
+        left = np.setdiff1d(ordinals[: np.searchsorted(ordinals, seen)], given, assume_unique=True)
+        if len(left):
+            oldest = int(left[0])
+            state = {"span": seen - oldest, "waiting": np.diff(left, prepend=oldest).tolist()}
+            return with_state(self.places.at(oldest), self.key, state)
+        position = self.places.at(seen)
+        return {**position, "ended": True} if self.ended else position
 
     def made_of(self, index: int, row: int) -> Sequence[Precursor]:
-        mine = self.waiting[index]
+        mine = self.batches[index]
         return (self.places.precursor(int(mine[row])),) if row < len(mine) else ()
