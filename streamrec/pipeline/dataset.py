@@ -29,7 +29,7 @@ from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.runnable import Runnable
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
-from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.calling import Map, is_async
 from streamrec.storage import RetryPolicy, check_source

@@ -13,7 +13,7 @@ from streamrec.pipeline import sources
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.options import AUTOTUNE
-from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, Portion, ReadOptions
 from streamrec.shards.patterns import listed

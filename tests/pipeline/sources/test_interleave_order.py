@@ -13,8 +13,8 @@ from streamrec import Frames
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, NumberedPositions
 from streamrec.pipeline.engine.queue import Signal
-from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput
-from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.pipeline.sources.combine.interleave import DatasetInterleave, InputOrigin, OpenInput
+from streamrec.pipeline.sources.interleave import Plan
 from tests.effort import draws
 from tests.pipeline.sources.test_shards_interleave import specification
 
@@ -28,7 +28,7 @@ def elements_of(queue: list[int], kind: str) -> Any:
 async def interleaved(queues: list[list[int]], plan: Plan, kind: str, seed: int) -> tuple[list[int], list[Chunk]]:
     """All that an interleave gives while chunks of the queues, of random sizes, arrive at random times."""
     rng, signal = random.Random(seed), Signal()
-    order = InterleaveOrder(plan, [None] * plan.cycle_length)
+    order = DatasetInterleave(plan, [None] * plan.cycle_length)
     arrived = [0] * len(queues)
     buffers: list[OpenInput] = []
     found: list[int] = []
@@ -50,7 +50,8 @@ async def interleaved(queues: list[list[int]], plan: Plan, kind: str, seed: int)
             if last == len(queues[chosen]):
                 buffers[chosen].end(None)
         while rng.random() < 0.7:
-            chunk = order.pull(len(buffers), Joined(((NumberedPositions(len(buffers)), 0, 0),)))
+            order.following = InputOrigin(len(buffers), Joined(((NumberedPositions(len(buffers)), 0, 0),)))
+            chunk = order.pull()
             if chunk is None:
                 break
             found += map(int, chunk.elements)
@@ -115,13 +116,14 @@ def test_many_rounds_are_one_chunk() -> None:
     queues = [list(range(at * 10_000, at * 10_000 + 1000)) for at in range(4)]
 
     async def pulled() -> Chunk | None:
-        order, signal = InterleaveOrder(Plan(4), [None] * 4), Signal()
+        order, signal = DatasetInterleave(Plan(4), [None] * 4), Signal()
         for at, queue in enumerate(queues):
             order.waiting.append(OpenInput(1 << 30, signal, None, at, Joined(())))
             await order.waiting[-1].put(
                 Chunk(Frames.of([b"%d" % value for value in queue]), NumberedPositions(0), 10), 10
             )
-        return order.pull(4, ENDED)
+        order.following = InputOrigin(4, ENDED)
+        return order.pull()
 
     chunk = anyio.run(pulled)
     assert chunk is not None

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, encode_records
-from streamrec.pipeline.sources.shards.interleave import Interleave, Plan
-from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.sources.interleave import Plan
+from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue
 from tests.effort import draws
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -72,7 +73,7 @@ class Arriving:
         skip: int = 0,
         limits: tuple[int, ...] = (0, 1000),
     ) -> None:
-        self.interleave = Interleave(plan, len(lengths), state, batch=batch, skip=skip)
+        self.interleave = ShardInterleave(plan, len(lengths), state, batch=batch, skip=skip)
         self._random = random.Random(seed)
         self._pieces: dict[int, list[Frames]] = {}
         self._lengths = lengths
@@ -100,7 +101,7 @@ class Arriving:
         return [frames.window(first, last) for first, last in zip(edges, edges[1:], strict=False)]
 
 
-def run(arriving: Arriving) -> Iterator[tuple[Frames, object]]:
+def run(arriving: Arriving) -> Iterator[Chunk]:
     while not arriving.interleave.finished:
         pulled = arriving.interleave.pull()
         if pulled is not None:
@@ -109,12 +110,16 @@ def run(arriving: Arriving) -> Iterator[tuple[Frames, object]]:
             arriving.arrive()
 
 
+def records_of(arriving: Arriving) -> list[bytes]:
+    return [record for chunk in run(arriving) for record in chunk.elements]
+
+
 @contextmanager
 def stretches_from(size: int | None) -> Iterator[None]:
     """With a size, records are taken for long stretches of a block from that on, which go without a copy."""
     with pytest.MonkeyPatch.context() as patch:
         if size is not None:
-            patch.setattr("streamrec.pipeline.sources.shards.interleave.STRETCH_BYTES", size)
+            patch.setattr("streamrec.pipeline.sources.interleave.STRETCH_BYTES", size)
             patch.setattr("streamrec.pipeline.sources.shards.shard_queue.STRETCH_BYTES", size)
         yield
 
@@ -126,8 +131,7 @@ def test_the_order_is_tensorflows_whatever_arrives_first(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
     with stretches_from(stretch):
-        pulls = run(Arriving(lengths, plan, seed, batch=batch, skip=skip))
-        found = [record for frames, _ in pulls for record in frames]
+        found = records_of(Arriving(lengths, plan, seed, batch=batch, skip=skip))
     assert found == all_records(lengths, plan)
 
 
@@ -144,7 +148,7 @@ def test_only_what_is_awaited_needs_to_go_on(
         while not interleave.finished:
             pulled = interleave.pull()
             if pulled is not None:
-                found += list(pulled[0])
+                found += list(pulled.elements)
             elif not interleave.finished:
                 assert interleave.awaited
                 for queue in interleave.awaited:
@@ -160,14 +164,11 @@ def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], pla
     expected = all_records(lengths, plan)
     seen = 0
     with stretches_from(stretch):
-        for frames, positions in run(Arriving(lengths, plan, seed, batch=batch)):
-            for index in range(len(frames) + 1):
-                position = positions.at(index)  # type: ignore[attr-defined]
-                rest = [
-                    record for part, _ in run(Arriving(lengths, plan, seed + 1, position["source"])) for record in part
-                ]
-                assert rest[position["skip"] :] == expected[seen + index :]
-            seen += len(frames)
+        for chunk in run(Arriving(lengths, plan, seed, batch=batch)):
+            for index in range(len(chunk.elements) + 1):
+                rest = records_of(Arriving(lengths, plan, seed + 1, chunk.positions.at(index)["source"]))
+                assert rest == expected[seen + index :]
+            seen += len(chunk.elements)
 
 
 @given(lengths=LENGTHS, cycle=st.integers(1, 5), seed=st.integers(0, 9))
@@ -176,13 +177,12 @@ def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int
     plan = Plan(cycle, deterministic=False)
     every = sorted(all_records(lengths, plan))
     found: list[bytes] = []
-    for frames, positions in run(Arriving(lengths, plan, seed)):
-        for index in (0, len(frames) // 2, len(frames)):
-            position = positions.at(index)  # type: ignore[attr-defined]
-            assert position["skip"] == 0
-            rest = [record for part, _ in run(Arriving(lengths, plan, seed + 1, position["source"])) for record in part]
-            assert sorted(found + list(frames)[:index] + rest) == every
-        found += frames
+    for chunk in run(Arriving(lengths, plan, seed)):
+        records = list(chunk.elements)
+        for index in (0, len(records) // 2, len(records)):
+            rest = records_of(Arriving(lengths, plan, seed + 1, chunk.positions.at(index)["source"]))
+            assert sorted(found + records[:index] + rest) == every
+        found += records
     assert sorted(found) == every
 
 
@@ -196,19 +196,19 @@ def test_pulls_end_between_batches_while_no_shard_ends(cycle: int, batch: int, s
         if pulled is None:
             arriving.arrive()
         else:
-            seen += len(pulled[0])
+            seen += len(pulled.elements)
             assert seen % batch == 0
 
 
 def test_the_rest_of_long_blocks_comes_in_one_pull() -> None:
     """Records that were taken of a block do not make those that are left look longer, and pulls smaller."""
-    interleave = Interleave(Plan(4), 4)
+    interleave = ShardInterleave(Plan(4), 4)
     for queue in interleave.wanted(4):
         queue.push(Framer().feed(encode_records([b"x" * 10_000] * 300)))
         queue.ended = True
     sizes = []
     while (pulled := interleave.pull()) is not None:
-        sizes.append(len(pulled[0]))
+        sizes.append(len(pulled.elements))
     most = max(sizes)
     assert sizes == [most] * (len(sizes) - 1) + [1200 - most * (len(sizes) - 1)]
 
@@ -218,20 +218,21 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     record, count = 100 << 10, 200
     ends = (np.arange(count) + 1) * record
     frames = Frames(bytes(count * record), np.stack([ends - record, ends], 1), 0)
-    interleave = Interleave(Plan(2), 2, batch=8, most_bytes=most)
+    interleave = ShardInterleave(Plan(2), 2, batch=8, most_bytes=most)
     for queue in interleave.wanted(2):
         queue.open(None, "", 0)
         queue.push(frames)
     pulled = interleave.pull()
     assert pulled is not None
-    assert len(pulled[0]) == wanted
+    assert len(pulled.elements) == wanted
 
 
 def test_one_shard_alone_is_not_copied() -> None:
-    interleave = Interleave(Plan(), 1)
+    interleave = ShardInterleave(Plan(), 1)
     (queue,) = interleave.wanted(2)
     frames = Framer().feed(encode_records([b"x" * 1000] * 1000))
     queue.push(frames)
     pulled = interleave.pull()
     assert pulled is not None
-    assert pulled[0].buffer is frames.buffer
+    assert isinstance(pulled.elements, Frames)
+    assert pulled.elements.buffer is frames.buffer

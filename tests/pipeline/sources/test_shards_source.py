@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Dataset, NotFoundError, TFRecordDataset, encode_records
-from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.pipeline.sources.interleave import Plan
 from streamrec.storage import RetryPolicy
 from streamrec.storage.connections import MAX_OPEN, Connections
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
@@ -178,7 +178,7 @@ def test_shards_that_become_known_late_change_nothing(
         arriving.interleave.shards = known
         pulled = arriving.interleave.pull()
         if pulled is not None:
-            found += pulled[0]
+            found += pulled.elements
         elif not arriving.interleave.finished:
             arriving.arrive()
     expected = all_records(lengths, plan)

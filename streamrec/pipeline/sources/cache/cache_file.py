@@ -35,7 +35,7 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.rebatch import RowPositions as Rows
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter

@@ -1,23 +1,26 @@
 """Interleave: a function makes a dataset of each element, and these are interleaved; `flat_map` has one at a time.
 
 Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before their turn comes.
-`InterleaveOrder` decides whose turn it is; this file makes the chains, and moves chunks.
+`sources/interleave.py` decides whose turn it is; this file makes the chains, and moves chunks.
 
 Rules:
 - The function is called in a thread, for as many elements as there is room for; what it raises waits for its turn.
 - Only the main loop raises: tasks put their errors where they belong in the order.
 - An element of the outer chain that failed, or at which the function failed, is an input that gives nothing but that.
-- Where a run goes on, the inputs that were open are made again before anything is given: the outer chain runs from
-  the oldest of them on, and must give the same elements again.
+- A position holds no element: it says where the outer chain is at the oldest open input, the numbers of those that
+  are open, and where each of them is. Where a run goes on, these are made again before anything is given: the outer
+  chain runs from the oldest of them on, and must give the same elements again.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyio.abc import TaskGroup
 
@@ -27,9 +30,8 @@ from streamrec.pipeline.elements.positions import Joined, Position
 from streamrec.pipeline.engine.description import Chain, Source, name_of
 from streamrec.pipeline.engine.queue import Signal, background, fill
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.sources.combine.inputs import AHEAD, InputBuffer, run_inputs
-from streamrec.pipeline.sources.combine.interleave_order import InterleaveOrder, OpenInput, digest_of
-from streamrec.pipeline.sources.shards.interleave import Plan
+from streamrec.pipeline.sources.inputs import AHEAD, InputBuffer, run_inputs
+from streamrec.pipeline.sources.interleave import Interleave, InterleavedPositions, OpenSlot, Plan, TurnInput, TurnShares
 
 __all__ = ["Interleaved"]
 
@@ -83,10 +85,11 @@ class Interleaved(Source):
         ):
             inputs = InputOpener(self, outer, tasks, part, arrived)
             plan = self.plan.within(within.deterministic)
-            order = await inputs.resume(state, plan) if state else InterleaveOrder(plan, [None] * plan.cycle_length)
+            order = await inputs.resume(state, plan) if state else DatasetInterleave(plan, [None] * plan.cycle_length)
             tasks.start_soon(inputs.run, order)
             while True:
-                chunk = order.pull(inputs.count, outer.mark())
+                order.following = InputOrigin(inputs.count, outer.mark())
+                chunk = order.pull()
                 inputs.room.notify()
                 if chunk is not None:
                     yield chunk
@@ -94,6 +97,74 @@ class Interleaved(Source):
                     return
                 else:
                     await arrived.wait()
+
+
+class InputOrigin(NamedTuple):
+    """An element of the outer chain: its number, where the chain is before it, and the chain that was made of it."""
+
+    ordinal: int
+    outer: Joined
+    chain: Chain | None = None
+
+
+class OpenInput(TurnInput):
+    """An element of the outer chain, and what has arrived of the chain that was made of it, if it was made."""
+
+    def __init__(self, limit: int, arrived: Signal, start: Position | None, ordinal: int, outer: Joined) -> None:
+        super().__init__(limit, arrived, start)
+        self.origin = InputOrigin(ordinal, outer)
+
+    @property
+    def is_open(self) -> bool:
+        return self.origin.chain is not None
+
+
+class DatasetInterleave(Interleave[OpenInput]):
+    """The running interleave of datasets: the caller adds inputs in order, fills them, and calls `pull`.
+
+    Attributes:
+        waiting: Inputs that were added, and have no slot yet.
+        following: The next input to be added, before each `pull`.
+    """
+
+    def __init__(self, plan: Plan, slots: Sequence[OpenInput | None], cycle: int = 0, block: int = 0) -> None:
+        super().__init__(plan, slots, cycle, block)
+        self.waiting: deque[OpenInput] = deque()
+        self.following: InputOrigin | None = None
+
+    @property
+    def under_way(self) -> int:
+        """How many inputs were added and are not used up."""
+        return len(self.waiting) + len(self._slots) - self._slots.count(None)
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self.waiting)
+
+    def _next(self) -> OpenInput:
+        return self.waiting.popleft()
+
+    def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> DatasetPositions:
+        return DatasetPositions(slots, turns, count, self.waiting[0].origin if self.waiting else self.following)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPositions(InterleavedPositions):
+    """Positions of elements of datasets: where the outer chain is at the oldest open one, and which these are."""
+
+    def state(self, places: Sequence[Position | None]) -> dict[str, Any]:
+        following: InputOrigin = self.following
+        slots = [
+            slot and [slot.origin.ordinal, slot.origin.chain and digest_of(slot.origin.chain), place or None]
+            for slot, place in zip(self.slots, places, strict=True)
+        ]
+        oldest = min((slot.origin for slot in self.slots if slot), key=lambda origin: origin.ordinal, default=following)
+        return {"outer": oldest.outer.at(0), "first": oldest.ordinal, "next": following.ordinal, "slots": slots}
+
+
+def digest_of(chain: Chain) -> str:
+    """A few letters that differ where chains do."""
+    return hashlib.blake2b("\n".join(chain.lines()).encode(), digest_size=8).hexdigest()
 
 
 class InputOpener:
@@ -115,7 +186,7 @@ class InputOpener:
         self._limit, self._within = within.take(AHEAD)
         self._arrived = arrived
 
-    async def run(self, order: InterleaveOrder) -> None:
+    async def run(self, order: DatasetInterleave) -> None:
         """Adds inputs to the interleave as there is room for them, up to the end of the outer chain. Raises nothing."""
         try:
             while await self._outer.more():
@@ -134,7 +205,7 @@ class InputOpener:
         order.complete = True
         self._arrived.notify()
 
-    async def resume(self, state: Mapping[str, Any], plan: Plan) -> InterleaveOrder:
+    async def resume(self, state: Mapping[str, Any], plan: Plan) -> DatasetInterleave:
         """Returns the interleave as it was, with its open inputs made again of their elements.
 
         Raises:
@@ -152,14 +223,14 @@ class InputOpener:
             slot = saved.get(self.count)
             if self._outer.failed:
                 entry = self._fail_next()
-                entries[entry.ordinal] = entry
+                entries[entry.origin.ordinal] = entry
                 continue
             entry, element = self._take_next(slot and slot[2])
             if slot is not None:
                 entries[slot[0]] = entry
                 await self._make([(entry, element)], slot[1], slot[2])
         slots = [slot and entries[slot[0]] for slot in state["slots"]]
-        return InterleaveOrder(plan, slots, state["cycle"], state["block"])
+        return DatasetInterleave(plan, slots, state["cycle"], state["block"])
 
     def _fail_next(self) -> OpenInput:
         """An input in the place of the next element, which failed."""
@@ -192,11 +263,12 @@ class InputOpener:
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
                     f"interleave: {name_of(self._source.function)} makes another dataset of element "
-                    f"{entry.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
+                    f"{entry.origin.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
                     "with the data and the function that it was saved with, or start over without the state"
                 )
-            entry.chain = chain
-            self._tasks.start_soon(fill, entry, run_branch(chain, position, self._within.apart(1 + entry.ordinal)))
+            entry.origin = entry.origin._replace(chain=chain)
+            within = self._within.apart(1 + entry.origin.ordinal)
+            self._tasks.start_soon(fill, entry, run_branch(chain, position, within))
 
 
 def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:

@@ -29,8 +29,8 @@ from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, run_inputs
-from streamrec.pipeline.sources.shards.interleave import CHUNK_BYTES
+from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
+from streamrec.pipeline.sources.interleave import CHUNK_BYTES
 
 __all__ = ["Choose"]
 

@@ -14,7 +14,7 @@ from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from streamrec.pipeline.sources.combine.inputs import InputBuffer, run_inputs
+from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 
 __all__ = ["Zip"]
 

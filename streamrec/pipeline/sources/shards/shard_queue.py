@@ -1,155 +1,286 @@
-"""Shard queues: the records of one shard that have arrived and wait for their turn."""
+"""Shard queues: the records of one shard that have arrived and wait for their turn; and the interleave of them."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.pipeline.sources.shards.positions import QueueMark, QueueRecords, ShardStart, TakenRecords
-from streamrec.tfrecord import SCATTERED_BYTES, Frames, Scattered, as_spans
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Joined, Position, Positions, RecordLocations, RecordPlace
+from streamrec.pipeline.engine.queue import Signal
+from streamrec.pipeline.sources.interleave import (
+    STRETCH_BYTES,
+    Interleave,
+    InterleavedPositions,
+    OpenSlot,
+    Plan,
+    TurnInput,
+    TurnShares,
+)
+from streamrec.shards import OFFSET_BITS, ShardPlace
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, are_long, as_spans
 
-__all__ = ["STRETCH_BYTES", "ShardQueue", "records_begun", "shares_of", "take_in_turn"]
+__all__ = ["ShardInterleave", "ShardQueue", "ShardStart", "pull"]
 
-STRETCH_BYTES = 256 << 10
-"""From here on, records that follow each other in one block are not copied, however short they are. Fewer short ones
-are: a few bytes would keep a whole block alive."""
+Numbers = npt.NDArray[np.int64]
 
-NOTHING = Frames.of(())
+MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 
 
-class ShardQueue:
-    """One shard's queue of blocks.
+class ShardStart(NamedTuple):
+    """Where reading a shard begins: its number, its next record's place, and how it is compressed, if that is known."""
 
-    Attributes:
-        start: Where reading the shard begins.
-        ended: Nothing more arrives.
-        error: What ended it, or None; it comes after the records before it.
-        available: Records that have arrived and were not taken.
-        held_bytes: Bytes of the blocks that hold them.
-        typical_bytes: About how long its records are: those of its last block.
-        limit_bytes: How many it should hold; it may always hold one block.
+    shard: int
+    place: ShardPlace = ShardPlace()
+    compression: str | None = None
+
+    @classmethod
+    def of(cls, slot: Sequence[Any]) -> ShardStart:
+        """What a position says of an open shard."""
+        shard, offset, record, version, compression = slot
+        return cls(shard, ShardPlace(offset, record, version), compression)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPositions(Positions):
+    """The places between the records of a block: each as what a position says of an open shard, in `slot`.
+
+    It holds spans, and no record.
+
+    Args:
+        shard, version, compression: Of which shard.
+        record: The number of the first record.
+        origin: Where the block is in the shard.
+        spans: The records' spans within the block; at least one.
+        paths: The shards' URLs.
     """
 
-    def __init__(self, start: ShardStart) -> None:
+    shard: int
+    version: str | None
+    compression: str | None
+    record: int
+    origin: int
+    spans: Numbers
+    paths: Sequence[str]
+
+    def at(self, index: int) -> Position:
+        count = len(self.spans)
+        end = int(self.spans[index, 0]) - HEADER_BYTES if index < count else int(self.spans[-1, 1]) + FOOTER_BYTES
+        return {"slot": [self.shard, self.origin + end, self.record + index, self.version, self.compression]}
+
+    def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
+        return (RecordPlace(self.paths[self.shard], self.record + index),) if self.paths else ()
+
+    def locations(self) -> RecordLocations:
+        offsets = self.spans[:, 0] + (self.origin - HEADER_BYTES)
+        if self.shard >= MAX_SHARDS or int(offsets[-1]) >> OFFSET_BITS:
+            raise ValueError(
+                f"shard {self.shard:,}, byte {int(offsets[-1]):,}: shuffle tells apart {MAX_SHARDS:,} shards of up to "
+                f"{1 << OFFSET_BITS:,} bytes; put a batch(1).unbatch() before it, which it remembers in another way"
+            )
+        sizes, shards = self.spans[:, 1] - self.spans[:, 0], {self.shard: (self.version, self.compression)}
+        return RecordLocations(offsets + (self.shard << OFFSET_BITS), sizes, shards, self.paths)
+
+
+class ShardQueue(TurnInput):
+    """One shard's queue of blocks; it may always hold one.
+
+    Args:
+        start: Where reading the shard begins.
+        paths: What errors call the shards.
+
+    Attributes:
+        held: Bytes of the blocks in it.
+        limit: How many it should hold.
+    """
+
+    def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
+        super().__init__(0, Signal())
         self.shard = start.shard
         self.start = start
-        self.ended = False
-        self.error: Exception | None = None
-        self.available = 0
-        self.held_bytes = 0
-        self.limit_bytes = 0
+        self._paths = paths
+        self._typical_bytes = 1
         self._last_bytes = 0
-        self.typical_bytes = 1
-        self._record = start.place.record
-        self._end = start.place.offset
-        self._version = start.place.version
-        self._compression = start.compression
-        self._blocks: deque[Frames] = deque()
-        self._used = 0
+        self._next = start.place.record
+        self.open(start.place.version, start.compression, 0)
 
-    def open(self, version: str | None, compression: str, limit_bytes: int) -> None:
-        """The shard is open: its version, its compression, and how much of it may be held."""
-        self._version, self._compression, self.limit_bytes = version, compression, limit_bytes
+    def open(self, version: str | None, compression: str | None, limit: int) -> None:
+        """The shard is open: its version, its compression, and how many bytes of it may be held."""
+        self._version, self._compression, self.limit = version, compression, limit
+        place = self.start.place
+        self._passed = Joined((), {"slot": [self.shard, place.offset, place.record, version, compression]})
+
+    @property
+    def typical_bytes(self) -> int:
+        """About how long its records are: those of its last block."""
+        return self._typical_bytes
 
     @property
     def has_room(self) -> bool:
         """Whether another block like the last one fits."""
-        return not self.available or self.held_bytes + self._last_bytes <= self.limit_bytes
+        return not self.available or self.held + self._last_bytes <= self.limit
 
     @property
     def is_low(self) -> bool:
         """Whether to go on reading pays: it has room for two blocks, or holds at most one."""
-        return self.held_bytes + 2 * self._last_bytes <= self.limit_bytes or self.held_bytes <= self._last_bytes
+        return self.held + 2 * self._last_bytes <= self.limit or self.held <= self._last_bytes
 
     @property
     def comes(self) -> bool:
-        """Whether more of it is sure to come, without any of it being taken."""
         return not self.ended and self.has_room
 
     def push(self, frames: Frames, record: int | None = None) -> None:
         """A block arrived; its first record has this number, where that is not simply the next."""
-        count = len(frames)
-        if record is not None:
-            self._record = record - self.available
-        self._blocks.append(frames)
-        self.available += count
+        count, first = len(frames), self._next if record is None else record
+        self._next = first + count
         self._last_bytes = memoryview(frames.buffer).nbytes
-        self.typical_bytes = self._last_bytes // max(count, 1) + 1
-        self.held_bytes += self._last_bytes
-        self._end = frames.offset(count)
-
-    def mark(self) -> QueueMark:
-        block = self._blocks[0] if self._blocks else None
-        spans, origin = (None, 0) if block is None else (block.spans, block.origin or 0)
-        return QueueMark(
-            self.shard, self._record, self._version, self._compression, self._end, spans, origin, self._used
-        )
-
-    def first_block(self) -> int:
-        """How many records the first block has, which can be had without a copy."""
-        return len(self._blocks[0].spans) - self._used if self._blocks else 0
-
-    def take(self, count: int) -> tuple[list[Frames], QueueRecords]:
-        """The next `count` records, as windows of their blocks, and where they are."""
-        taken = []
-        self.available -= count
-        self._record += count
-        while count:
-            block = self._blocks[0]
-            size = len(block.spans)
-            last = min(size, self._used + count)
-            taken.append(Frames(block.buffer, block.spans[self._used : last], block.origin))
-            count -= last - self._used
-            self._used = last
-            if last == size:
-                self._blocks.popleft()
-                self._used = 0
-                self.held_bytes -= memoryview(block.buffer).nbytes
-        runs = [(window.origin or 0, window.spans) for window in taken]
-        return taken, QueueRecords(self.shard, self._version, self._compression, runs, self._record)
+        self._typical_bytes = self._last_bytes // max(count, 1) + 1
+        shard, version, compression = self.shard, self._version, self._compression
+        places = BlockPositions(shard, version, compression, first, frames.origin or 0, frames.spans, self._paths)
+        self._add(Chunk(frames, places, self._last_bytes), self._last_bytes)
 
 
-def records_begun(queues: Sequence[Any], block: int) -> int:
-    """How many records there are of a round that not all queues can complete."""
-    count = 0
-    for queue in queues:
-        count += min(queue.available, block)
-        if queue.available < block:
-            break
-    return count
+class ShardInterleave(Interleave[ShardQueue]):
+    """The running interleave over `shards` shards.
 
+    The caller pushes what arrives into the queues that `wanted` names, and calls `pull`.
 
-def shares_of(count: int, queues: int, block: int) -> list[int]:
-    """How many of the next `count` records each of this many queues gives.
+    Args:
+        plan: The order.
+        shards: How many there are, as far as is known.
+        state: Where to go on, as positions say it; None for the start.
+        batch, skip, most_bytes: See `Interleave`.
+        paths: What errors call the shards, which grow with `shards`: positions tell in which one a record is.
 
-    >>> shares_of(11, 3, 2)
-    [4, 4, 3]
+    Attributes:
+        shards: How many there are, as far as is known.
+        next_shard: The first shard whose turn has not come.
+        queues: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
     """
-    rounds, rest = divmod(count, queues * block)
-    return [rounds * block + min(max(rest - index * block, 0), block) for index in range(queues)]
 
+    whole_blocks: ClassVar[bool] = True
 
-def take_in_turn(
-    queues: Sequence[ShardQueue], count: int, block: int, paths: Sequence[str] = ()
-) -> tuple[Frames, TakenRecords]:
-    """The next `count` records of the queues in turn: short ones copied in order, all others where they are."""
-    if not count:
-        return NOTHING, TakenRecords((), block, 0)
-    shares = shares_of(count, len(queues), block)
-    parts = [queue.take(share) for queue, share in zip(queues, shares, strict=True) if share]
-    windows = [part for part, _ in parts]
-    taken = TakenRecords(tuple(records for _, records in parts), block if len(windows) > 1 else count, count, paths)
-    if len(windows) == 1 and len(windows[0]) == 1 and is_stretch(windows[0][0]):
-        return windows[0][0], taken
-    if sum(queue.typical_bytes for queue in queues) >= SCATTERED_BYTES * len(queues):  # long ones are not copied
-        return Scattered.in_turn(windows, taken.block), taken
-    pairs = [[(window.buffer, window.spans) for window in queue] for queue in windows]
-    buffer, spans = kernels.interleave(pairs, taken.block)
-    return Frames(buffer, as_spans(spans)), taken
+    def __init__(
+        self,
+        plan: Plan,
+        shards: int,
+        state: Mapping[str, Any] | None = None,
+        *,
+        batch: int = 1,
+        skip: int = 0,
+        most_bytes: int = 0,
+        paths: Sequence[str] = (),
+    ) -> None:
+        state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
+        slots = [None if slot is None else ShardQueue(ShardStart.of(slot), paths) for slot in state["slots"]]
+        super().__init__(
+            plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, most_bytes=most_bytes
+        )
+        self.complete = True  # as far as they are needed: see `reach`
+        self.shards = shards
+        self.next_shard: int = state["next"]
+        self.queues = {queue.shard: queue for queue in slots if queue is not None}
+        self._versions: Mapping[str, str] = state.get("versions", {})  # in states of earlier releases
+        self._paths = paths
+
+    def wanted(self, ahead: int) -> list[ShardQueue]:
+        """The queues that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
+        for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
+            self._queue_of(shard)
+        return list(self.queues.values())
+
+    def reach(self, ahead: int) -> int:
+        """How many shards must be known before the next `pull`, with `ahead` of them fed; or all there are."""
+        return self.next_shard + self._plan.cycle_length + ahead + 1
+
+    @property
+    def has_more(self) -> bool:
+        return self.next_shard < self.shards
+
+    def _next(self) -> ShardQueue:
+        self.next_shard += 1
+        return self._queue_of(self.next_shard - 1)
+
+    def _queue_of(self, shard: int) -> ShardQueue:
+        """The queue of a shard whose turn has not come."""
+        if shard not in self.queues:
+            start = ShardPlace(version=self._versions.get(str(shard)))
+            self.queues[shard] = ShardQueue(ShardStart(shard, start), self._paths)
+        return self.queues[shard]
+
+    def _leave(self, index: int) -> None:
+        del self.queues[self._input(index).shard]
+        super()._leave(index)
+
+    def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> ShardPositions:
+        return ShardPositions(slots, turns, count, self.next_shard)
+
+    def _join(self, windows: list[list[Frames]], block: int) -> Frames:
+        """Short records copied in order, all others where they are."""
+        if len(windows) == 1 and len(windows[0]) == 1 and is_stretch(windows[0][0]):
+            return windows[0][0]
+        nbytes = sum(abs(window.extent) for part in windows for window in part)
+        if nbytes >= SCATTERED_BYTES * sum(len(window) for part in windows for window in part):
+            return Scattered.in_turn(windows, block)
+        buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in windows], block)
+        return Frames(buffer, as_spans(spans))
 
 
 def is_stretch(window: Frames) -> bool:
     """Whether a window is long enough to go without a copy, or most of what it keeps alive."""
     return window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPositions(InterleavedPositions):
+    """Positions of records of shards; `following` is the number of the next shard."""
+
+    def state(self, places: Sequence[Position | None]) -> dict[str, Any]:
+        return {"slots": [place and place["slot"] for place in places], "next": self.following}
+
+    def locations(self) -> RecordLocations:
+        """Where the records are, in their order."""
+        references, sizes = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
+        shards: dict[int, tuple[str | None, str | None]] = {}
+        paths: Sequence[str] = ()
+        ready, block = self.turns.ready, self.turns.block
+        for number, (slot, share) in enumerate(zip(ready, self.turns.shares(self.count), strict=True)):
+            entry = self.slots[slot]
+            if entry is None or not share:
+                continue
+            found = entry.places.locations()
+            assert found is not None, "blocks know where their records are"
+            turns, within = np.divmod(np.arange(share), block)
+            at = slice(None) if len(ready) == 1 else (turns * len(ready) + number) * block + within
+            references[at], sizes[at] = found.references, found.sizes
+            shards |= found.shards
+            paths = found.paths
+        return RecordLocations(references, sizes, shards, paths)
+
+
+def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
+    """The next records in order, as far as they have arrived, None for none; and the error of the shard after them.
+
+    A chunk that is short takes all that has arrived: its records are copied together.
+    """
+    pulled: list[Chunk] = []
+    nbytes, error = 0, None
+    try:
+        while len(pulled) < 32 and nbytes < 128 << 10 and (next_one := interleave.pull()) is not None:
+            pulled.append(next_one)
+            nbytes += next_one.nbytes
+    except Exception as failure:
+        error = failure
+    if len(pulled) < 2:
+        return (pulled[0] if pulled else None), error
+    windows = [chunk.elements for chunk in pulled]
+    positions = Joined(tuple((chunk.positions, 0, len(chunk.elements)) for chunk in pulled))
+    if are_long(windows):
+        return Chunk.weighed(Scattered.joining(windows), positions), error
+    buffer, spans = kernels.interleave([[(frames.buffer, frames.spans) for frames in windows]], 1)
+    return Chunk.weighed(Frames(buffer, as_spans(spans)), positions), error

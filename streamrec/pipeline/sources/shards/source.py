@@ -1,7 +1,7 @@
 """The source: shards fetched at once, interleaved in order, within a byte budget.
 
 Each shard in the cycle, and a few after it, is fetched by a task of its own into its queue, and waits there when
-the queue holds its share of the budget. `Interleave` decides whose turn it is; this file only moves blocks.
+the queue holds its share of the budget. `ShardInterleave` decides whose turn it is; this file only moves blocks.
 
 How many after it: shards that are too small to be read by parallel ranges are opened so far ahead that together
 they fill the wire, as `Connections` has measured it (a shard of 100 kB at 40 ms to the first byte: dozens). Which
@@ -39,9 +39,9 @@ from streamrec.pipeline.engine.queue import background, run_ahead
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import format_names
-from streamrec.pipeline.sources.shards.interleave import Interleave, Plan, pull
+from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.positions import SharePositions, WholeListing
-from streamrec.pipeline.sources.shards.shard_queue import ShardQueue
+from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue, pull
 from streamrec.shards import (
     Portion,
     ReadOptions,
@@ -143,7 +143,7 @@ async def interleaved(
 ) -> AsyncGenerator[Chunk]:
     """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
     listing = opened.listing
-    interleave = Interleave(
+    interleave = ShardInterleave(
         shards.plan.within(within.deterministic),
         0,
         state,
@@ -267,8 +267,8 @@ class Fetchers:
         """Queues that have a place by now, or are gone, give their room back."""
         for queue in [queue for queue in self._beyond if queue not in beyond]:
             self._connections.give(self._beyond.pop(queue))
-            if queue.limit_bytes:
-                queue.limit_bytes = max(queue.limit_bytes, min(self._share, QUEUE_BYTES))
+            if queue.limit:
+                queue.limit = max(queue.limit, min(self._share, QUEUE_BYTES))
 
     @property
     def _share(self) -> int:

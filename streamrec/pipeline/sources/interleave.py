@@ -1,0 +1,432 @@
+"""Interleave: in which order the elements of many inputs come: records of shards, or elements of datasets. Pure: it
+looks at what has arrived, and plans.
+
+The order is tf.data's: `cycle_length` slots hold an input each; `block_length` elements are taken from one slot,
+then from the next. An input that ends leaves its slot empty, and the cycle goes on; when it comes round, an
+empty slot takes the next input. So the order depends on the inputs alone, never on which bytes came first.
+Slots that are empty are filled at once, in the order in which their turns come: that is as good. With
+`deterministic=False` slots that have nothing at hand are passed over.
+
+Elements are never handled one by one: many rounds of turns are taken at once. Short records are copied in order by one
+kernel call; longer ones, and long ranges of one input, are not copied.
+
+Rules:
+- A pull ends between two batches where it can (`batch`, `skip`: how the elements are batched after this): a batch
+  that straddles chunks must be copied once more. For that it waits, but only while more is sure to come.
+- What one pull gives depends on what has arrived; the order of the elements never does, if it is deterministic.
+- A position says where each open input is, and which input comes next. It holds no element.
+- An input that fails is an error at its turn. All that came before it was given.
+- An element that failed takes no place in its input's turn. An input that could not be made is as one without elements.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+
+from streamrec.arguments import flag, integer
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.merge import in_turn
+from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
+from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.sources.inputs import InputBuffer
+
+__all__ = [
+    "CHUNK_BYTES",
+    "STRETCH_BYTES",
+    "Interleave",
+    "InterleavedPositions",
+    "OpenSlot",
+    "Plan",
+    "TurnInput",
+    "TurnShares",
+]
+
+CHUNK_BYTES = 12 << 20
+"""About how much one pull takes at most: more costs memory, less costs time for each."""
+
+LONG_CHUNK_RECORDS = 256
+LONG_CHUNK_BYTES = 32 << 20
+"""A pull costs something for each queue: of long records it takes this many, but no more bytes than these. Not of
+shorter ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
+
+STRETCH_BYTES = 256 << 10
+"""From here on, records that follow each other in one block are not copied, however short they are. Fewer short ones
+are: a few bytes would keep a whole block alive."""
+
+AUTO_CYCLE = 16
+"""How many take turns by default: as many as a run's first connections. It is a constant, because the
+order must not depend on the machine."""
+
+AVAILABLE: Final = attrgetter("available")
+TYPICAL_BYTES: Final = attrgetter("typical_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How inputs take turns: see the top of this file. `deterministic=None`: as a run's options say (`within`)."""
+
+    cycle_length: int = 1
+    block_length: int = 1
+    deterministic: bool | None = True
+
+    @classmethod
+    def of(cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
+        """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns.
+
+        Raises:
+            ValueError: A number is less than 1.
+        """
+        cycle = integer("cycle_length", cycle_length, none=True)
+        cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
+        kept = None if deterministic is None else flag("deterministic", deterministic)
+        return cls(cycle, integer("block_length", block_length), kept)
+
+    def within(self, deterministic: bool) -> Plan:
+        """This plan in a run whose options say so."""
+        return replace(self, deterministic=deterministic) if self.deterministic is None else self
+
+    def __post_init__(self) -> None:
+        for name in ("cycle_length", "block_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+
+
+class OpenSlot(NamedTuple):
+    """An input that is open: what its class says of it, and its places."""
+
+    origin: Any
+    places: Joined
+
+
+class TurnInput(InputBuffer):
+    """What has arrived of an input that takes turns, and was not taken.
+
+    Attributes:
+        origin: What positions say of it besides its place; it holds no data.
+    """
+
+    origin: Any
+
+    @property
+    def comes(self) -> bool:
+        """Whether more is sure to come, without any of it being taken."""
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more of it than an error."""
+        return True
+
+
+I = TypeVar("I", bound=TurnInput)  # noqa: E741
+
+
+class Interleave(Generic[I]):
+    """The running interleave.
+
+    Args:
+        plan: The order.
+        slots: Inputs that are open already, each in its slot.
+        cycle: The slot whose turn it is.
+        block: How many elements of its turn were given.
+        batch: How many elements make a batch after this.
+        skip: How many elements precede the first batch.
+        most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
+
+    Attributes:
+        complete: All inputs are known.
+        awaited: Where the last pull gave nothing, the inputs that must give more before one can; none: any may do.
+    """
+
+    whole_blocks: ClassVar[bool] = False
+    """Whether, in any order, a turn is what an input can give without a copy."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        slots: Sequence[I | None],
+        cycle: int = 0,
+        block: int = 0,
+        *,
+        batch: int = 1,
+        skip: int = 0,
+        most_bytes: int = 0,
+    ) -> None:
+        self.complete = False
+        self.awaited: set[I] = set()
+        self._plan = plan
+        self._slots = list(slots)
+        self._cycle = cycle
+        self._block = block
+        self._batch = batch
+        self._pulled = -skip
+        self._most_bytes = min(most_bytes, LONG_CHUNK_BYTES)
+
+    # What the kinds of inputs differ in.
+
+    @property
+    def has_more(self) -> bool:
+        """Whether an input has no slot yet."""
+        raise NotImplementedError
+
+    def _next(self) -> I:
+        """The next input, which takes a slot."""
+        raise NotImplementedError
+
+    def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> InterleavedPositions:
+        """The places between `count` elements."""
+        raise NotImplementedError
+
+    def _join(self, windows: list[list[Any]], block: int) -> Any:
+        """Elements of several inputs in turn, of each its windows."""
+        alone = len(windows) == 1 and len(windows[0]) == 1
+        return windows[0][0] if alone else in_turn(windows, block)
+
+    @property
+    def finished(self) -> bool:
+        return self.complete and not self.has_more and not any(entry is not None for entry in self._slots)
+
+    def pull(self) -> Chunk | None:
+        """The next elements, as far as they have arrived; None where nothing can be taken yet.
+
+        Raises:
+            Exception: The error of an input whose turn has come; it leaves its slot with it.
+        """
+        self.awaited = set()
+        self._fill()
+        ready = self._in_order() if self._plan.deterministic else self._at_hand()
+        if ready:
+            return self._take(ready)
+        entry = self._slots[self._cycle]
+        return self._take_failure(entry) if entry is not None and entry.failed else None
+
+    def _take_failure(self, entry: I) -> Chunk:
+        """The next element of the input whose turn it is, which failed."""
+        error = entry.take_failure()
+        if not entry.is_open:
+            self._pass()
+        turns = TurnShares((self._cycle,), (self._cycle,), self._plan.block_length, self._block)
+        return Chunk.failure(error, self._positions(self._open_slots({}), turns, 0), 0)
+
+    def _open_slots(self, taken: Mapping[int, Joined]) -> tuple[OpenSlot | None, ...]:
+        """What is in the slots, with the places of what was taken of some."""
+        return tuple(
+            None if entry is None or not (entry.is_open or entry.error is None) else
+            OpenSlot(entry.origin, taken[index] if index in taken else entry.mark())
+            for index, entry in enumerate(self._slots)
+        )
+
+    def _fill(self) -> None:
+        """Empty slots take the next inputs, in the order in which their turns come."""
+        if self.has_more and None in self._slots:
+            for index in self._around():
+                if self._slots[index] is None and self.has_more:
+                    self._slots[index] = self._next()
+
+    def _around(self) -> list[int]:
+        """All slots, from the one whose turn it is on."""
+        return [*range(self._cycle, len(self._slots)), *range(self._cycle)]
+
+    def _in_order(self) -> list[int]:
+        """The slots that give something now, from the one whose turn it is up to one of which nothing is known."""
+        while not self.finished:
+            entry = self._slots[self._cycle]
+            if entry is not None and entry.available:
+                return self._live()
+            if not (self.complete if entry is None else entry.exhausted):
+                self.awaited = set() if entry is None else {entry}
+                return []
+            self._pass()
+        return []
+
+    def _live(self) -> list[int]:
+        ready = []
+        for index in self._around():
+            if self._slots[index] is not None:
+                ready.append(index)
+            elif not self.complete:
+                break
+        return ready
+
+    def _at_hand(self) -> list[int]:
+        """The slots that have something at hand, from the one whose turn it is on."""
+        for index in self._around():
+            entry = self._slots[index]
+            if entry is not None and entry.exhausted:
+                self._leave(index)
+        self._fill()
+        entries = [(index, entry) for index in self._around() if (entry := self._slots[index]) is not None]
+        failed = [index for index, entry in entries if entry.failed]
+        ready = [index for index, entry in entries if entry.available and not failed]
+        first = next(iter(failed or ready), self._cycle)
+        if first != self._cycle:
+            self._cycle, self._block = first, 0
+        return ready
+
+    def _pass(self) -> None:
+        """The slot whose turn it is has nothing more: it is left, and the next one has its turn."""
+        index, self._cycle, self._block = self._cycle, (self._cycle + 1) % len(self._slots), 0
+        if self._slots[index] is not None:
+            self._leave(index)
+        self._fill()
+
+    def _leave(self, index: int) -> None:
+        entry = self._input(index)
+        self._slots[index] = None
+        entry.check()
+
+    def _input(self, index: int) -> I:
+        entry = self._slots[index]
+        assert entry is not None
+        return entry
+
+    def _take(self, ready: list[int]) -> Chunk | None:
+        """Elements of these slots, of which the first has something; None where more should arrive before."""
+        block, given, size = self._plan.block_length, self._block, len(self._slots)
+        first = self._input(ready[0])
+        known = self.complete or len(self._live()) == size
+        sole = size == 1 or (len(ready) == 1 and (known or not self._plan.deterministic))
+        is_long = block * first.typical_bytes >= STRETCH_BYTES
+        if self.whole_blocks and not self._plan.deterministic:
+            block, given = first.first, 0
+            count, ready, order = block, ready[:1], [ready[0], (ready[0] + 1) % size]
+        elif sole or given or first.available < block or is_long:
+            count = self._stretch(first, sys.maxsize if sole else block - given)
+            ready, order = ready[:1], [ready[0], *([] if sole else [(ready[0] + 1) % size])]
+        else:
+            count = self._rounds([self._input(index) for index in ready], known or not self._plan.deterministic)
+            order = ready if known else [*ready, (ready[-1] + 1) % size]
+        if not count:
+            return None
+        turns = TurnShares(tuple(ready), tuple(order), block, given)
+        taken = [self._input(slot).take(share) for slot, share in zip(ready, turns.shares(count), strict=True)]
+        self._cycle, self._block = turns.next(count)
+        self._pulled += count
+        slots = self._open_slots({slot: part.places for slot, part in zip(ready, taken, strict=True)})
+        elements = self._join([part.windows for part in taken if part.windows], block)
+        return Chunk(elements, self._positions(slots, turns, count), sum(part.nbytes for part in taken))
+
+    def _stretch(self, entry: I, limit: int) -> int:
+        """How many elements of one input to take: those of its first chunk, or of two where a batch straddles them."""
+        first = min(entry.first, limit)
+        count = self._cut(first) or self._cut(min(entry.available, limit, first + self._batch))
+        if count or entry.available >= limit or not self._waits(entry):
+            return count or first
+        self.awaited = {entry}
+        return 0
+
+    def _rounds(self, inputs: Sequence[I], whole: bool) -> int:
+        """How many elements to take of all inputs in turn: whole rounds, or the turns that there are for less."""
+        block = self._plan.block_length
+        scarce = min(inputs, key=AVAILABLE)
+        rounds = scarce.available // block if whole else 0
+        most = max(1, self._most(sum(map(TYPICAL_BYTES, inputs)) // len(inputs)) // (len(inputs) * block))
+        count = min(rounds, most) * len(inputs) * block or elements_begun(inputs, block)
+        cut = self._cut(count)
+        if cut or rounds >= most or not self._waits(scarce):
+            return cut or count
+        missing = self._batch - self._pulled % self._batch
+        shares = zip(inputs, shares_of(missing, len(inputs), block), strict=True)
+        self.awaited = {entry for entry, share in shares if entry.available < share and entry.comes} or {scarce}
+        return 0
+
+    def _most(self, element_bytes: int) -> int:
+        """About how many elements to take at a time: for a few more than that, a batch may end there too."""
+        count = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * element_bytes, self._most_bytes)) // element_bytes
+        more = -(self._pulled + count) % self._batch
+        return count + more if more <= count // 2 else count
+
+    def _cut(self, count: int) -> int:
+        """The largest number up to `count` after which a batch ends; 0 for none."""
+        return max(0, count - (self._pulled + count) % self._batch)
+
+    def _waits(self, entry: I) -> bool:
+        """Whether to wait for more of this input: it is sure to come, and a batch is not too large to be waited for."""
+        return entry.comes and self._batch * entry.typical_bytes <= CHUNK_BYTES
+
+
+def elements_begun(inputs: Sequence[TurnInput], block: int) -> int:
+    """How many elements there are of a round that not all inputs can complete."""
+    count = 0
+    for entry in inputs:
+        count += min(entry.available, block)
+        if entry.available < block:
+            break
+    return count
+
+
+def shares_of(count: int, inputs: int, block: int) -> list[int]:
+    """How many of the next `count` elements each of this many inputs gives.
+
+    >>> shares_of(11, 3, 2)
+    [4, 4, 3]
+    """
+    rounds, rest = divmod(count, inputs * block)
+    return [rounds * block + min(max(rest - index * block, 0), block) for index in range(inputs)]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnShares:
+    """Which slots give what in one pull.
+
+    Args:
+        ready: The slots that give, in order; the first one may have begun its turn before, if it gives alone.
+        order: The slots whose turns follow each other: the ready ones, and the next one if their round is incomplete.
+        block: Elements in a turn.
+        given: How many of the first turn were given before.
+    """
+
+    ready: tuple[int, ...]
+    order: tuple[int, ...]
+    block: int
+    given: int
+
+    def shares(self, count: int) -> list[int]:
+        """How many of the first `count` elements each slot gives."""
+        return shares_of(count, len(self.ready), self.block)
+
+    def giver(self, index: int) -> tuple[int, int]:
+        """Which of the ready slots gives element `index`, and how many it gives before that."""
+        number = index // self.block % len(self.ready) if len(self.ready) > 1 else 0
+        return number, self.shares(index)[number]
+
+    def next(self, count: int) -> tuple[int, int]:
+        """Whose turn it is after `count` elements, and how many of it were given."""
+        turns, given = divmod(self.given + count, self.block)
+        return self.order[turns % len(self.order)], given
+
+
+@dataclass(frozen=True, slots=True)
+class InterleavedPositions(Positions):
+    """Positions of elements that inputs gave in turn.
+
+    Args:
+        slots: What is in the slots. Places count from the first of these elements on that an input gives.
+        turns: Which slots give what.
+        count: How many elements there are.
+        following: What a position says of the next input.
+    """
+
+    slots: tuple[OpenSlot | None, ...]
+    turns: TurnShares
+    count: int
+    following: Any
+
+    def state(self, places: Sequence[Position | None]) -> dict[str, Any]:
+        """What a position says of the slots, at these places, and of the next input."""
+        raise NotImplementedError
+
+    def at(self, index: int) -> Position:
+        cycle, block = self.turns.next(index)
+        shares = dict(zip(self.turns.ready, self.turns.shares(index), strict=True))
+        places = [slot and slot.places.at(shares.get(number, 0)) for number, slot in enumerate(self.slots)]
+        return {"source": {**self.state(places), "cycle": cycle, "block": block}}
+
+    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+        number, before = self.turns.giver(index)
+        slot = self.slots[self.turns.ready[number]]
+        return () if slot is None else slot.places.made_of(before, row)
