@@ -60,10 +60,11 @@ class Repeat(ChainSource):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         source = self.inner.source
-        if isinstance(source, InMemory) and not self.inner.stages and 0 < len(source) <= 1 << 10:
+        size = source.count or 0 if isinstance(source, InMemory) and not self.inner.stages else 0
+        if isinstance(source, InMemory) and 0 < size <= 1 << 10:
             inner = state["inner"] if state else {}
-            first = state["epoch"] * len(source) + inner["source"]["next"] + inner.get("skip", 0) if state else 0
-            async for chunk in cycle_rows(source, first, None if self.count < 0 else self.count * len(source)):
+            first = state["epoch"] * size + inner["source"]["next"] + inner.get("skip", 0) if state else 0
+            async for chunk in cycle_rows(source.rows(0, size), first, None if self.count < 0 else self.count * size):
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
@@ -87,10 +88,9 @@ class Repeat(ChainSource):
             epoch, position = epoch + 1, None
 
 
-async def cycle_rows(source: InMemory, first: int, total: int | None) -> AsyncGenerator[Chunk]:
+async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator[Chunk]:
     """The rows of a short source again and again, from row `first` of all epochs on; None for no end."""
-    size = len(source)
-    rows = source.rows(0, size)
+    size = len(rows)
     count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * size // max(weigh(rows), 1)))
     while total is None or first < total:
         last = first + count if total is None else min(first + count, total)

@@ -1,4 +1,6 @@
-"""Sources that have their elements already: ranges of numbers, and the rows of arrays. No I/O."""
+"""Sources that have their elements already: ranges of numbers, the rows of arrays; and numbers without an end, counted or
+drawn. No I/O; a position is a number.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from typing import Any
 
 import anyio.lowlevel
 import numpy as np
+import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.codec import digest_of
@@ -17,12 +20,24 @@ from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
 from streamrec.pipeline.engine.description import Source
+from streamrec.pipeline.engine.epochs import RANDOM_BITS, words
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "InMemory", "Range", "Slices"]
+__all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_ROWS",
+    "Choices",
+    "Counter",
+    "InMemory",
+    "Random",
+    "Range",
+    "Slices",
+    "weights_of",
+]
 
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
@@ -33,6 +48,7 @@ class InMemory(Source):
 
     Attributes:
         origin: What they were made of; None where that is not known.
+        count: How many there are; None: without an end.
     """
 
     __slots__ = ()
@@ -41,21 +57,26 @@ class InMemory(Source):
     def origin(self) -> Positions | None:
         return None
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int | None:
         raise NotImplementedError
 
-    def rows(self, first: int, last: int) -> Any:
-        """Elements first to last, exclusive."""
+    def rows(self, first: int, last: int, within: RunContext | None = None) -> Any:
+        """Elements first to last, exclusive, in this run."""
         raise NotImplementedError
 
     def cardinality(self, rank: Rank | None) -> int:
-        return len(self)
+        return INFINITE_CARDINALITY if self.count is None else self.count
+
+    @property
+    def is_endless(self) -> bool:
+        return self.count is None
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        first = state["next"] if state else 0
-        total = len(self)
-        while first < total:
-            rows = self.rows(first, min(total, first + CHUNK_ROWS))
+        first, total = state["next"] if state else 0, self.count
+        while total is None or first < total:
+            last = first + CHUNK_ROWS
+            rows = self.rows(first, last if total is None else min(total, last), within)
             count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
             elements = window(rows, 0, count)
             await anyio.lowlevel.checkpoint()
@@ -89,10 +110,11 @@ class Range(InMemory):
         start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
         return cls(int(start), int(stop), int(step), np.dtype(output_type).name)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(range(self.start, self.stop, self.step))
 
-    def rows(self, first: int, last: int) -> Columns:
+    def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
         numbers = range(self.start, self.stop, self.step)[first:last]
         return Columns(np.arange(numbers.start, numbers.stop, numbers.step).astype(self.dtype))
 
@@ -140,10 +162,11 @@ class Slices(InMemory):
                 part.flags.writeable = False
         return cls(column if isinstance(column, Frames) else Columns(column), digest_of(column), origin)
 
-    def __len__(self) -> int:
+    @property
+    def count(self) -> int:
         return len(self.data)
 
-    def rows(self, first: int, last: int) -> Any:
+    def rows(self, first: int, last: int, within: RunContext | None = None) -> Any:
         return window(self.data, first, last)
 
     def element_spec(self) -> Any:
@@ -164,3 +187,93 @@ def freeze(column: Any) -> Any:
     if isinstance(copy, np.ndarray):
         copy.flags.writeable = False
     return copy
+
+
+class EndlessNumbers(InMemory):
+    """Numbers without an end."""
+
+    __slots__ = ()
+
+    @property
+    def count(self) -> None:
+        return None
+
+    def element_spec(self) -> Any:
+        return TensorSpec((), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter(EndlessNumbers):
+    """The numbers `start`, `start + step`, ..., as scalars of a NumPy dtype."""
+
+    start: int
+    step: int
+    dtype: str = "int64"
+
+    def element_spec(self) -> Any:
+        return TensorSpec((), self.dtype)
+
+    def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
+        return Columns((self.start + self.step * np.arange(first, last)).astype(self.dtype))
+
+
+class RandomNumbers(EndlessNumbers):
+    """Numbers that are drawn.
+
+    Attributes:
+        seed: Two runs with one seed draw the same; None for the run's.
+        rerandomize: Whether each epoch draws other numbers.
+    """
+
+    __slots__ = ()
+    seed: int | None
+    rerandomize: bool
+
+    def rows(self, first: int, last: int, within: RunContext | None = None) -> Columns:
+        assert within is not None
+        seed = within.seed if self.seed is None else self.seed
+        return Columns(self.draw(words(seed, within.epoch if self.rerandomize else 0, first, last - first)))
+
+    def draw(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        """The numbers that random words make."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Random(RandomNumbers):
+    """Random numbers, int64, from 0 to 2**32 - 1."""
+
+    seed: int | None
+    rerandomize: bool
+
+    def draw(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        return (drawn >> np.uint64(64 - RANDOM_BITS)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices(RandomNumbers):
+    """Numbers below `len(weights)`, int64: how likely each is, relative to the others, is its weight."""
+
+    weights: tuple[float, ...]
+    seed: int | None
+    rerandomize: bool
+
+    def draw(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        bounds = np.cumsum(self.weights) / np.sum(self.weights)
+        return np.searchsorted(bounds[:-1], (drawn >> np.uint64(11)) * 2.0**-53, "right")
+
+
+def weights_of(weights: Any, count: int) -> list[float]:
+    """The weights of this many datasets; all equal where none are given.
+
+    Raises:
+        ValueError: They are not as many, negative, or not finite.
+    """
+    if weights is None:
+        return [1.0] * count
+    shares = [float(weight) for weight in weights]
+    if len(shares) != count:
+        raise ValueError(f"weights={shares} are {len(shares)} for {count} datasets: there must be one for each")
+    if not all(0 <= share < float("inf") for share in shares):
+        raise ValueError(f"weights={shares} must be 0 or more")
+    return shares
