@@ -105,7 +105,7 @@ def test_an_error_waits_for_the_results_before_it(ordered: bool) -> None:
     in_flight = InFlight(ordered)
     in_flight.feed(Chunk(Columns(np.arange(6)), NumberedPositions(0), 48))
     first, second = in_flight.start(3), in_flight.start(3)
-    in_flight.came(second, [3], 1, ValueError("four"))
+    in_flight.came(second, [3, None], 2, [(1, ValueError("four"))])
     if ordered:
         assert in_flight.deliver() is None
         in_flight.came(first, [0, 1, 2], 3)

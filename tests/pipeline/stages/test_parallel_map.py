@@ -315,7 +315,7 @@ def test_a_run_of_elements_that_halts_gives_what_it_has() -> None:
 
     for elements, wanted in ([*range(9)], [0, 1, 2, 3]), ([*range(9)], [0]), ([3], [3]):  # asked from the second on
         ran = results_until(halt, three, elements)
-        assert (ran.results, ran.error) == (wanted, None)
+        assert (ran.results, ran.errors) == (wanted, [])
 
 
 async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.MonkeyPatch) -> None:

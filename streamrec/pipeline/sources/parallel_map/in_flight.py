@@ -109,7 +109,7 @@ class ElementRun:
         last: The ordinal after the last element.
         results: Those that were not delivered.
         nbytes: What they weigh.
-        error: What the call for element `first` ended with.
+        errors: Of the elements among these at which a call failed the ordinals, and the errors.
         queued: Whether it is in the line of those that are asked for results.
     """
 
@@ -118,7 +118,7 @@ class ElementRun:
     last: int
     results: list[Any] = field(default_factory=list)
     nbytes: int = 0
-    error: Exception | None = None
+    errors: deque[tuple[int, Exception]] = field(default_factory=deque)
     queued: bool = False
 
     @property
@@ -129,7 +129,14 @@ class ElementRun:
     @property
     def ended(self) -> bool:
         """Whether nothing more comes of it."""
-        return self.first == self.last or self.error is not None
+        return self.first == self.last
+
+    def take(self, count: int) -> tuple[list[Any], int]:
+        """The next results, which are delivered, and what they weigh."""
+        taken, nbytes = self.results[:count], self.nbytes * count // max(len(self.results), 1)
+        del self.results[:count]
+        self.nbytes -= nbytes
+        return taken, nbytes
 
 
 class InFlight:
@@ -162,13 +169,7 @@ class InFlight:
         self._fed: deque[tuple[int, Positions]] = deque([(0, FixedPosition(start))])
         self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
         self._line: deque[ElementRun] = deque()
-        self._again: deque[ElementRun] = deque()
         self._error: Exception | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether a run waits that another's failing left: it goes before all others, however full it is."""
-        return bool(self._again)
 
     @property
     def idle(self) -> bool:
@@ -202,7 +203,7 @@ class InFlight:
         """Puts elements that failed before they came, up to the next that can be started, into the line."""
         while self._waiting and (error := self._waiting[0][0].chunk.error) is not None:
             held, first, last = self._waiting.popleft()
-            self._queue(ElementRun(held, first, last, error=error))
+            self._queue(ElementRun(held, last, last, [None], errors=deque([(first, error)])))
 
     def end(self, error: Exception | None) -> None:
         """No more elements come, because of an error or not; it is raised after all results."""
@@ -210,11 +211,6 @@ class InFlight:
 
     def start(self, most: int) -> ElementRun:
         """The next `most` elements that wait, or fewer; call it where some are pending."""
-        if self._again:
-            rest = self._again.popleft()
-            self.pending -= rest.last - rest.first
-            self.at_work += 1
-            return rest
         held, first, last = self._waiting.popleft()
         stop = min(last, first + most)
         if stop < last:
@@ -228,43 +224,30 @@ class InFlight:
         self._queue_failures()
         return element_run
 
-    def came(self, element_run: ElementRun, results: list[Any], nbytes: int, error: Exception | None = None) -> None:
-        """A run's next results came, and perhaps the error that ended it.
+    def came(
+        self, element_run: ElementRun, results: list[Any], nbytes: int, errors: Sequence[tuple[int, Exception]] = ()
+    ) -> None:
+        """A run's next results came.
 
         Args:
             element_run: Which.
             results: Of its first elements that had none.
             nbytes: What these results weigh.
-            error: Of the element after them.
+            errors: The indices of those in whose place a call failed, in order, and with what.
         """
         nbytes += element_run.held.chunk.positions.weight(len(results))
+        element_run.errors.extend((element_run.first + index, error) for index, error in errors)
         element_run.results.extend(results)
         element_run.first += len(results)
         element_run.nbytes += nbytes
-        element_run.error = error
         self.result_bytes += nbytes
         element_run.held.waiting -= len(results)
-        if error is not None:
-            element_run.held.waiting -= 1
         if not element_run.held.waiting:
             self.input_bytes -= element_run.held.chunk.nbytes
         if element_run.ended:
             self.at_work -= 1
         if not element_run.queued:
             self._queue(element_run)
-        if error is not None and element_run.first + 1 < element_run.last:
-            self._split(element_run)
-
-    def _split(self, failed: ElementRun) -> None:
-        """Makes a run of the elements after one that failed, which comes next."""
-        rest = ElementRun(failed.held, failed.first + 1, failed.last)
-        failed.last = failed.first + 1
-        self.pending += rest.last - rest.first
-        self.undelivered += 1
-        self._again.append(rest)
-        if self._ordered:
-            rest.queued = True
-            self._line.insert(self._line.index(failed) + 1, rest)
 
     def deliver(self) -> Chunk | None:
         """All results whose turn has come, or an element at which a call failed; None where there are none.
@@ -275,33 +258,36 @@ class InFlight:
         results: list[Any] = []
         parts: list[tuple[int, int]] = []
         nbytes = 0
-        while self._line:
+        failure: Exception | None = None
+        while self._line and failure is None:
             element_run = self._line[0]
+            begin = element_run.first - len(element_run.results)
+            stop = element_run.errors[0][0] if element_run.errors else element_run.first
+            if begin == stop and element_run.errors:
+                if results:
+                    break
+                _, failure = element_run.errors.popleft()
+                stop = begin + 1
+            if begin < stop:
+                parts.append((begin, stop))
+                taken, weight = element_run.take(stop - begin)
+                results += taken
+                nbytes += weight
             if element_run.results:
-                parts.append((element_run.first - len(element_run.results), element_run.first))
-                results += element_run.results
-                nbytes += element_run.nbytes
-                element_run.results, element_run.nbytes = [], 0
-            if element_run.error is not None and results:
                 break
-            if element_run.error is None and not element_run.ended and self._ordered:
+            if not element_run.ended and self._ordered:
                 break
             self._line.popleft()
             element_run.queued = False
-            if element_run.error is not None:
-                self.undelivered -= 1
-                return self._failure(element_run.first, element_run.error)
             self.undelivered -= element_run.ended
+        if failure is not None:
+            return replace(self._chunk([], parts, nbytes), elements=(), error=failure, nbytes=FAILURE_BYTES)
         if results:
             return self._chunk(results, parts, nbytes)
         if self.ended and self.idle and self._error is not None:
             error, self._error = self._error, None
             raise error
         return None
-
-    def _failure(self, ordinal: int, error: Exception) -> Chunk:
-        """An element at which a call failed; it counts as delivered."""
-        return replace(self._chunk([], [(ordinal, ordinal + 1)], 0), elements=(), error=error, nbytes=FAILURE_BYTES)
 
     def _queue(self, element_run: ElementRun) -> None:
         element_run.queued = True

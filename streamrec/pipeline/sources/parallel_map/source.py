@@ -12,7 +12,7 @@ Rules:
   waited for.
 - Input under way has half of the share of the budget, and results that wait the other half, as far as they are as large
   as those before them; one chunk and one run of elements are always under way, or nothing would move.
-- What a call fails with comes with the results before it (`Ran`), and is not raised.
+- What a call fails with comes among the results (`Ran`), and is not raised.
 - A plain function has threads of the run's own; when its caller is cancelled, a thread ends with the call it is in, and
   is waited for. An async function is cancelled once, and waited for. A function that is not declared `async` and gives
   awaitables is found out at its first call.
@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
 from itertools import islice
+from operator import itemgetter
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -193,7 +194,7 @@ class ParallelCalls:
         """The next run of elements, where one may start."""
         if self._stopped or not self._in_flight.pending:
             return None
-        if not (self._may_start or self._in_flight.interrupted):
+        if not self._may_start:
             return None
         even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // 8)  # all calls get some
         return self._in_flight.start(min(self._size, even))
@@ -212,14 +213,13 @@ class ParallelCalls:
         """Runs of elements, one after the other, while there are any; raises nothing but its own cancellation."""
         element_run: ElementRun | None = first
         while element_run is not None:
-            ran = await self._run(element_run.elements)
-            if ran.results:
-                self._task_size.ran(len(ran.results), ran.seconds, ran.nbytes)
+            ran, held = await self._run(element_run.elements), element_run.held
+            self._task_size.ran(len(ran.results), ran.seconds, ran.nbytes)
             self._ended += len(ran.results)
-            self._in_flight.came(element_run, ran.results, ran.nbytes, ran.error)
-            if ran.error is not None:
-                held = element_run.held
-                self._meter.failed(ran.error, element_run.first, held.chunk, element_run.first - held.ordinal)
+            for index, error in ran.errors:
+                ordinal = element_run.first + index
+                self._meter.failed(error, ordinal, held.chunk, ordinal - held.ordinal)
+            self._in_flight.came(element_run, ran.results, ran.nbytes, ran.errors)
             self._tune()
             if element_run.ended:
                 element_run = self._next_run()
@@ -227,18 +227,18 @@ class ParallelCalls:
             self._changed.notify()
 
     async def _run(self, elements: Iterable[Any]) -> Ran:
-        """Calls the function for elements, one after the other: at least for one, or up to one at which it fails."""
+        """Calls the function for elements, one after the other: at least for one."""
         try:
             if self._awaits:
                 return await await_calls(self._function, elements)
             ran = await self._run_in_thread(elements)
-            if ran.results and isawaitable(ran.results[0]):
+            if any(map(isawaitable, ran.results[: len(ran.errors) + 1])):
                 if not self._awaits:
                     self._awaits, self._call_count = True, call_count_for(self._calls, awaits=True)
                 later = await await_calls(lambda awaitable: awaitable, ran.results)
-                return later if later.error else later._replace(error=ran.error)
+                return later._replace(errors=sorted([*ran.errors, *later.errors], key=itemgetter(0)))
         except Exception as error:
-            return Ran([], 0, 0.0, error)
+            return Ran([None], 0, 0.0, [(0, error)])
         return ran
 
     async def _run_in_thread(self, elements: Iterable[Any]) -> Ran:
@@ -267,46 +267,50 @@ class ParallelCalls:
 
 
 class Ran(NamedTuple):
-    """What came of a run of elements: the results of the first of them, and the error of the one after these."""
+    """What came of a run of elements: the results of the first of them; None where a call failed, and the errors."""
 
     results: list[Any]
     nbytes: int
     seconds: float
-    error: Exception | None
+    errors: list[tuple[int, Exception]]
 
 
 def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
-    """What a function makes of the first element, and of those after it until it fails or is to halt."""
+    """What a function makes of the first element, and of those after it until it is to halt."""
     results: list[Any] = []
-    error: Exception | None = None
+    errors: list[tuple[int, Exception]] = []
     began, end = perf_counter(), 0
     for piece in pieces(elements):
         end += len(piece)
         made = results_of(function, piece, iter(piece))
-        if not results:
-            error = extend(results, islice(made, 1))
-        if results and error is None:
-            halt.ends(piece)
-            error = extend(results, made)
-        if error is not None or len(results) < end:
+        while (count := len(results)) < end:
+            if count:
+                halt.ends(piece)
+            error = extend(results, made if count else islice(made, 1))
+            if error is None and len(results) == (end if count else 1):
+                continue
+            if error is None and count and halt.asked:
+                break
+            errors.append((len(results), error or RuntimeError("the function raised StopIteration")))
+            results.append(None)
+        if len(results) < end:
             break
-    if error is None and len(results) < end and not halt.asked:
-        error = RuntimeError("the function raised StopIteration")
-    return Ran(results, weigh(results), perf_counter() - began, error)
+    return Ran(results, weigh(results), perf_counter() - began, errors)
 
 
 async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
     """Calls a function here for elements, one after the other, and awaits what it gives."""
     results: list[Any] = []
-    error: Exception | None = None
+    errors: list[tuple[int, Exception]] = []
     began = perf_counter()
-    try:
-        for element in elements:
+    for index, element in enumerate(elements):
+        try:
             result = called(function, element)
             results.append(await outcome(result) if isawaitable(result) else result)
-    except Exception as failure:
-        error = failure
-    return Ran(results, weigh(results), perf_counter() - began, error)
+        except Exception as error:
+            errors.append((index, error))
+            results.append(None)
+    return Ran(results, weigh(results), perf_counter() - began, errors)
 
 
 async def outcome(awaitable: Awaitable[Any]) -> Any:
