@@ -13,7 +13,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec.arguments import flag, function, integer
-from streamrec.pipeline import sources, stages
+from streamrec.pipeline import sources
 from streamrec.pipeline.elements.specs import signature_of
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.session import SourceStores
@@ -95,8 +95,8 @@ def from_generator(
         >>> list(Dataset.from_generator(lambda: [1, 2], output_signature=TensorSpec([], "float32")))
         [np.float32(1.0), np.float32(2.0)]
     """
-    source = sources.Generated(function("generator", generator), tuple(args or ()))
-    return Chain(source, () if output_signature is None else (stages.Conform(signature_of(output_signature)),))
+    signature = None if output_signature is None else signature_of(output_signature)
+    return Chain(sources.Generated(function("generator", generator), tuple(args or ()), signature))
 
 
 def list_files(

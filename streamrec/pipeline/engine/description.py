@@ -90,7 +90,7 @@ class Chain:
         """A spec, or dicts and tuples of them, of its elements; None where its description does not say it."""
         spec = self.source.element_spec()
         for stage in self.stages:
-            spec = stage.element_spec(spec) if spec is not None or stage.has_signature else None
+            spec = None if spec is None else stage.element_spec(spec)
         return spec
 
     def cardinality(self, rank: Rank | None = None) -> int:

@@ -86,7 +86,6 @@ class Stage:
         offload: Where `feed` runs.
         picks: Whether it gives some of the elements that it gets, as they are.
         one_to_one: Whether it makes each of its elements of one element alone.
-        has_signature: Whether it says what its elements look like, whatever it gets.
         ends: Whether it gives a last element though its input never ends.
     """
 
@@ -94,7 +93,6 @@ class Stage:
     offload: ClassVar[Offload] = Offload.NEVER
     picks: ClassVar[bool] = False
     one_to_one: ClassVar[bool] = False
-    has_signature: ClassVar[bool] = False
 
     @property
     def ends(self) -> bool:

@@ -14,7 +14,6 @@ from streamrec.pipeline.engine.description import Chain, described
 __all__ = ["draw_dataset", "held_chains", "own_line", "title"]
 
 VERBS: Final = {
-    "Conform": "from_generator",
     "CyclicBatch": "rebatch",
     "Generated": "from_generator",
     "ParallelMap": "map",

@@ -9,6 +9,7 @@ Rules:
   again and the elements before that number are dropped.
 - Bytes are records: they go on as Frames. A chunk is of bytes or of anything else, never of both, so that what a batch
   is made into does not depend on which elements were taken together.
+- An element that does not fit the signature becomes a failure; the generator goes on.
 - Closing cancels an async generator. A sync one cannot be stopped in the middle of an element: closing waits for that
   for a second, and then leaves the thread, with a warning; it ends with its element, or with the interpreter.
 """
@@ -25,10 +26,10 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, 
 from contextlib import aclosing, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
 from operator import itemgetter
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -36,6 +37,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.positions import Position, Positions
+from streamrec.pipeline.elements.specs import RECORD, conform
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Source, name_of
 from streamrec.pipeline.engine.run import RunContext
@@ -55,14 +57,19 @@ Made = tuple[Any, int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Generated(Source):
-    """The elements of what a callable returns: an iterator, an iterable, or an async one."""
+    """The elements of what a callable returns: an iterator, an iterable, or an async one; made to fit a signature."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
+    signature: Any = None
 
     def lines(self) -> Iterator[str]:
         given = f", args of digest {digest_of(self.args)}" if self.args else ""
-        yield f"Generated({name_of(self.function)}{given})"
+        wanted = "" if self.signature is None else f", signature={self.signature!r}"
+        yield f"Generated({name_of(self.function)}{given}{wanted})"
+
+    def element_spec(self) -> Any:
+        return self.signature
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         ahead = ElementBuffer(AHEAD.of(within.budget))
@@ -73,7 +80,7 @@ class Generated(Source):
         first, saved = place.number, None if place.state is None else json.dumps(place.state)
         try:
             while (made := await ahead.take()) is not None:
-                for part in split_records(made):
+                for part in split_kinds(made):
                     yield chunk_of(part, first, saved)
                     first, saved = first + len(part), part[-1][2]
         finally:
@@ -90,7 +97,7 @@ class Generated(Source):
             else:
                 made = await threads.run(partial(self._in_thread, place, ahead))
             if made is not None and not ahead.closed:
-                await run_async(made, place, ahead)
+                await run_async(made, place, ahead, self.signature)
             ahead.end(None)
         except BaseException as error:
             unwanted = ahead.closed and (isinstance(error, asyncio.CancelledError) or error is ahead.failed)
@@ -117,7 +124,7 @@ class Generated(Source):
                 f"{name_of(self.function)} gave a coroutine, where an iterator or an async iterator is wanted: an"
                 " `async def` becomes an async generator by a `yield` in it"
             )
-        run(made, place, ahead)
+        run(made, place, ahead, self.signature)
         return None
 
 
@@ -273,10 +280,10 @@ class Place:
             )
 
 
-def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
+def run(made: Iterable[Any], place: Place, ahead: ElementBuffer, signature: Any) -> None:
     """Takes elements of an iterable in this thread, from a place to its end, or until no more are wanted."""
     dropping = place.enter(made)
-    tell = state_teller(made)
+    finish = finisher(made, place.number, signature)
     dropped = 0
     iterator = iter(made)
     with closing(iterator) if isinstance(iterator, Generator) else nullcontext():
@@ -286,7 +293,7 @@ def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
                     return
                 if dropped < dropping:
                     dropped += 1
-                elif not ahead.add((element, weigh_one(element), tell())):
+                elif not ahead.add(finish(element)):
                     return
         except Exception as error:
             ahead.failed = error
@@ -294,10 +301,10 @@ def run(made: Iterable[Any], place: Place, ahead: ElementBuffer) -> None:
     place.check(dropped, dropping)
 
 
-async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer) -> None:
+async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer, signature: Any) -> None:
     """The same on the loop, for an async iterable; it is cancelled where no more are wanted."""
     dropping = place.enter(made)
-    tell = state_teller(made)
+    finish = finisher(made, place.number, signature)
     dropped, turn = 0, perf_counter()
     iterator = aiter(made)
     with ahead.cancelling():
@@ -306,37 +313,56 @@ async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer
                 if dropped < dropping:
                     dropped += 1
                 else:
-                    await ahead.add_async((element, weigh_one(element), tell()))
+                    await ahead.add_async(finish(element))
                 if perf_counter() - turn > 0.005:  # others on the loop have their turns
                     await asyncio.sleep(0)
                     turn = perf_counter()
     place.check(dropped, dropping)
 
 
-def state_teller(made: Any) -> Callable[[], str | None]:
-    """What tells a generator's own state, as JSON; None where it has none."""
-    if hasattr(made, "state_dict") and hasattr(made, "load_state_dict"):
-        return lambda: json.dumps(made.state_dict())
-    return lambda: None
+class Unfit(NamedTuple):
+    """In the place of an element that does not fit the signature: the error."""
+
+    error: Exception
 
 
-def split_records(made: Sequence[Made]) -> Iterator[Sequence[Made]]:
-    """The elements in runs of records alone and of others alone."""
-    records = [type(element) is bytes for element, _, _ in made]
-    if all(records) or not any(records):
+def finisher(made: Any, first: int, signature: Any) -> Callable[[Any], Made]:
+    """What makes each element, of which the first has this number, fit a signature, and adds weight and state to it."""
+    has_state = hasattr(made, "state_dict") and hasattr(made, "load_state_dict")
+    is_record, number = signature == RECORD, count(first)
+
+    def finish(element: Any) -> Made:
+        here = next(number)
+        if signature is not None and not (is_record and type(element) is bytes):
+            try:
+                element = conform(signature, element)
+            except (TypeError, ValueError) as error:
+                reason = f"element {here:,} of the generator is not as output_signature says: {error}"
+                element = Unfit(type(error)(reason))
+                element.error.__cause__ = error
+        return element, weigh_one(element), json.dumps(made.state_dict()) if has_state else None
+
+    return finish
+
+
+def split_kinds(made: Sequence[Made]) -> Iterator[Sequence[Made]]:
+    """The elements in runs of records alone and of others alone; one that does not fit by itself."""
+    kinds = [type(element) if type(element) in (bytes, Unfit) else object for element, _, _ in made]
+    if len(set(kinds)) == 1 and kinds[0] is not Unfit:
         yield made
         return
-    for _, run in groupby(zip(records, made, strict=True), itemgetter(0)):
-        yield [one for _, one in run]
+    for kind, run in groupby(zip(kinds, made, strict=True), itemgetter(0)):
+        parts = [one for _, one in run]
+        yield from ([part] for part in parts) if kind is Unfit else (parts,)
 
 
 def chunk_of(made: Sequence[Made], first: int, saved: str | None) -> Chunk:
     """Elements as a chunk: `first` of them came before, and `saved` was the generator's state then."""
     elements, sizes, states = zip(*made, strict=True)
-    records = type(elements[0]) is bytes
-    return Chunk(
-        Frames.of(elements) if records else list(elements), GeneratedPositions(first, (saved, *states)), sum(sizes)
-    )
+    positions = GeneratedPositions(first, (saved, *states))
+    if isinstance(elements[0], Unfit):
+        return Chunk.failure(elements[0].error, positions, 1)
+    return Chunk(Frames.of(elements) if type(elements[0]) is bytes else list(elements), positions, sum(sizes))
 
 
 @dataclass(frozen=True, slots=True)

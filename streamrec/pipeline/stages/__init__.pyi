@@ -1,6 +1,5 @@
 from streamrec.pipeline.stages.batch import Batch, PaddedBatch, RaggedBatch
 from streamrec.pipeline.stages.bucket import Bucket
-from streamrec.pipeline.stages.calling import Conform
 from streamrec.pipeline.stages.padding import Padding
 from streamrec.pipeline.stages.parse import Parse
 from streamrec.pipeline.stages.rebatch import CyclicBatch, Unbatch
@@ -12,7 +11,6 @@ from streamrec.pipeline.stages.window import GroupByWindow, Window
 __all__ = [
     "Batch",
     "Bucket",
-    "Conform",
     "CyclicBatch",
     "Enumerate",
     "Filter",

@@ -1,4 +1,4 @@
-"""Calls of functions for each element: `Map`, `Conform`, and what steps that call one have in common.
+"""Calls of functions for each element: `Map`, and what steps that call one have in common.
 
 A function gets what tf.data's would get: a tuple is passed as several arguments.
 """
@@ -6,22 +6,18 @@ A function gets what tf.data's would get: a tuple is passed as several arguments
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from itertools import starmap
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import pieces
-from streamrec.pipeline.elements.positions import StageState, shifted
-from streamrec.pipeline.elements.specs import TensorSpec, conform
+from streamrec.pipeline.elements.positions import shifted
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
-from streamrec.tfrecord import Frames
 
-__all__ = ["Calling", "Conform", "Map", "Results", "called", "is_async"]
+__all__ = ["Calling", "Map", "Results", "called", "is_async"]
 
 
 def called(function: Callable[..., Any], element: Any) -> Any:
@@ -84,7 +80,8 @@ class Calling(Step):
     def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """What comes out for some of a chunk's elements."""
         refuse_awaitables(results.results)
-        return weigh_results(chunk, results.first, results.results)
+        made, positions = results.results, shifted(chunk.positions, results.first)
+        return [Chunk.weighed(made, positions)] if made else []
 
     def _results(self, elements: Elements) -> Iterator[Results]:
         """What the function makes of each element, in runs that errors end."""
@@ -106,59 +103,6 @@ class Calling(Step):
                 yield Results(first, results, error)
                 first, results = first + len(results) + 1, []
         yield Results(first, results, None)
-
-
-def weigh_results(chunk: Chunk, first: int, results: Elements) -> list[Chunk]:
-    """A chunk of what was made of another's elements from `first` on; none where nothing was."""
-    if not len(results):
-        return []
-    return [Chunk.weighed(results, shifted(chunk.positions, first))]
-
-
-@dataclass(frozen=True, slots=True)
-class Conform(Stage):
-    """Elements of a generator made to fit a nest of specs; what does not fit is an error with its number."""
-
-    signature: Any
-    offload: ClassVar[Offload] = Offload.LONG
-    has_signature: ClassVar[bool] = True
-
-    def cardinality(self, count: int) -> int:
-        return count
-
-    def element_spec(self, spec: Any) -> Any:
-        return self.signature
-
-    def start(self, key: str, state: int | None) -> Step:
-        return _Conforming(self.signature, key, state or 0)
-
-
-class _Conforming(Calling):
-    def __init__(self, signature: Any, key: str, seen: int) -> None:
-        super().__init__(self._conform)
-        self._signature = signature
-        self._records = signature == TensorSpec((), np.dtype(object))
-        self._key = key
-        self._number = seen
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        first = self._number
-        positions = StageState(chunk.positions, self._key, lambda index: first + index)
-        if self._records and isinstance(chunk.elements, Frames):
-            self._number += len(chunk.elements)
-            return [Chunk(chunk.elements, positions, chunk.nbytes)]
-        return super().feed(replace(chunk, elements=[(element,) for element in chunk.elements], positions=positions))
-
-    def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
-        return weigh_results(chunk, results.first, Frames.of(results.results) if self._records else results.results)
-
-    def _conform(self, element: Any) -> Any:
-        number, self._number = self._number, self._number + 1
-        try:
-            return conform(self._signature, element)
-        except (TypeError, ValueError) as error:
-            reason = f"element {number:,} of the generator is not as output_signature says: {error}"
-            raise type(error)(reason) from error
 
 
 def results_of(function: Callable[..., Any], piece: list[Any], elements: Iterator[Any]) -> Iterator[Any]:
