@@ -56,7 +56,18 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class Spec:
+    """What all specs say."""
+
+    shape: Any
+    dtype: Any = np.float32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", as_shape(self.shape))
+        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+
+
+class TensorSpec(Spec):
     """An array or a number.
 
     Args:
@@ -68,12 +79,7 @@ class TensorSpec:
         TensorSpec(shape=(None, 3), dtype=dtype('int64'))
     """
 
-    shape: Any
-    dtype: Any = np.float32
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", as_shape(self.shape))
-        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+    __slots__ = ()
 
 
 RECORD: Final = TensorSpec((), bytes)
@@ -81,28 +87,16 @@ RECORD: Final = TensorSpec((), bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class RaggedTensorSpec:
+class RaggedTensorSpec(Spec):
     """A `RaggedTensor` with `ragged_rank` ragged dimensions after the first."""
 
-    shape: Any
-    dtype: Any = np.float32
     ragged_rank: int = 1
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", as_shape(self.shape))
-        object.__setattr__(self, "dtype", as_dtype(self.dtype))
 
-
-@dataclass(frozen=True, slots=True)
-class SparseTensorSpec:
+class SparseTensorSpec(Spec):
     """A `SparseTensor`."""
 
-    shape: Any
-    dtype: Any = np.float32
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", as_shape(self.shape))
-        object.__setattr__(self, "dtype", as_dtype(self.dtype))
+    __slots__ = ()
 
 
 def signature_of(nest: Any) -> Any:
@@ -114,9 +108,9 @@ def signature_of(nest: Any) -> Any:
     return map_nest(spec_of, tuple(nest) if isinstance(nest, list) else nest)
 
 
-def spec_of(spec: Any) -> TensorSpec | RaggedTensorSpec | SparseTensorSpec:
+def spec_of(spec: Any) -> Spec:
     """One spec, as it is or TensorFlow's."""
-    if isinstance(spec, TensorSpec | RaggedTensorSpec | SparseTensorSpec):
+    if isinstance(spec, Spec):
         return spec
     kind = type(spec).__name__
     if kind not in ("TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -68,11 +69,8 @@ class Bucket(Stage):
     def sizes(self) -> Sequence[int]:
         return self.batch_sizes
 
-    def value(self, found: Any) -> int:
-        return int(found)
-
-    def ids(self, values: Sequence[int]) -> Ordinals:
-        return np.searchsorted(self.boundaries, values, side="right")
+    def number(self, found: Any) -> int:
+        return bisect_right(self.boundaries, int(found))
 
     def order(self, group: int) -> int:
         """The shortest lengths come first."""
@@ -116,11 +114,8 @@ class Groups(Protocol):
     def sizes(self) -> Sequence[int]:
         """How many elements make a batch, for each group that is known so far."""
 
-    def value(self, found: Any) -> int:
-        """What the user's function gave of an element, as a number; a group that is new is known from then on."""
-
-    def ids(self, values: Sequence[int]) -> Ordinals:
-        """The groups of elements, by these numbers."""
+    def number(self, found: Any) -> int:
+        """The group of an element of which the user's function gave this; one that is new is known from then on."""
 
     def order(self, group: int) -> int:
         """Where a group's remainder comes among those of others."""
@@ -167,7 +162,7 @@ class Grouping(Calling):
         key: str,
         state: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__(function, groups.value)
+        super().__init__(function, groups.number)
         self._groups = groups
         self._drop_remainder = drop_remainder
         self._key = key
@@ -189,7 +184,7 @@ class Grouping(Calling):
                 self.failures[-1] = (results.error, last)
             rest = Chunk(window(chunk.elements, first, count), shifted(chunk.positions, first), 0) if first else chunk
             ids = np.full(last - first, GONE, np.int64)
-            ids[wanted[results.first : results.last] - first] = self._groups.ids(results.results)
+            ids[wanted[results.first : results.last] - first] = results.results
             out += self._filled(rest, ids, first)
             if results.error is not None:
                 out += self.fail(Chunk.failure(results.error, chunk.positions, last + 1))

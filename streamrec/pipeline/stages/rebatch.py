@@ -13,7 +13,7 @@ from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
 from streamrec.pipeline.stages.batch import Batch, BatchStep, batch_spec
 
-__all__ = ["CyclicBatch", "RowPositions", "Unbatch"]
+__all__ = ["CyclicBatch", "Unbatch", "Unbatching"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,17 @@ class Unbatch(Stage):
         return rows, UNKNOWN_CARDINALITY
 
     def start(self, key: str, state: int | None) -> Step:
-        return _Unbatching(key, state or 0)
+        return Unbatching(key, state or 0)
 
 
-class _Unbatching(Step):
+class Unbatching(Step):
+    """Gives the rows of each batch.
+
+    Args:
+        key: As for `Stage.start`.
+        first: How many rows of the first batch had been given before the run was resumed.
+    """
+
     def __init__(self, key: str, first: int) -> None:
         super().__init__()
         self._key = key

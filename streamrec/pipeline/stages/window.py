@@ -25,7 +25,7 @@ from streamrec.pipeline.elements.positions import Position, Positions, Precursor
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.bucket import Grouping
-from streamrec.pipeline.stages.deferred_positions import Ordinals, Origins, WaitedElements
+from streamrec.pipeline.stages.deferred_positions import Origins, WaitedElements
 from streamrec.tfrecord import Frames
 
 __all__ = ["GroupByWindow", "Window"]
@@ -179,7 +179,7 @@ class KeyedGroups:
         self._keys: list[int] = []
         self._numbers: dict[int, int] = {}
 
-    def value(self, found: Any) -> int:
+    def number(self, found: Any) -> int:
         """The number of a key's group."""
         key = index(found)
         if key not in self._numbers:
@@ -190,10 +190,6 @@ class KeyedGroups:
             self._keys.append(key)
             self.sizes.append(size)
         return self._numbers[key]
-
-    def ids(self, values: Sequence[int]) -> Ordinals:
-        """The groups, which the values are."""
-        return np.array(values, np.int64)
 
     def order(self, group: int) -> int:
         """The smallest keys come first."""

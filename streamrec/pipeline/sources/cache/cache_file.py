@@ -29,7 +29,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec.display import display_name, display_repr
 from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, UnsupportedOperationError, UploadEndedError
-from streamrec.pipeline.elements.chunk import Chunk, Elements
+from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain
@@ -37,7 +37,7 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.pipeline.stages.rebatch import RowPositions as Rows
+from streamrec.pipeline.stages.rebatch import Unbatching
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.patterns import has_braces, is_numbered
 from streamrec.storage import RetryPolicy, located
@@ -258,12 +258,10 @@ class Unpack(Stage):
         return UnpackBlocks(self.path, key, state or 0)
 
 
-class UnpackBlocks(Step):
+class UnpackBlocks(Unbatching):
     def __init__(self, path: str, key: str, first: int) -> None:
-        super().__init__()
+        super().__init__(key, first)
         self._path = path
-        self._key = key
-        self._first = first
         self._ended = False
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
@@ -288,10 +286,3 @@ class UnpackBlocks(Step):
         if not self._ended:
             raise CacheError("this cache ends before its last record: remove the file", self._path)
         return []
-
-    def _rows(self, chunk: Chunk, index: int, rows: Elements) -> Chunk:
-        """The elements of one record; without those that came before the run was resumed."""
-        first, self._first = self._first, 0
-        positions = Rows(chunk.positions, self._key, index, len(rows), first)
-        rows = window(rows, first, len(rows)) if first else rows
-        return Chunk.weighed(rows, positions)
