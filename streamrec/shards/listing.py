@@ -18,16 +18,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import anyio
 from anyio.abc import TaskGroup
 
 from streamrec import bridge
 from streamrec.display import logger
-from streamrec.errors import NotFoundError, PermissionDeniedError, UnsupportedOperationError
+from streamrec.errors import (
+    NotFoundError,
+    PermissionDeniedError,
+    PositionMismatchError,
+    UnsupportedOperationError,
+)
 from streamrec.shards.assignment import Portion, ShardSize, assign_bytes
 from streamrec.shards.options import Expected
 from streamrec.shards.patterns import (
@@ -124,6 +130,7 @@ class Listing:
         self.known: dict[str, ObjectInfo] = {} if found is None else dict(found.known)
         self._storages = storages
         self._keep = keep
+        self._told: list[Any] = []
         self._patterns = patterns
         names = listed(filenames)
         self._alone = len(names) == 1
@@ -158,6 +165,34 @@ class Listing:
         path = self.paths[number]
         info = self.known.get(path)
         return Portion(path, expected=None if info is None else Expected(info.size, info.version))
+
+    @property
+    def whose(self) -> list[Any]:
+        """What states hold of it: how many shards are known, whether that is all, and a digest of what is known."""
+        count = len(self.paths)
+        if self._told[:2] != [count, self.complete]:
+            self._told = self._first(count)
+        return self._told
+
+    async def check_whose(self, whose: Sequence[Any]) -> None:
+        """Refuses a state that was saved when other shards were listed.
+
+        Raises:
+            PositionMismatchError: It was.
+        """
+        count, complete, _ = whose
+        await self.until(count + 1 if complete else count)
+        if self._first(count) != whose:
+            raise PositionMismatchError(
+                "this state was saved when the names matched other shards, or shards of other sizes or versions: "
+                "resume with the same shards, or start over without the state"
+            )
+
+    def _first(self, count: int) -> list[Any]:
+        """What states hold of the first shards: a digest of their names, sizes and versions."""
+        told = [(path, info.size, info.version) if (info := self.known.get(path)) else path for path in self.paths[:count]]
+        complete = self.complete and count == len(self.paths)
+        return [count, complete, blake2b(ascii(told).encode(), digest_size=8).hexdigest()]
 
     def _ask(self, parts: Iterable[Part], tasks: TaskGroup, limiter: anyio.CapacityLimiter) -> None:
         for part in parts:

@@ -10,11 +10,11 @@ matched goes with it. Clients stay: sources that read from the same stores, in a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
@@ -22,35 +22,12 @@ from fsspec import AbstractFileSystem
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.threads import Threads
-from streamrec.shards import Filenames, Listing, Portion
-from streamrec.storage import MAX_CONNECTIONS, ObjectInfo, RetryPolicy, Storages, check_source
+from streamrec.shards import Filenames, Listing
+from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages, check_source
 
-__all__ = ["ListedShards", "OpenSource", "Session", "SourceStores", "session"]
+__all__ = ["OpenSource", "Session", "SourceStores", "session"]
 
 T = TypeVar("T")
-
-
-class ListedShards(Protocol):
-    """The shards, or portions of shards, that are read, as far as they are known; see `shards.Listing`."""
-
-    @property
-    def paths(self) -> Sequence[str]: ...
-
-    @property
-    def labels(self) -> Sequence[str]: ...
-
-    @property
-    def known(self) -> Mapping[str, ObjectInfo]: ...
-
-    @property
-    def complete(self) -> bool: ...
-
-    @property
-    def error(self) -> Exception | None: ...
-
-    async def until(self, count: int) -> None: ...
-
-    def portion(self, number: int) -> Portion: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +58,7 @@ class OpenSource:
     """A source that is open: its stores, and its shards as far as they are known."""
 
     storages: Storages
-    listing: ListedShards
+    listing: Listing
 
 
 class Session:

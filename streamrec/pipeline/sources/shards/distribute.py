@@ -37,13 +37,13 @@ from streamrec.pipeline.engine.ranks import (
     worker_here,
 )
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.session import ListedShards, OpenSource, Session, session
+from streamrec.pipeline.engine.session import OpenSource, Session, session
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
-from streamrec.pipeline.sources.shards.positions import SharePositions
-from streamrec.pipeline.sources.shards.source import Shards, read
+from streamrec.pipeline.sources.shards.source import SharePositions, Shards, read
 from streamrec.shards import (
     Even,
     Expected,
+    Listing,
     Portion,
     ReadOptions,
     ShardInfo,
@@ -192,8 +192,7 @@ class Distribute(AssignedSource):
         return share
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedShards:
+class AssignedShards(Listing):
     """What one reader reads: a listing that is complete.
 
     Args:
@@ -202,12 +201,18 @@ class AssignedShards:
         total: How many records it gives; None for all that there are.
     """
 
-    reader: Reader
-    portions: Sequence[Portion]
-    total: int | None = None
-    known: ClassVar[Mapping[str, ObjectInfo]] = {}
-    complete: ClassVar[bool] = True
-    error: ClassVar[None] = None
+    def __init__(self, reader: Reader, portions: Sequence[Portion], total: int | None = None) -> None:
+        self.reader = reader
+        self.portions = portions
+        self.total = total
+        self.paths = [portion.path for portion in portions]
+        self.labels = [  # in a piece of a shard, records are counted from its beginning
+            f"{portion.path} (the part from byte {portion.piece.start:,} on)"
+            if portion.piece is not None and portion.piece.start
+            else portion.path
+            for portion in portions
+        ]
+        self.known, self.complete, self.error = {}, True, None
 
     @property
     def planned(self) -> int:
@@ -215,29 +220,12 @@ class AssignedShards:
         ends = (portion.last or (portion.expected and portion.expected.records) or 0 for portion in self.portions)
         return sum(end - portion.first for end, portion in zip(ends, self.portions, strict=True))
 
-    @property
-    def paths(self) -> Sequence[str]:
-        return [portion.path for portion in self.portions]
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """What errors call each portion: in a piece of a shard, records are counted from its beginning."""
-        return [
-            f"{portion.path} (the part from byte {portion.piece.start:,} on)"
-            if portion.piece is not None and portion.piece.start
-            else portion.path
-            for portion in self.portions
-        ]
-
-    async def until(self, count: int) -> None:
-        """All is known."""
-
     def portion(self, number: int) -> Portion:
         return self.portions[number]
 
     @property
     def whose(self) -> list[Any]:
-        """What positions hold of it, as JSON."""
+        """What states hold of it."""
         listed = [(part.expected.size, part.expected.version) for part in self.portions if part.expected is not None]
         told = repr((self.portions, self.total, *listed))
         digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
@@ -303,7 +291,7 @@ def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
     return (*chain.lines(), *([str(reader_here(within.rank))] if is_assigned(chain) else []))
 
 
-async def complete(opened: OpenSource) -> ListedShards:
+async def complete(opened: OpenSource) -> Listing:
     """The listing of a source, when all of it is known.
 
     Raises:

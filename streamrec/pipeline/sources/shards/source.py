@@ -32,6 +32,7 @@ from fsspec import AbstractFileSystem
 from streamrec.display import display_repr
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.positions import Derived, Position
 from streamrec.pipeline.elements.specs import RECORD
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.epochs import Memo
@@ -40,9 +41,9 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import format_names
 from streamrec.pipeline.sources.interleave import Plan
-from streamrec.pipeline.sources.shards.positions import SharePositions, WholeListing
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue, pull
 from streamrec.shards import (
+    Listing,
     Portion,
     ReadOptions,
     ShardPlace,
@@ -54,7 +55,7 @@ from streamrec.shards import (
 )
 from streamrec.storage import BLOCK_BYTES, MAX_CONNECTIONS, RetryPolicy
 
-__all__ = ["Shards", "read"]
+__all__ = ["SharePositions", "Shards", "read"]
 
 QUEUE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
@@ -122,12 +123,23 @@ class Shards(Source):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         opened = await self.opened(within)
-        whole = WholeListing(opened.listing)
         if state is not None:
-            await whole.check(state["share"])
+            await opened.listing.check_whose(state["share"])
         async with aclosing(read(self, state, within, opened)) as chunks:
             async for chunk in chunks:
-                yield replace(chunk, positions=SharePositions(chunk.positions, whole))
+                yield replace(chunk, positions=SharePositions(chunk.positions, opened.listing))
+
+
+@dataclass(frozen=True, slots=True)
+class SharePositions(Derived):
+    """Positions within a share: of the source, whose share it is (`whose`), and how many came before, if counted."""
+
+    share: Listing
+    given: int | None = None
+
+    def at(self, index: int) -> Position:
+        source = {**self.inner.at(index)["source"], "share": self.share.whose}
+        return {"source": source if self.given is None else {**source, "given": self.given + index}}
 
 
 def read(
