@@ -1,7 +1,7 @@
 """Dataset: what a user holds. A frozen description with tf.data's verbs; iterating runs it (`runnable.py`).
 
 Each verb is a docstring and one description, which lives where it is imported from; what arguments may be is checked
-there too. First come the sources (`static_sources.py`), then what joins several datasets, then what changes one.
+there too. First come the sources, then what joins several datasets, then what changes one.
 """
 
 from __future__ import annotations
@@ -10,21 +10,23 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
-from streamrec.pipeline import sources, stages, static_sources
+from streamrec.pipeline import sources, stages
 from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
 from streamrec.pipeline.elements.positions import Positions
+from streamrec.pipeline.elements.specs import signature_of
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.options import AUTOTUNE, Options, check_calls
 from streamrec.pipeline.engine.ranks import rank_of
+from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.stage import Stage
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.pipeline.runnable import Runnable
@@ -32,6 +34,7 @@ from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES,
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.calling import Map, is_async
+from streamrec.shards import Filenames
 from streamrec.storage import RetryPolicy, check_source
 
 if TYPE_CHECKING:
@@ -41,18 +44,7 @@ __all__ = ["Dataset", "check_dataset"]
 
 FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
 
-P = ParamSpec("P")
 T = TypeVar("T", covariant=True)
-
-
-def _makes(chain_of: Callable[P, Chain]) -> Callable[P, Dataset[Any]]:
-    """What makes a Dataset of the chain that a function makes."""
-
-    @wraps(chain_of)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Dataset[Any]:
-        return Dataset(chain_of(*args, **kwargs))
-
-    return made
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,14 +68,151 @@ class Dataset(Runnable[T]):
         options: What the whole pipeline is told; made by `with_options`.
     """
 
-    range = staticmethod(_makes(static_sources.range_))
-    from_tensors = staticmethod(_makes(static_sources.from_tensors))
-    from_tensor_slices = staticmethod(_makes(static_sources.from_tensor_slices))
-    from_generator = staticmethod(_makes(static_sources.from_generator))
-    list_files = staticmethod(_makes(static_sources.list_files))
-    counter = staticmethod(_makes(static_sources.counter))
-    random = staticmethod(_makes(static_sources.random))
-    load = staticmethod(_makes(static_sources.load))
+    @staticmethod
+    def range(*args: int, output_type: Any = np.int64) -> Dataset[Any]:
+        """The numbers of Python's `range(*args)`, as NumPy scalars of dtype `output_type`.
+
+        Raises:
+            ValueError: The step is 0.
+            TypeError: Other than one to three arguments.
+
+        Examples:
+            >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
+            [[2, 3, 4, 5], [6, 7, 8]]
+        """
+        return Dataset(Chain(sources.Range.of(tuple(integer("range", number) for number in args), output_type)))
+
+    @staticmethod
+    def from_tensors(tensors: Any) -> Dataset[Any]:
+        """One element: an array, a list or a number, or dicts and tuples of them, as a whole. It is copied.
+
+        Examples:
+            >>> list(Dataset.from_tensors(([1, 2], "a")))
+            [(array([1, 2]), b'a')]
+        """
+        return Dataset(Chain(sources.Slices.single(tensors)))
+
+    @staticmethod
+    def from_tensor_slices(tensors: Any) -> Dataset[Any]:
+        """The rows of an array, list, Frames, ragged or sparse tensor, or of several in dicts and tuples.
+
+        They are copied, and arrays among the elements are read-only.
+
+        Raises:
+            TypeError: A part has no rows, or a value is masked, null or None.
+            ValueError: The parts have different numbers of rows.
+
+        Examples:
+            >>> list(Dataset.from_tensor_slices({"name": ["a", "b"]}))
+            [{'name': b'a'}, {'name': b'b'}]
+        """
+        return Dataset(Chain(sources.Slices.of(tensors)))
+
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any], args: tuple[Any, ...] | None = None, *, output_signature: Any = None
+    ) -> Dataset[Any]:
+        """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
+
+        A sync one runs in a thread of its own, ahead of its consumer; an async one on the loop that runs the pipeline.
+        It is called again for each epoch. A resumed run calls it too and drops the elements before its place; unless
+        what it returns has `state_dict()`, called after each element, and `load_state_dict(state)`, called before
+        iterating: then the state (JSON) is kept in the position. Elements are `bytes` (records), arrays, numbers, and
+        dicts and tuples of them.
+
+        Args:
+            generator: Called with `args`.
+            args: Its arguments.
+            output_signature: What each element must be: a `TensorSpec`, or dicts and tuples of them (TensorFlow's are
+                understood). Numbers and lists become arrays of its dtype. None takes elements as they are.
+
+        Raises:
+            TypeError: `output_signature` holds something else. When it runs: an element looks otherwise or is of a dtype
+                that does not fit without loss; the message has its number.
+            ValueError: When it runs: an element has another shape.
+
+        Examples:
+            >>> from streamrec import TensorSpec
+            >>> list(Dataset.from_generator(lambda stop: iter(range(stop)), (3,)))
+            [0, 1, 2]
+            >>> list(Dataset.from_generator(lambda: [1, 2], output_signature=TensorSpec([], "float32")))
+            [np.float32(1.0), np.float32(2.0)]
+        """
+        signature = None if output_signature is None else signature_of(output_signature)
+        return Dataset(Chain(sources.Generated(function("generator", generator), tuple(args or ()), signature)))
+
+    @staticmethod
+    def list_files(
+        file_pattern: Filenames,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Dataset[Any]:
+        """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is not looked up.
+
+        Args:
+            file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of them: their order, each glob's sorted.
+            shuffle: Whether names come in another order each epoch; None for where there is a seed.
+            seed: Two runs with one seed have the same order; None for another one each run.
+            storage_options, filesystem, retry: As for `TFRecordDataset`.
+
+        Raises:
+            NotFoundError: When it runs: nothing matches a glob.
+        """
+        stores = SourceStores(storage_options, filesystem, check_source(storage_options, filesystem, retry))
+        wanted = shuffle if shuffle is None else flag("shuffle", shuffle)
+        return Dataset(Chain(sources.Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores)))
+
+    @staticmethod
+    def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset[Any]:
+        """The numbers `start`, `start + step`, ... without an end, as NumPy scalars.
+
+        Examples:
+            >>> list(map(int, Dataset.counter(5, 10).take(3)))
+            [5, 15, 25]
+        """
+        return Dataset(Chain(sources.Counter(integer("start", start), integer("step", step), np.dtype(dtype).name)))
+
+    @staticmethod
+    def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset[Any]:
+        """Random numbers without an end: int64, from 0 to 2**32 - 1, all alike likely.
+
+        Args:
+            seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
+            rerandomize_each_iteration: True for other numbers in each epoch; None or False for the same, as in tf.data.
+
+        Examples:
+            >>> list(Dataset.random(seed=7).take(3)) == list(Dataset.random(seed=7).take(3))
+            True
+        """
+        rerandomize = rerandomize_each_iteration is not None and flag(
+            "rerandomize_each_iteration", rerandomize_each_iteration
+        )
+        return Dataset(Chain(sources.Random(integer("seed", seed, none=True), rerandomize)))
+
+    @staticmethod
+    def load(
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        filesystem: AbstractFileSystem | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Dataset[Any]:
+        """The elements that `Dataset.save(path)` wrote.
+
+        Args:
+            path: A path or URL; not TensorFlow's, whose files are of another format.
+            storage_options, filesystem, retry: As for `TFRecordDataset`.
+
+        Raises:
+            NotFoundError: When it runs: the file does not exist.
+            CacheError: When it runs: it is something else.
+        """
+        retry = check_source(storage_options, filesystem, retry)
+        return Dataset(Chain(sources.Saved(sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry, "load()"))))
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
