@@ -18,6 +18,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
@@ -35,11 +36,13 @@ from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.queue import ByteQueue, fill
-from streamrec.pipeline.engine.run import produce, start
+from streamrec.pipeline.engine.run import RunContext, produce
+from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.engine.states import position_of, state_at, state_of
 from streamrec.pipeline.engine.meters import Telemetry
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
+from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 
 __all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "Run", "ThreadedAsyncIterator", "in_this_loop"]
@@ -67,16 +70,21 @@ class Run:
         self.position = position_of(chain, state) if state is not None else {"seed": seed}
         self.memory_budget = options.budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
-        rest = self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget)
-        self.options = replace(options, memory_budget=max(1, rest))
+        self._options = options
         self.elements: Iterator[Any] = iter(())
         self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
         self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
 
-    def start(self) -> AsyncGenerator[Chunk]:
-        """The chunks, which are read as they are taken."""
-        telemetry = self.telemetry
-        return start(self.chain, self.position, self.options, telemetry.root, telemetry.storage)
+    async def start(self) -> AsyncGenerator[Chunk]:
+        """The chunks, which are read as they are taken, in a session that is closed after them."""
+        ordered, epoch, rank = self._options.deterministic is not False, self._options.epoch, self._options.rank
+        budget = max(1, self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget))
+        with collecting(self.telemetry.storage):
+            async with session() as opened:
+                within = RunContext(opened, self.telemetry.root, budget, ordered, epoch, rank=rank)
+                async with aclosing(within.chunks(self.chain, self.position, goes_on=True)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
 
     def enter(self, chunk: Chunk) -> Exception | None:
         """Hands out a chunk's elements from now on; gives the error of an element that failed."""
@@ -95,10 +103,10 @@ class Run:
         """What gives the position before the next element as JSON, also when that one has been taken."""
         position, under_way = self.position, self._under_way
         if under_way is None:
-            return partial(state_of, self.chain, self.options.epoch, position)
+            return partial(state_of, self.chain, self._options.epoch, position)
         chunk, rest = under_way
         taken = len(chunk.elements) - length_hint(rest)
-        return partial(state_at, self.chain, self.options.epoch, chunk.positions, taken, position["seed"])
+        return partial(state_at, self.chain, self._options.epoch, chunk.positions, taken, position["seed"])
 
 
 class Iteration:

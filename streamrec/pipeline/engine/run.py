@@ -35,13 +35,11 @@ from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.meters import SourceMeter
 from streamrec.pipeline.engine.offload import Offloader
-from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.ranks import Rank
-from streamrec.pipeline.engine.session import Session, session
+from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.engine.stage import drain, push, strict
-from streamrec.storage import Statistics, collecting
 
-__all__ = ["RunContext", "produce", "start"]
+__all__ = ["RunContext", "produce"]
 
 
 async def produce(
@@ -50,7 +48,7 @@ async def produce(
     """Hands every chunk of a run to `put`, with its weight in bytes.
 
     Args:
-        chunks: What `start` gave.
+        chunks: Those of a run.
         failures: Gets the error of the chain itself, and not one of closing it.
         put: Takes the chunks.
     """
@@ -67,27 +65,6 @@ async def produce(
             if chunk is None:
                 return
             await put(chunk, chunk.nbytes)
-
-
-async def start(
-    chain: Chain, position: Position | None, options: Options, meter: SourceMeter, requests: Statistics
-) -> AsyncGenerator[Chunk]:
-    """A run of its own: a chain's chunks from a position on, in a session that is closed after them.
-
-    Args:
-        chain: What runs.
-        position: Where to begin; None for the start.
-        options: What it is told; the budget is what its source may hold.
-        meter: Counts the chain.
-        requests: Counts what its stores do.
-    """
-    with collecting(requests):
-        async with session() as opened:
-            ordered = options.deterministic is not False
-            within = RunContext(opened, meter, options.budget, ordered, options.epoch, rank=options.rank)
-            async with aclosing(within.chunks(chain, position, goes_on=True)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ import pytest
 from streamrec import Dataset, Frames, bridge
 from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.engine.options import Options
-from streamrec.pipeline.engine.run import start
-from streamrec.pipeline.engine.meters import Telemetry
+from streamrec.pipeline.iterators import Run
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 
@@ -259,9 +258,7 @@ async def test_closing_while_the_callable_is_called() -> None:
         release.wait()
         return counting_async(5)
 
-    chain = Dataset.from_generator(generator).chain
-    telemetry = Telemetry(chain, 1000, None, False)
-    chunks = start(chain, None, Options(memory_budget=1000), telemetry.root, telemetry.storage)
+    chunks = Run(Dataset.from_generator(generator).chain, Options(memory_budget=1000), None).start()
     first = asyncio.ensure_future(anext(chunks))
     await called.wait()
     first.cancel()
