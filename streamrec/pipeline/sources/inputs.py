@@ -66,7 +66,10 @@ class InputBuffer(ByteQueue):
     Attributes:
         available: Elements that have arrived and were not taken, up to the first that failed.
         failures: How many elements that failed have arrived and were not taken.
+        origin: What positions say of it besides its place, where inputs take turns; it holds no data.
     """
+
+    origin: Any = None
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
         super().__init__(limit, arrived)
@@ -125,7 +128,18 @@ class InputBuffer(ByteQueue):
         return len(self._chunks[0][0].elements) - self._used if self._chunks else 0
 
     @property
+    def comes(self) -> bool:
+        """Whether more is sure to come, without any of it being taken."""
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is more of it than an error."""
+        return True
+
+    @property
     def typical_bytes(self) -> int:
+        """About how long its elements are."""
         if not self._chunks:
             return 1
         chunk, _ = self._chunks[0]

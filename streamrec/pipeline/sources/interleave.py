@@ -41,7 +41,6 @@ __all__ = [
     "InterleavedPositions",
     "OpenSlot",
     "Plan",
-    "TurnInput",
     "TurnShares",
 ]
 
@@ -102,27 +101,7 @@ class OpenSlot(NamedTuple):
     places: Joined
 
 
-class TurnInput(InputBuffer):
-    """What has arrived of an input that takes turns, and was not taken.
-
-    Attributes:
-        origin: What positions say of it besides its place; it holds no data.
-    """
-
-    origin: Any
-
-    @property
-    def comes(self) -> bool:
-        """Whether more is sure to come, without any of it being taken."""
-        return False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is more of it than an error."""
-        return True
-
-
-I = TypeVar("I", bound=TurnInput)  # noqa: E741
+I = TypeVar("I", bound=InputBuffer)  # noqa: E741
 
 
 class Interleave(Generic[I]):
@@ -215,7 +194,7 @@ class Interleave(Generic[I]):
     def _open_slots(self, taken: Mapping[int, Joined]) -> tuple[OpenSlot | None, ...]:
         """What is in the slots, with the places of what was taken of some."""
         return tuple(
-            None if entry is None or not (entry.is_open or entry.error is None) else
+            None if entry is None or not (entry.error is None or entry.is_open) else
             OpenSlot(entry.origin, taken[index] if index in taken else entry.mark())
             for index, entry in enumerate(self._slots)
         )
@@ -349,7 +328,7 @@ class Interleave(Generic[I]):
         return entry.comes and self._batch * entry.typical_bytes <= CHUNK_BYTES
 
 
-def elements_begun(inputs: Sequence[TurnInput], block: int) -> int:
+def elements_begun(inputs: Sequence[InputBuffer], block: int) -> int:
     """How many elements there are of a round that not all inputs can complete."""
     count = 0
     for entry in inputs:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, Elements
+from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk
 from streamrec.pipeline.elements.columns import (
     Columns,
     as_array,
@@ -35,9 +35,9 @@ from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stac
 from streamrec.pipeline.elements.specs import RaggedTensorSpec
 from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged
-from streamrec.tfrecord import Frames, Joining
+from streamrec.tfrecord import Frames
 
-__all__ = ["Batch", "BatchStep", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "chunk_of", "stack"]
+__all__ = ["Batch", "BatchStep", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "chunk_of", "join_rows", "stack"]
 
 
 class Batching(Stage):
@@ -129,14 +129,14 @@ class BatchStep(Step):
         self._size = stage.batch_size
         self._drop_remainder = stage.drop_remainder
         self._combine = stage.combine
-        self._held: Joining | Parts | None = None
-        self._stretches: list[tuple[Positions, int, int]] = []  # what is held
+        self._parts: list[Any] = []  # what is held, for a batch that is not whole
+        self._stretches: list[tuple[Positions, int, int]] = []
         self._end: tuple[Positions, int] | None = None
 
     @property
     def held(self) -> int:
-        """How many elements are held, for a batch that is not whole."""
-        return 0 if self._held is None else len(self._held)
+        """How many elements are held."""
+        return sum(count for _, _, count in self._stretches)
 
     @property
     def missing(self) -> int:
@@ -146,10 +146,10 @@ class BatchStep(Step):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self.failures = []
         count = len(chunk.elements)
-        first = min(count, self._size - len(self._held)) if self._held is not None else 0
+        first = min(count, self.missing) if self._parts else 0
         if first:
             self._hold(chunk, 0, first)
-        completed = self._completed((chunk.positions, first))
+        completed = [] if self.missing else self._tried((chunk.positions, first))
         last = count - (count - first) % self._size
         whole = self._whole(chunk, first, last)
         if last < count:
@@ -158,30 +158,21 @@ class BatchStep(Step):
         return completed + whole
 
     def flush(self) -> list[Chunk]:
-        if self._held is None or self._drop_remainder:
-            return []
-        return self._tried(None)
+        return self._tried(None) if self._parts and not self._drop_remainder else []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """What came before an element that failed is a smaller batch; another one begins after it."""
-        left: list[Chunk] = []
-        if self._held is not None and not self._drop_remainder:
-            left = self._tried(self._end)
-        self._held, self._stretches = None, []
+        left = self._tried(self._end) if self._parts and not self._drop_remainder else []
+        self._parts, self._stretches = [], []
         return [*left, chunk]
-
-    def _completed(self, end: tuple[Positions, int]) -> list[Chunk]:
-        """The batch that earlier chunks began, when it is whole."""
-        if self._held is None or len(self._held) < self._size:
-            return []
-        return self._tried(end)
 
     def _tried(self, end: tuple[Positions, int] | None) -> list[Chunk]:
         """The batch that was held, or what went wrong with it."""
-        places = HeldPositions(tuple(self._stretches), end)
-        self._stretches = []
+        places, parts = HeldPositions(tuple(self._stretches), end), self._parts
+        self._parts, self._stretches = [], []
         try:
-            return [Chunk.weighed([self._release()], places)]
+            held = join_rows(parts)
+            return [Chunk.weighed([held if isinstance(held, Frames) else self._combine(held)], places)]
         except Exception as error:
             self.failures.append((error, 0))
             return [Chunk.failure(error, places, 1)]
@@ -209,42 +200,21 @@ class BatchStep(Step):
 
     def _hold(self, chunk: Chunk, first: int, last: int) -> None:
         """Keeps the start of a batch."""
-        elements = window(chunk.elements, first, last)
+        self._parts.append(compacted(window(chunk.elements, first, last)))
         self._stretches.append((chunk.positions, first, last - first))
-        if self._held is None:
-            self._held = Joining(self._size) if isinstance(elements, Frames) else Parts()
-        if isinstance(self._held, Joining):
-            self._held.add(elements if isinstance(elements, Frames) else Frames.of(elements))
-        else:
-            self._held.add(elements)
 
-    def _release(self) -> Any:
-        """The batch that was held."""
-        held, self._held = self._held, None
-        assert held is not None
-        return held.frames() if isinstance(held, Joining) else self._combine(joined(held.parts))
+
+def join_rows(parts: Sequence[Any]) -> Any:
+    """Elements that waited, in order; records are Frames where the first one was in Frames."""
+    if isinstance(parts[0], Frames):
+        parts = [part if isinstance(part, Frames) else Frames.of(part) for part in parts]
+    return joined(parts)
 
 
 def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
     """A chunk of batches, the last of which ends at place `end`; none where there is none."""
     first = end - len(batches)
     return [Chunk.weighed(batches, shifted(positions, first))] if batches else []
-
-
-class Parts:
-    """The start of a batch of anything but records: windows of the chunks that hold it."""
-
-    def __init__(self) -> None:
-        self.parts: list[Elements] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, elements: Elements) -> None:
-        """Keeps more elements."""
-        self.parts.append(compacted(elements))
-        self._count += len(elements)
 
 
 @dataclass(frozen=True, slots=True)

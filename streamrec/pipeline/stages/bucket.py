@@ -19,15 +19,14 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Elements
-from streamrec.pipeline.elements.columns import as_array, is_nest, joined, select, window
+from streamrec.pipeline.elements.columns import as_array, is_nest, select, window
 from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.batch import batched, chunk_of
+from streamrec.pipeline.stages.batch import batched, chunk_of, join_rows
 from streamrec.pipeline.stages.calling import Calling
 from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, Ordinals, Origins, WaitedElements
 from streamrec.pipeline.stages.padding import Padding
-from streamrec.tfrecord import Frames
 
 __all__ = ["Bucket", "Grouping", "Groups"]
 
@@ -137,11 +136,9 @@ class WaitingElements:
         self.ordinals = np.concatenate([self.ordinals, ordinals])
 
     def release(self) -> Any:
-        """All of them, in order; records are Frames where the first one was in Frames."""
+        """All of them, in order."""
         parts, self._parts, self.ordinals = self._parts, [], NONE
-        if isinstance(parts[0], Frames):
-            parts = [part if isinstance(part, Frames) else Frames.of(part) for part in parts]
-        return joined(parts)
+        return join_rows(parts)
 
 
 class Grouping(Calling):

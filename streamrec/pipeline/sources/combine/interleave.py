@@ -31,7 +31,7 @@ from streamrec.pipeline.engine.description import Chain, Source, name_of
 from streamrec.pipeline.engine.queue import Signal, background, fill
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import AHEAD, InputBuffer, run_inputs
-from streamrec.pipeline.sources.interleave import Interleave, InterleavedPositions, OpenSlot, Plan, TurnInput, TurnShares
+from streamrec.pipeline.sources.interleave import Interleave, InterleavedPositions, OpenSlot, Plan, TurnShares
 
 __all__ = ["Interleaved"]
 
@@ -107,7 +107,7 @@ class InputOrigin(NamedTuple):
     chain: Chain | None = None
 
 
-class OpenInput(TurnInput):
+class OpenInput(InputBuffer):
     """An element of the outer chain, and what has arrived of the chain that was made of it, if it was made."""
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None, ordinal: int, outer: Joined) -> None:

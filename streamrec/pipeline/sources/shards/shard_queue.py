@@ -13,13 +13,13 @@ from streamrec import kernels
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Position, Positions, RecordLocations, RecordPlace
 from streamrec.pipeline.engine.queue import Signal
+from streamrec.pipeline.sources.inputs import InputBuffer
 from streamrec.pipeline.sources.interleave import (
     STRETCH_BYTES,
     Interleave,
     InterleavedPositions,
     OpenSlot,
     Plan,
-    TurnInput,
     TurnShares,
 )
 from streamrec.shards import OFFSET_BITS, ShardPlace
@@ -87,7 +87,7 @@ class BlockPositions(Positions):
         return RecordLocations(offsets + (self.shard << OFFSET_BITS), sizes, shards, self.paths)
 
 
-class ShardQueue(TurnInput):
+class ShardQueue(InputBuffer):
     """One shard's queue of blocks; it may always hold one.
 
     Args:
