@@ -31,6 +31,7 @@ from streamrec.pipeline.elements.positions import (
     RecordLocations,
     shifted,
 )
+from streamrec.pipeline.stages.deferred_positions import Origins
 
 __all__ = ["Delivered", "ElementRun", "InFlight"]
 
@@ -298,7 +299,8 @@ class InFlight:
         self.result_bytes -= nbytes
         while len(self._fed) > 1 and self._fed[1][0] <= self._delivered.low:
             self._fed.popleft()
-        places = ResultPositions(tuple(self._fed), self._delivered.copy(), tuple(parts))
+        fed = Origins(*zip(*self._fed, strict=True))
+        places = ResultPositions(fed, self._delivered.copy(), tuple(parts))
         positions: Positions = places if results else shifted(places, 1)
         for first, last in parts:
             self._delivered.add(first, last)
@@ -310,18 +312,17 @@ class ResultPositions(Positions):
     """Positions of results: what had been delivered before them, and which elements' they are.
 
     Args:
-        fed: The ordinals of the first elements of chunks, and the chunks' positions, from the oldest that had not been
-            delivered on.
+        fed: The chunks that elements came in, from the oldest that had not been delivered on.
         delivered: What had been.
         parts: The ordinals of these results, in runs, in the order of delivery.
     """
 
-    fed: tuple[tuple[int, Positions], ...]
+    fed: Origins
     delivered: Delivered
     parts: tuple[tuple[int, int], ...]
 
     def weight(self, count: int) -> int:
-        return self.fed[-1][1].weight(count)
+        return self.fed.positions[-1].weight(count)
 
     def at(self, index: int) -> Position:
         delivered = self.delivered.copy()
@@ -330,28 +331,22 @@ class ResultPositions(Positions):
                 delivered.add(first, min(last, first + index))
             index -= last - first
         low = delivered.low
-        begun, positions = self._chunk_of(low)
         done = [[first - low, last - low] for first, last in delivered.beyond]
-        return {"source": {"inner": dict(positions.at(low - begun)), "done": done}}
+        return {"source": {"inner": dict(self.fed.at(low)), "done": done}}
 
     def made_of(self, index: int, row: int) -> Sequence[Precursor]:
         for first, last in self.parts:
             if index < last - first:
-                begun, positions = self._chunk_of(first + index)
-                return (Precursor(positions, first + index - begun, row),)
+                return (self.fed.precursor(first + index, row),)
             index -= last - first
         return ()
-
-    def _chunk_of(self, ordinal: int) -> tuple[int, Positions]:
-        """The first ordinal of the chunk of an element, and its positions."""
-        return next(fed for fed in reversed(self.fed) if fed[0] <= ordinal)
 
     def locations(self) -> RecordLocations | None:
         """The places of the records that these results were made of, where they are known."""
         found = []
-        ends = [begun for begun, _ in self.fed[1:]] + [sys.maxsize]
+        begins, ends = self.fed.firsts, [*self.fed.firsts[1:], sys.maxsize]
         for first, last in self.parts:
-            for (begun, positions), end in zip(self.fed, ends, strict=True):
+            for begun, positions, end in zip(begins, self.fed.positions, ends, strict=True):
                 if first < end and begun < last:
                     known = positions.locations()
                     if known is None:
