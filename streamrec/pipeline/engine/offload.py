@@ -28,7 +28,12 @@ T = TypeVar("T")
 async def offloaded(threads: Threads, work: Callable[[], T]) -> T:
     """What `work` returns, from a thread; where this task is cancelled, the thread is done when that shows."""
     halt = Halt()
-    return await threads.run(partial(working, halt, work), halt.ask)
+
+    def run() -> T:
+        halting.set(halt)  # in the thread's own copy of the context
+        return work()
+
+    return await threads.run(run, halt.ask)
 
 
 async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
@@ -57,7 +62,7 @@ class Offloader:
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
         """All outputs of an input of `nbytes` bytes, 0 for an unknown number, and the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
-            return await offloaded(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
+            return await through(self._threads, outputs, self.wanted)
         timed = partial(self._timed, outputs, nbytes)
         return await offloaded(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
 
@@ -67,9 +72,3 @@ class Offloader:
             return collect(outputs)
         finally:
             self._seconds_a_byte = (thread_time() - began) / nbytes
-
-
-def working(halt: Halt, work: Callable[[], T]) -> T:
-    """The thread's part."""
-    halting.set(halt)  # in the thread's own copy of the context
-    return work()
