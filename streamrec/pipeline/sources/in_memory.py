@@ -1,5 +1,6 @@
-"""Sources that have their elements already: ranges of numbers, the rows of arrays; and numbers without an end, counted or
-drawn. No I/O; a position is a number.
+"""Sources that have their elements already: ranges of numbers, the rows of arrays, and numbers without an end.
+
+No I/O; a position is a number.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class InMemory(Source):
 
     @property
     def count(self) -> int | None:
-        raise NotImplementedError
+        return None
 
     def rows(self, first: int, last: int, within: RunContext | None = None) -> Any:
         """Elements first to last, exclusive, in this run."""
@@ -189,21 +190,8 @@ def freeze(column: Any) -> Any:
     return copy
 
 
-class EndlessNumbers(InMemory):
-    """Numbers without an end."""
-
-    __slots__ = ()
-
-    @property
-    def count(self) -> None:
-        return None
-
-    def element_spec(self) -> Any:
-        return TensorSpec((), np.int64)
-
-
 @dataclass(frozen=True, slots=True)
-class Counter(EndlessNumbers):
+class Counter(InMemory):
     """The numbers `start`, `start + step`, ..., as scalars of a NumPy dtype."""
 
     start: int
@@ -217,7 +205,7 @@ class Counter(EndlessNumbers):
         return Columns((self.start + self.step * np.arange(first, last)).astype(self.dtype))
 
 
-class RandomNumbers(EndlessNumbers):
+class RandomNumbers(InMemory):
     """Numbers that are drawn.
 
     Attributes:
@@ -233,6 +221,9 @@ class RandomNumbers(EndlessNumbers):
         assert within is not None
         seed = within.seed if self.seed is None else self.seed
         return Columns(self.draw(words(seed, within.epoch if self.rerandomize else 0, first, last - first)))
+
+    def element_spec(self) -> Any:
+        return TensorSpec((), np.int64)
 
     def draw(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
         """The numbers that random words make."""
