@@ -13,6 +13,7 @@ from streamrec.pipeline import sources
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, Portion, ReadOptions
@@ -93,10 +94,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
             max_skipped,
             on_loss,
         ),
-        storage_options,
-        filesystem,
-        retry,
-        integer("max_connections", max_connections, 1),
+        SourceStores(storage_options, filesystem, retry, integer("max_connections", max_connections, 1)),
     )
     return Dataset(Chain(shards))
 

@@ -34,6 +34,7 @@ from streamrec.pipeline.elements.codec import pack, unpack
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
@@ -83,7 +84,8 @@ class CacheFile:
         if "*" in path or has_braces(path) or is_numbered(path):
             raise ValueError(f"{verb} wants the name of one file, and {display_name(path)!r} is a pattern")
         path = located(path, filesystem)
-        return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=1 << 40), options, filesystem, retry))
+        stores = SourceStores(options, filesystem, retry)
+        return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=1 << 40), stores))
 
     @property
     def path(self) -> str:
@@ -189,13 +191,13 @@ class CacheWriter:
     async def _begin(self, head: bytes, *, overwrite: bool) -> None:
         if self._writer is not None:
             await self._writer.abort()
-        shards = self._file.shards
+        stores = self._file.shards.stores
         self._writer = ShardWriter(
             self._file.path,
             overwrite=overwrite,
-            storage_options=shards.storage_options,
-            filesystem=shards.filesystem,
-            retry=shards.retry,
+            storage_options=stores.storage_options,
+            filesystem=stores.filesystem,
+            retry=stores.retry,
         )
         self._writer.warns = False  # a run that is left keeps no cache, and needs no warning
         await self._writer.__aenter__()

@@ -27,7 +27,6 @@ from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
-from fsspec import AbstractFileSystem
 
 from streamrec.display import display_repr
 from streamrec.errors import StreamrecError
@@ -53,7 +52,7 @@ from streamrec.shards import (
     open_short_shard,
     read_short_shards,
 )
-from streamrec.storage import BLOCK_BYTES, MAX_CONNECTIONS, RetryPolicy
+from streamrec.storage import BLOCK_BYTES
 
 __all__ = ["SharePositions", "Shards", "read"]
 
@@ -81,15 +80,8 @@ class Shards(Source):
     filenames: tuple[str, ...]
     plan: Plan = Plan()
     options: ReadOptions = ReadOptions()
-    storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
-    filesystem: AbstractFileSystem | None = field(default=None, repr=False)
-    retry: RetryPolicy = RetryPolicy()
-    max_connections: int = MAX_CONNECTIONS
+    stores: SourceStores = field(default=SourceStores(), repr=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
-
-    @property
-    def stores(self) -> SourceStores:
-        return SourceStores(self.storage_options, self.filesystem, self.retry, self.max_connections)
 
     @property
     def ahead(self) -> int:
