@@ -243,9 +243,7 @@ def portion_bytes(portion: Portion, size: int) -> int:
 
 def tables(shards: Shards, part: ReadPart, survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:
     """The columns of a part, as Arrow tables; this runs on a worker."""
-    names = Shards(
-        tuple(part.paths), shards.plan, shards.options, shards.storage_options, shards.filesystem, shards.retry
-    )
+    names = Shards(tuple(part.paths), shards.plan, shards.options, shards.stores)
     records = Dataset(Chain(Portions(names, part.portions))).batch(survey.rows)
     if survey.features is None:
         dataset = records.map(NullableParser(survey.inferred, text))
