@@ -161,7 +161,8 @@ def absolute_path(path: str) -> str:
 
 async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> ShardSurvey:
     """Lists the shards, reads the manifest, and the first records of some shards."""
-    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
+    stores = shards.stores
+    async with Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry) as storages:
         listing = await list_shards(storages, shards.filenames)
         paths = list(map(absolute_path, listing.paths))
         known = {absolute_path(path): info for path, info in listing.known.items()}
@@ -224,7 +225,8 @@ async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[Read
             ReadPart(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)
             for reader, own in enumerate(assigned)
         ]
-    async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
+    stores = shards.stores
+    async with Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
     size = {shard.path: shard.size for shard in survey.sizes}
     return [
