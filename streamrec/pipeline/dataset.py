@@ -127,8 +127,8 @@ class Dataset(Runnable[T]):
                 understood). Numbers and lists become arrays of its dtype. None takes elements as they are.
 
         Raises:
-            TypeError: `output_signature` holds something else. When it runs: an element looks otherwise or is of a dtype
-                that does not fit without loss; the message has its number.
+            TypeError: `output_signature` holds something else. When it runs: an element looks otherwise or is of a
+                dtype that does not fit without loss; the message has its number.
             ValueError: When it runs: an element has another shape.
 
         Examples:
@@ -212,7 +212,9 @@ class Dataset(Runnable[T]):
             CacheError: When it runs: it is something else.
         """
         retry = check_source(storage_options, filesystem, retry)
-        return Dataset(Chain(sources.Saved(sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry, "load()"))))
+        return Dataset(
+            Chain(sources.Saved(sources.CacheFile.at(os.fspath(path), storage_options, filesystem, retry, "load()")))
+        )
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:

@@ -34,12 +34,12 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import as_array, map_nest
 from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
 from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.engine.meters import Telemetry
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import RunContext, produce
 from streamrec.pipeline.engine.session import session
 from streamrec.pipeline.engine.states import position_of, state_at, state_of
-from streamrec.pipeline.engine.meters import Telemetry
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import collecting

@@ -17,6 +17,7 @@ from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
+from streamrec.pipeline.engine.stage_names import draw_dataset
 from streamrec.pipeline.engine.states import check_state, shared_seed
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
@@ -26,7 +27,6 @@ from streamrec.pipeline.iterators import (
     ThreadedAsyncIterator,
     in_this_loop,
 )
-from streamrec.pipeline.engine.stage_names import draw_dataset
 from streamrec.shards import ShardInfo
 from streamrec.storage import RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions

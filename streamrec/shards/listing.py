@@ -190,7 +190,9 @@ class Listing:
 
     def _first(self, count: int) -> list[Any]:
         """What states hold of the first shards: a digest of their names, sizes and versions."""
-        told = [(path, info.size, info.version) if (info := self.known.get(path)) else path for path in self.paths[:count]]
+        told = [
+            (path, info.size, info.version) if (info := self.known.get(path)) else path for path in self.paths[:count]
+        ]
         complete = self.complete and count == len(self.paths)
         return [count, complete, blake2b(ascii(told).encode(), digest_size=8).hexdigest()]
 

@@ -173,9 +173,9 @@ class CountedStep(Step):
         self.done = self._step.done
         failures, halt = self._step.failures, halting.get() or Halt()
         while failures and not halt.asked:
-            error, index = failures.pop()
-            where = "" if chunk is None or index is None else describe_element(error, before + index, chunk, index)
-            error.add_note(f"in {self._meter.title}{where}")
+            failure, index = failures.pop()
+            where = "" if chunk is None or index is None else describe_element(failure, before + index, chunk, index)
+            failure.add_note(f"in {self._meter.title}{where}")
         return chunks
 
 

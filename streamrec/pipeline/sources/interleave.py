@@ -194,8 +194,9 @@ class Interleave(Generic[I]):
     def _open_slots(self, taken: Mapping[int, Joined]) -> tuple[OpenSlot | None, ...]:
         """What is in the slots, with the places of what was taken of some."""
         return tuple(
-            None if entry is None or not (entry.error is None or entry.is_open) else
-            OpenSlot(entry.origin, taken[index] if index in taken else entry.mark())
+            None
+            if entry is None or not (entry.error is None or entry.is_open)
+            else OpenSlot(entry.origin, taken[index] if index in taken else entry.mark())
             for index, entry in enumerate(self._slots)
         )
 
@@ -233,11 +234,10 @@ class Interleave(Generic[I]):
 
     def _at_hand(self) -> list[int]:
         """The slots that have something at hand, from the one whose turn it is on."""
-        for index in self._around():
-            entry = self._slots[index]
-            if entry is not None and entry.exhausted:
+        while gone := [i for i in self._around() if (entry := self._slots[i]) is not None and entry.exhausted]:
+            for index in gone:
                 self._leave(index)
-        self._fill()
+            self._fill()
         entries = [(index, entry) for index in self._around() if (entry := self._slots[index]) is not None]
         failed = [index for index, entry in entries if entry.failed]
         ready = [index for index, entry in entries if entry.available and not failed]

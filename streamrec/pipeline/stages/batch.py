@@ -37,7 +37,17 @@ from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, ragged
 from streamrec.tfrecord import Frames
 
-__all__ = ["Batch", "BatchStep", "PaddedBatch", "RaggedBatch", "batch_spec", "batched", "chunk_of", "join_rows", "stack"]
+__all__ = [
+    "Batch",
+    "BatchStep",
+    "PaddedBatch",
+    "RaggedBatch",
+    "batch_spec",
+    "batched",
+    "chunk_of",
+    "join_rows",
+    "stack",
+]
 
 
 class Batching(Stage):

@@ -19,10 +19,10 @@ from streamrec.pipeline import StageStats, Stats
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.pipeline.engine.stage_names import own_line, title
 from streamrec.pipeline.sources.chains import Prefetch, Repeat
 from streamrec.pipeline.sources.in_memory import Range
 from streamrec.pipeline.stages.select import TakeWhile
-from streamrec.pipeline.engine.stage_names import own_line, title
 from streamrec.pipeline.telemetry.stats import DISK, NETWORK, READING, ChainStats, find_bottleneck
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore

@@ -263,8 +263,8 @@ class InputOpener:
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
                     f"interleave: {name_of(self._source.function)} makes another dataset of element "
-                    f"{entry.origin.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; resume "
-                    "with the data and the function that it was saved with, or start over without the state"
+                    f"{entry.origin.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; "
+                    "resume with the data and the function that it was saved with, or start over without the state"
                 )
             entry.origin = entry.origin._replace(chain=chain)
             within = self._within.apart(1 + entry.origin.ordinal)

@@ -39,7 +39,7 @@ from streamrec.pipeline.engine.ranks import (
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource, Session, session
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
-from streamrec.pipeline.sources.shards.source import SharePositions, Shards, read
+from streamrec.pipeline.sources.shards.source import Shards, SharePositions, read
 from streamrec.shards import (
     Even,
     Expected,

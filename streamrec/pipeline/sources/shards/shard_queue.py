@@ -178,9 +178,7 @@ class ShardInterleave(Interleave[ShardQueue]):
     ) -> None:
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
         slots = [None if slot is None else ShardQueue(ShardStart.of(slot), paths) for slot in state["slots"]]
-        super().__init__(
-            plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, most_bytes=most_bytes
-        )
+        super().__init__(plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, most_bytes=most_bytes)
         self.complete = True  # as far as they are needed: see `reach`
         self.shards = shards
         self.next_shard: int = state["next"]
@@ -278,7 +276,7 @@ def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
         error = failure
     if len(pulled) < 2:
         return (pulled[0] if pulled else None), error
-    windows = [chunk.elements for chunk in pulled]
+    windows: list[Any] = [chunk.elements for chunk in pulled]
     positions = Joined(tuple((chunk.positions, 0, len(chunk.elements)) for chunk in pulled))
     if are_long(windows):
         return Chunk.weighed(Scattered.joining(windows), positions), error
