@@ -320,7 +320,7 @@ class Runnable(Generic[T]):
         return self._epochs.next(self.options.epoch)
 
     def __iter__(self) -> Iterator[T]:
-        return self.iterate()
+        return DatasetIterator(self._begun(None, None, False))
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self.aiterate()

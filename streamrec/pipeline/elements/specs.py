@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +21,13 @@ from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, leav
 from streamrec.tfrecord import Frames
 
 __all__ = [
-    "RECORD",
     "RaggedTensorSpec",
     "Shape",
     "SparseTensorSpec",
     "TensorSpec",
     "common_spec",
     "conform",
+    "record_spec",
     "signature_of",
     "spec_of_rows",
 ]
@@ -82,8 +82,9 @@ class TensorSpec(Spec):
     __slots__ = ()
 
 
-RECORD: Final = TensorSpec((), bytes)
-"""What a record looks like."""
+def record_spec() -> TensorSpec:
+    """What a record looks like."""
+    return TensorSpec((), bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +200,12 @@ def common_spec(specs: Iterable[Any]) -> Any:
 def spec_of_rows(rows: Any) -> Any:
     """The spec of the elements of columns; None where it is not known."""
     if isinstance(rows, Frames):
-        return RECORD
+        return record_spec()
     specs = map_nest(spec_of_column, rows.nest if isinstance(rows, Columns) else rows)
     return None if None in leaves(specs) else specs
 
 
 def spec_of_column(column: Any) -> TensorSpec | None:
     if isinstance(column, Frames):
-        return RECORD
+        return record_spec()
     return TensorSpec(column.shape[1:], column.dtype) if isinstance(column, np.ndarray) else None

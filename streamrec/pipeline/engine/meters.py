@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from operator import length_hint
 from time import perf_counter, thread_time
@@ -33,7 +33,7 @@ from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Statistics
 
-__all__ = ["ChainMeter", "SourceMeter", "Telemetry"]
+__all__ = ["ChainMeter", "CountedStep", "SourceMeter", "Telemetry"]
 
 Lock = AbstractContextManager[object]
 
@@ -149,31 +149,31 @@ class CountedStep(Step):
         self.done = step.done
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        return self._count(lambda: self._step.feed(chunk), chunk)
+        return self._count(self._step.feed, chunk)
 
     def flush(self) -> list[Chunk]:
         return self._count(self._step.flush)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        return self._count(lambda: self._step.fail(chunk), failed=True)
+        return self._count(self._step.fail, chunk)
 
-    def _count(self, work: Callable[[], list[Chunk]], chunk: Chunk | None = None, failed: bool = False) -> list[Chunk]:
+    def _count(self, work: Callable[..., list[Chunk]], *given: Chunk) -> list[Chunk]:
         """What the step makes. Its errors say where they occurred; of a chunk, at which of its elements."""
+        chunk = given[0] if given and given[0].error is None else None
         before = self._meter.begin(chunk)
         chunks: list[Chunk] = []
         ignored = False
         try:
-            chunks = work()
-            ignored = failed and not chunks
+            chunks = work(*given)
+            ignored = bool(given) and chunk is None and not chunks
         except Exception as error:
             error.add_note(f"in {self._meter.title}")
             raise
         finally:
             self._meter.end(chunks, ignored)
         self.done = self._step.done
-        failures, halt = self._step.failures, halting.get() or Halt()
-        while failures and not halt.asked:
-            failure, index = failures.pop()
+        while self._step.failures and not (halting.get() or Halt()).asked:
+            failure, index = self._step.failures.pop()
             where = "" if chunk is None or index is None else describe_element(failure, before + index, chunk, index)
             failure.add_note(f"in {self._meter.title}{where}")
         return chunks
@@ -205,7 +205,7 @@ class SourceMeter(Meter):
     def chain(self, chain: Chain) -> ChainMeter:
         """The rows of a chain that it runs."""
         if self._held is None:
-            self._held = {id(held): held for held in held_chains(self._what)}
+            self._held = {} if self._what is None else {id(held): held for held in held_chains(self._what)}
         key: object = id(chain) if id(chain) in self._held else tuple(map(type, (chain.source, *chain.stages)))
         with self._lock:
             meter = self._chains.get(key)
@@ -293,10 +293,6 @@ class ChainMeter:
         self._parent = parent
         self._clock = StateClock(None, None)
         self._running = self._asked = 0
-
-    def steps(self, steps: Iterable[Step]) -> list[Step]:
-        """Its stages' steps, counted."""
-        return [CountedStep(step, meter) for step, meter in zip(steps, self.stages, strict=True)]
 
     def count(self, *, running: int = 0, asked: int = 0) -> None:
         """Runs of it begin (1) or end (-1), and so does waiting for its next chunk."""

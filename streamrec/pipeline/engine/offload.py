@@ -62,7 +62,7 @@ class Offloader:
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
         """All outputs of an input of `nbytes` bytes, 0 for an unknown number, and the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
-            return await through(self._threads, outputs, self.wanted)
+            return await offloaded(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
         timed = partial(self._timed, outputs, nbytes)
         return await offloaded(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
 

@@ -33,7 +33,7 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position, shifted
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, derived
-from streamrec.pipeline.engine.meters import SourceMeter
+from streamrec.pipeline.engine.meters import CountedStep, SourceMeter
 from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.session import Session
@@ -112,7 +112,8 @@ class RunContext:
         position, stages = position or {}, chain.stages
         states, skip = position.get("stages", {}), position.get("skip", 0)
         meter = self.meter.chain(chain)
-        steps = meter.steps(stage.start(str(index), states.get(str(index))) for index, stage in enumerate(stages))
+        numbered = enumerate(zip(stages, meter.stages, strict=True))
+        steps = [CountedStep(stage.start(str(i), states.get(str(i))), counter) for i, (stage, counter) in numbered]
         offloader = Offloader((stage.offload for stage in stages), self.session.threads)
         in_step = in_step and not stages
         ahead = replace(

@@ -23,7 +23,7 @@ from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
-from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages, check_source
+from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
 
 __all__ = ["OpenSource", "Session", "SourceStores", "session"]
 
@@ -38,19 +38,6 @@ class SourceStores:
     filesystem: AbstractFileSystem | None = None
     retry: RetryPolicy = RetryPolicy()
     max_connections: int = MAX_CONNECTIONS
-
-    def __post_init__(self) -> None:
-        check_source(self.storage_options, self.filesystem)
-
-    def storages(self) -> Storages:
-        """New clients."""
-        return Storages(
-            self.storage_options,
-            filesystem=self.filesystem,
-            retry=self.retry,
-            buffer_bytes=0,
-            max_connections=self.max_connections,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +101,14 @@ class Session:
         for known, storages in self._clients:
             if known == options:
                 return storages
-        storages = await self._stack.enter_async_context(options.storages())
+        new = Storages(
+            options.storage_options,
+            filesystem=options.filesystem,
+            retry=options.retry,
+            buffer_bytes=0,
+            max_connections=options.max_connections,
+        )
+        storages = await self._stack.enter_async_context(new)
         self._clients.append((options, storages))
         return storages
 

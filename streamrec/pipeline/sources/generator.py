@@ -37,7 +37,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.positions import Position, Positions
-from streamrec.pipeline.elements.specs import RECORD, conform
+from streamrec.pipeline.elements.specs import conform, record_spec
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Source, name_of
 from streamrec.pipeline.engine.run import RunContext
@@ -329,7 +329,7 @@ class Unfit(NamedTuple):
 def finisher(made: Any, first: int, signature: Any) -> Callable[[Any], Made]:
     """What makes each element, of which the first has this number, fit a signature, and adds weight and state to it."""
     has_state = hasattr(made, "state_dict") and hasattr(made, "load_state_dict")
-    is_record, number = signature == RECORD, count(first)
+    is_record, number = signature == record_spec(), count(first)
 
     def finish(element: Any) -> Made:
         here = next(number)

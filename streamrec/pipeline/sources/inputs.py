@@ -66,6 +66,7 @@ class InputBuffer(ByteQueue):
     Attributes:
         available: Elements that have arrived and were not taken, up to the first that failed.
         failures: How many elements that failed have arrived and were not taken.
+        typical_bytes: About how long elements are: those of the last chunk, whether any of it was taken or not.
         origin: What positions say of it besides its place, where inputs take turns; it holds no data.
     """
 
@@ -75,6 +76,7 @@ class InputBuffer(ByteQueue):
         super().__init__(limit, arrived)
         self.available = 0
         self.failures = 0
+        self.typical_bytes = 1
         self._used = 0
         self._passed = self._last = Joined((), start)
 
@@ -84,7 +86,9 @@ class InputBuffer(ByteQueue):
             chunk = Chunk((None,), FailurePositions(self._last, chunk.positions), FAILURE_BYTES, chunk.error)
         elif not self.failures:
             self.available += len(chunk.elements)
-        if len(chunk.elements):
+        if count := len(chunk.elements):
+            nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
+            self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
             self._last = Joined(((chunk.positions, len(chunk.elements), 0),))
             super()._add(chunk, weight)
 
@@ -136,15 +140,6 @@ class InputBuffer(ByteQueue):
     def is_open(self) -> bool:
         """Whether there is more of it than an error."""
         return True
-
-    @property
-    def typical_bytes(self) -> int:
-        """About how long its elements are."""
-        if not self._chunks:
-            return 1
-        chunk, _ = self._chunks[0]
-        nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
-        return nbytes // len(chunk.elements) + 1
 
     def mark(self) -> Joined:
         return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else self._passed

@@ -42,6 +42,7 @@ __all__ = [
     "OpenSlot",
     "Plan",
     "TurnShares",
+    "shares_of",
 ]
 
 CHUNK_BYTES = 12 << 20
@@ -138,7 +139,7 @@ class Interleave(Generic[I]):
         self.complete = False
         self.awaited: set[I] = set()
         self._plan = plan
-        self._slots = list(slots)
+        self._slots: list[Any] = list(slots)
         self._cycle = cycle
         self._block = block
         self._batch = batch
@@ -254,19 +255,13 @@ class Interleave(Generic[I]):
         self._fill()
 
     def _leave(self, index: int) -> None:
-        entry = self._input(index)
-        self._slots[index] = None
+        entry, self._slots[index] = self._slots[index], None
         entry.check()
-
-    def _input(self, index: int) -> I:
-        entry = self._slots[index]
-        assert entry is not None
-        return entry
 
     def _take(self, ready: list[int]) -> Chunk | None:
         """Elements of these slots, of which the first has something; None where more should arrive before."""
         block, given, size = self._plan.block_length, self._block, len(self._slots)
-        first = self._input(ready[0])
+        first = self._slots[ready[0]]
         known = self.complete or len(self._live()) == size
         sole = size == 1 or (len(ready) == 1 and (known or not self._plan.deterministic))
         is_long = block * first.typical_bytes >= STRETCH_BYTES
@@ -277,12 +272,15 @@ class Interleave(Generic[I]):
             count = self._stretch(first, sys.maxsize if sole else block - given)
             ready, order = ready[:1], [ready[0], *([] if sole else [(ready[0] + 1) % size])]
         else:
-            count = self._rounds([self._input(index) for index in ready], known or not self._plan.deterministic)
+            count = self._rounds([self._slots[index] for index in ready], known or not self._plan.deterministic)
             order = ready if known else [*ready, (ready[-1] + 1) % size]
         if not count:
             return None
         turns = TurnShares(tuple(ready), tuple(order), block, given)
-        taken = [self._input(slot).take(share) for slot, share in zip(ready, turns.shares(count), strict=True)]
+        taken = [
+            self._slots[slot].take(share)
+            for slot, share in zip(ready, shares_of(count, len(ready), block), strict=True)
+        ]
         self._cycle, self._block = turns.next(count)
         self._pulled += count
         slots = self._open_slots({slot: part.places for slot, part in zip(ready, taken, strict=True)})
@@ -303,8 +301,16 @@ class Interleave(Generic[I]):
         block = self._plan.block_length
         scarce = min(inputs, key=AVAILABLE)
         rounds = scarce.available // block if whole else 0
-        most = max(1, self._most(sum(map(TYPICAL_BYTES, inputs)) // len(inputs)) // (len(inputs) * block))
-        count = min(rounds, most) * len(inputs) * block or elements_begun(inputs, block)
+        typical = sum(map(TYPICAL_BYTES, inputs)) // len(inputs)
+        wanted = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * typical, self._most_bytes)) // typical
+        more = -(self._pulled + wanted) % self._batch
+        wanted += more if more <= wanted // 2 else 0  # a few more, where a batch may end there too
+        most = max(1, wanted // (len(inputs) * block))
+        count = min(rounds, most) * len(inputs) * block
+        for entry in () if count else inputs:  # a round that not all can complete
+            count += min(entry.available, block)
+            if entry.available < block:
+                break
         cut = self._cut(count)
         if cut or rounds >= most or not self._waits(scarce):
             return cut or count
@@ -313,12 +319,6 @@ class Interleave(Generic[I]):
         self.awaited = {entry for entry, share in shares if entry.available < share and entry.comes} or {scarce}
         return 0
 
-    def _most(self, element_bytes: int) -> int:
-        """About how many elements to take at a time: for a few more than that, a batch may end there too."""
-        count = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * element_bytes, self._most_bytes)) // element_bytes
-        more = -(self._pulled + count) % self._batch
-        return count + more if more <= count // 2 else count
-
     def _cut(self, count: int) -> int:
         """The largest number up to `count` after which a batch ends; 0 for none."""
         return max(0, count - (self._pulled + count) % self._batch)
@@ -326,16 +326,6 @@ class Interleave(Generic[I]):
     def _waits(self, entry: I) -> bool:
         """Whether to wait for more of this input: it is sure to come, and a batch is not too large to be waited for."""
         return entry.comes and self._batch * entry.typical_bytes <= CHUNK_BYTES
-
-
-def elements_begun(inputs: Sequence[InputBuffer], block: int) -> int:
-    """How many elements there are of a round that not all inputs can complete."""
-    count = 0
-    for entry in inputs:
-        count += min(entry.available, block)
-        if entry.available < block:
-            break
-    return count
 
 
 def shares_of(count: int, inputs: int, block: int) -> list[int]:
@@ -364,14 +354,10 @@ class TurnShares:
     block: int
     given: int
 
-    def shares(self, count: int) -> list[int]:
-        """How many of the first `count` elements each slot gives."""
-        return shares_of(count, len(self.ready), self.block)
-
     def giver(self, index: int) -> tuple[int, int]:
         """Which of the ready slots gives element `index`, and how many it gives before that."""
         number = index // self.block % len(self.ready) if len(self.ready) > 1 else 0
-        return number, self.shares(index)[number]
+        return number, shares_of(index, len(self.ready), self.block)[number]
 
     def next(self, count: int) -> tuple[int, int]:
         """Whose turn it is after `count` elements, and how many of it were given."""
@@ -401,7 +387,8 @@ class InterleavedPositions(Positions):
 
     def at(self, index: int) -> Position:
         cycle, block = self.turns.next(index)
-        shares = dict(zip(self.turns.ready, self.turns.shares(index), strict=True))
+        ready = self.turns.ready
+        shares = dict(zip(ready, shares_of(index, len(ready), self.turns.block), strict=True))
         places = [slot and slot.places.at(shares.get(number, 0)) for number, slot in enumerate(self.slots)]
         return {"source": {**self.state(places), "cycle": cycle, "block": block}}
 

@@ -22,7 +22,7 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.positions import Position, Positions
-from streamrec.pipeline.elements.specs import RECORD
+from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.run import RunContext
@@ -64,7 +64,7 @@ class Names(Source):
         return self.patterns
 
     def element_spec(self) -> Any:
-        return RECORD
+        return record_spec()
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         session = within.session

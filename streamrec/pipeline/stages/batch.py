@@ -140,26 +140,17 @@ class BatchStep(Step):
         self._drop_remainder = stage.drop_remainder
         self._combine = stage.combine
         self._parts: list[Any] = []  # what is held, for a batch that is not whole
+        self._held = 0
         self._stretches: list[tuple[Positions, int, int]] = []
         self._end: tuple[Positions, int] | None = None
-
-    @property
-    def held(self) -> int:
-        """How many elements are held."""
-        return sum(count for _, _, count in self._stretches)
-
-    @property
-    def missing(self) -> int:
-        """How many elements more make a whole batch."""
-        return self._size - self.held
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         self.failures = []
         count = len(chunk.elements)
-        first = min(count, self.missing) if self._parts else 0
+        first = min(count, self._size - self._held) if self._held else 0
         if first:
             self._hold(chunk, 0, first)
-        completed = [] if self.missing else self._tried((chunk.positions, first))
+        completed = self._tried((chunk.positions, first)) if self._held == self._size else []
         last = count - (count - first) % self._size
         whole = self._whole(chunk, first, last)
         if last < count:
@@ -173,13 +164,13 @@ class BatchStep(Step):
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """What came before an element that failed is a smaller batch; another one begins after it."""
         left = self._tried(self._end) if self._parts and not self._drop_remainder else []
-        self._parts, self._stretches = [], []
+        self._parts, self._stretches, self._held = [], [], 0
         return [*left, chunk]
 
     def _tried(self, end: tuple[Positions, int] | None) -> list[Chunk]:
         """The batch that was held, or what went wrong with it."""
         places, parts = HeldPositions(tuple(self._stretches), end), self._parts
-        self._parts, self._stretches = [], []
+        self._parts, self._stretches, self._held = [], [], 0
         try:
             held = join_rows(parts)
             return [Chunk.weighed([held if isinstance(held, Frames) else self._combine(held)], places)]
@@ -212,6 +203,7 @@ class BatchStep(Step):
         """Keeps the start of a batch."""
         self._parts.append(compacted(window(chunk.elements, first, last)))
         self._stretches.append((chunk.positions, first, last - first))
+        self._held += last - first
 
 
 def join_rows(parts: Sequence[Any]) -> Any:

@@ -135,11 +135,11 @@ class _CyclicBatching(BatchStep):
         failures: list[tuple[Exception, int | None]] = []
         first, count = 0, len(chunk.elements)
         while first < count:
-            last = min(first + self.missing, count)
+            last = min(first + self._size - self._held, count)
             out += super().feed(self._part(chunk, first, last))
             failures += ((error, first + (index or 0)) for error, index in self.failures)
             first = last
-            if not self.held:
+            if not self._held:
                 self._take_turn()
         self.failures = failures
         return out

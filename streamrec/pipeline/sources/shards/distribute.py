@@ -24,7 +24,7 @@ from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position
-from streamrec.pipeline.elements.specs import RECORD
+from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.description import Chain, Source, is_assigned
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.ranks import (
@@ -145,7 +145,7 @@ class Distribute(AssignedSource):
         (await self._share(within)).check(state)
 
     def element_spec(self) -> Any:
-        return RECORD
+        return record_spec()
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         opened, share = await self.opened(within), await self._share(within)

@@ -21,6 +21,7 @@ from streamrec.pipeline.sources.interleave import (
     OpenSlot,
     Plan,
     TurnShares,
+    shares_of,
 )
 from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, are_long, as_spans
@@ -104,7 +105,6 @@ class ShardQueue(InputBuffer):
         self.shard = start.shard
         self.start = start
         self._paths = paths
-        self._typical_bytes = 1
         self._last_bytes = 0
         self._next = start.place.record
         self.open(start.place.version, start.compression, 0)
@@ -114,11 +114,6 @@ class ShardQueue(InputBuffer):
         self._version, self._compression, self.limit = version, compression, limit
         place = self.start.place
         self._passed = Joined((), {"slot": [self.shard, place.offset, place.record, version, compression]})
-
-    @property
-    def typical_bytes(self) -> int:
-        """About how long its records are: those of its last block."""
-        return self._typical_bytes
 
     @property
     def has_room(self) -> bool:
@@ -139,7 +134,6 @@ class ShardQueue(InputBuffer):
         count, first = len(frames), self._next if record is None else record
         self._next = first + count
         self._last_bytes = memoryview(frames.buffer).nbytes
-        self._typical_bytes = self._last_bytes // max(count, 1) + 1
         shard, version, compression = self.shard, self._version, self._compression
         places = BlockPositions(shard, version, compression, first, frames.origin or 0, frames.spans, self._paths)
         self._add(Chunk(frames, places, self._last_bytes), self._last_bytes)
@@ -212,7 +206,7 @@ class ShardInterleave(Interleave[ShardQueue]):
         return self.queues[shard]
 
     def _leave(self, index: int) -> None:
-        del self.queues[self._input(index).shard]
+        del self.queues[self._slots[index].shard]
         super()._leave(index)
 
     def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> ShardPositions:
@@ -247,7 +241,7 @@ class ShardPositions(InterleavedPositions):
         shards: dict[int, tuple[str | None, str | None]] = {}
         paths: Sequence[str] = ()
         ready, block = self.turns.ready, self.turns.block
-        for number, (slot, share) in enumerate(zip(ready, self.turns.shares(self.count), strict=True)):
+        for number, (slot, share) in enumerate(zip(ready, shares_of(self.count, len(ready), block), strict=True)):
             entry = self.slots[slot]
             if entry is None or not share:
                 continue

@@ -32,7 +32,7 @@ from streamrec.display import display_repr
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Derived, Position
-from streamrec.pipeline.elements.specs import RECORD
+from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background, run_ahead
@@ -111,7 +111,7 @@ class Shards(Source):
         return max(0, budget - queues * queue_bytes(self.options.block_bytes or MIN_BLOCK_BYTES))
 
     def element_spec(self) -> Any:
-        return RECORD
+        return record_spec()
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         opened = await self.opened(within)
