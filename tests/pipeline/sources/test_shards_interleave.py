@@ -110,7 +110,7 @@ def run(arriving: Arriving) -> Iterator[Chunk]:
             arriving.arrive()
 
 
-def records_of(arriving: Arriving) -> list[bytes]:
+def records_of(arriving: Arriving) -> list[Any]:
     return [record for chunk in run(arriving) for record in chunk.elements]
 
 

@@ -178,7 +178,7 @@ def test_shards_that_become_known_late_change_nothing(
         arriving.interleave.shards = known
         pulled = arriving.interleave.pull()
         if pulled is not None:
-            found += pulled.elements
+            found += list(pulled.elements)  # type: ignore[arg-type]
         elif not arriving.interleave.finished:
             arriving.arrive()
     expected = all_records(lengths, plan)
