@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 
@@ -27,37 +27,10 @@ def workers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "streamrec-worker"]
 
 
-def failing(error: BaseException) -> Callable[[], None]:
-    def work() -> None:
-        raise error
-
-    return work
-
-
-async def test_a_call_gives_what_the_work_returns(threads: Threads) -> None:
-    assert await threads.run(lambda: (threading.current_thread().name, threading.current_thread().daemon)) == (
-        "streamrec-worker",
-        True,
-    )
-
-
-@pytest.mark.parametrize("error", [LookupError("here"), SystemExit(3)])
-async def test_a_call_raises_what_the_work_raises(threads: Threads, error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught:
-        await threads.run(failing(error))
-    assert caught.value is error
-    assert await threads.run(lambda: 1) == 1, "the thread goes on"
-
-
 def test_exit_within_map_ends_the_program() -> None:
     for calls in (None, 2):
         with pytest.raises(SystemExit):
             list(Dataset.range(5).map(sys.exit, calls).batch(2))
-
-
-async def test_work_that_raises_stop_iteration_hangs_nobody(threads: Threads) -> None:
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        await threads.run(failing(StopIteration()))
 
 
 async def test_work_has_a_copy_of_the_context(threads: Threads) -> None:
@@ -109,15 +82,6 @@ async def test_cancelled_in_the_turn_in_which_the_call_ends(threads: Threads) ->
         with pytest.raises(asyncio.CancelledError):
             await task
     assert await threads.run(lambda: 1) == 1
-
-
-async def test_what_is_closed_leaves_no_thread() -> None:
-    threads = Threads()
-    meet = threading.Barrier(2, timeout=10)
-    await asyncio.gather(threads.run(meet.wait), threads.run(meet.wait))
-    assert len(workers()) == 2
-    threads.close()
-    assert not workers()
 
 
 async def test_a_call_that_is_left_ends_its_thread_when_the_run_is_closed() -> None:

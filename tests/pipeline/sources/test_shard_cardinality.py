@@ -9,8 +9,7 @@ import pytest
 from streamrec import Dataset, NotFoundError, TFRecordDataset
 from streamrec.pipeline import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.distribute import Distribute
-from tests.pipeline.distributed_shards import folder_of, of
-from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
+from tests.pipeline.distributed_shards import Indexed, folder_of, indexed, numbered, of
 
 COUNTS = [7, 0, 9, 5]
 

@@ -1,4 +1,4 @@
-"""bucket_by_sequence_length: order, padding, resuming, errors. (Beside tf.data: test_tensorflow_sources.py.)"""
+"""bucket_by_sequence_length: order, padding, resuming, errors. (Beside tf.data: test_tensorflow.py.)"""
 
 import json
 import pickle
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamrec import Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.errors import PositionMismatchError
 from tests.effort import draws
-from tests.servers.resuming import assert_resumes_everywhere, plain
+from tests.servers.resuming import assert_resumes_everywhere
 
 
 def sequences(lengths: list[int], chunk: int = 100) -> Dataset[Any]:
@@ -87,24 +87,6 @@ def test_it_resumes_everywhere(
     assert pickle.loads(pickle.dumps(bucketed.chain.stages[-1])) == bucketed.chain.stages[-1]
     assert_resumes_everywhere(bucketed)
     assert_resumes_everywhere(bucketed.enumerate().repeat(2))
-
-
-@given(lengths=st.lists(st.integers(0, 12), min_size=1, max_size=40), data=st.data())
-@draws(60)
-def test_it_resumes_again_and_again(lengths: list[int], data: st.DataObject) -> None:
-    """A run that goes on from a state, for a few elements, from the state that it then gives, and so on."""
-    chunk = data.draw(st.integers(1, 7))
-    dataset = sequences(lengths, chunk).bucket_by_sequence_length(first_length, [3, 6, 9], [5, 3, 4, 2])
-    wanted = [plain(element) for element in dataset]
-    found: list[Any] = []
-    state = dataset.iterate().state_dict()
-    while len(found) < len(wanted):
-        with dataset.iterate(json.loads(json.dumps(state))) as elements:
-            for _ in range(data.draw(st.integers(1, len(wanted) - len(found)))):
-                found.append(plain(next(elements)))
-            state = elements.state_dict()
-    assert found == wanted
-    assert list(dataset.iterate(state)) == []
 
 
 def test_the_state_is_small_and_holds_no_data() -> None:

@@ -1,7 +1,6 @@
 """The stages that pick, split and join elements: what they give, what stays columnar, and that all of it resumes."""
 
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -162,41 +161,6 @@ def test_ragged_batches(files: list[str]) -> None:
         list(TFRecordDataset(files).take(3).map(lambda r: np.zeros((1,) * (1 + len(r) % 2))).ragged_batch(2))
     with pytest.raises(TypeError, match="a RaggedTensor is not an array"):
         list(dataset.ragged_batch(2).map(lambda batch: batch["pair"][0]).padded_batch(2))
-
-
-STAGES: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
-    lambda ds: ds,
-    lambda ds: ds.batch(7, drop_remainder=True).take(4),
-    lambda ds: ds.take(23).batch(4).repeat(2),
-    lambda ds: ds.repeat(2).batch(8),
-    lambda ds: ds.map(len).batch(9).prefetch(100),
-    lambda ds: ds.prefetch(1000).repeat(2).take(70).batch(6).map(len),
-    lambda ds: ds.batch(3).repeat(3).take(40),
-    lambda ds: ds.skip(11),
-    lambda ds: ds.filter(long),
-    lambda ds: ds.take_while(lambda record: not record.startswith(b"4.9")),
-    lambda ds: ds.shard(3, 1),
-    lambda ds: ds.enumerate(4),
-    lambda ds: ds.batch(7).unbatch(),
-    lambda ds: ds.enumerate().batch(4),
-    lambda ds: ds.filter(long).batch(3).skip(1),
-    lambda ds: ds.skip(3).shard(2, 1).filter(long).batch(2).repeat(2).skip(2),
-    lambda ds: ds.batch(7).rebatch(4).enumerate(),
-    lambda ds: ds.enumerate().batch(5).rebatch(3).prefetch(50),
-    lambda ds: ds.map(arrays).unbatch().batch(4),
-    lambda ds: ds.map(parts).padded_batch(4).shard(2, 1),
-    lambda ds: ds.map(parts).ragged_batch(4).skip(1).take(9),
-    lambda ds: ds.batch(6).unbatch().enumerate().filter(lambda number, record: number % 3).batch(4).unbatch(),
-    lambda ds: ds.skip(5).take(30).shard(4, 2).repeat(3).take_while(lambda record: True).enumerate(),
-]
-
-
-@pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize(("cycle", "buffer_size"), [(1, 100), (3, 1 << 20)])
-def test_stages_resume_everywhere(
-    files: list[str], stages: Callable[[Dataset[Any]], Dataset[Any]], cycle: int, buffer_size: int
-) -> None:
-    assert_resumes_everywhere(stages(TFRecordDataset(files, "", buffer_size, cycle, block_length=2)))
 
 
 FEATURES: dict[str, Feature] = {

@@ -1,6 +1,10 @@
-"""global_shuffle: what comes, for any number of ranks, and where a state goes on."""
+"""global_shuffle: what comes, for any number of ranks; where a state goes on; bad networks; memory."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import lcm
@@ -8,15 +12,22 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import streamrec
-from streamrec.errors import CorruptRecordError, ManifestError, PositionMismatchError
+from streamrec import RetryPolicy, TFRecordDataset, encode_records, write_index_sync
+from streamrec.errors import CorruptRecordError, ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_of, sketch
 from streamrec.pipeline.sources.global_shuffle import source
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
+from streamrec.shards.index import IndexedShard, encode_index
+from streamrec.shards.manifest import ShardInfo
+from streamrec.tfrecord import BLOCK, PackedLengths
 from tests.effort import few
-from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
+from tests.pipeline.distributed_shards import Indexed, indexed, numbered
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
 
 COUNTS = [90, 0, 200, 33, 5]
 QUALITIES = ["exact", "blocks"]
@@ -54,22 +65,6 @@ def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: s
     assert list(data.shuffled(quality=quality).with_options(epoch=1)) == second
     assert list(data.shuffled(quality=quality).repeat(2)) == first + second
     assert list(data.shuffled(seed=8, quality=quality)) != first
-
-
-@pytest.mark.parametrize("quality", QUALITIES)
-def test_a_state_after_each_element(data: Indexed, quality: str) -> None:
-    """Of single records, and of batches: what follows is what would have come."""
-    for dataset in (data.shuffled(quality=quality), data.shuffled(quality=quality, global_batch_size=23)):
-        whole = [element if isinstance(element, bytes) else list(element) for element in dataset.with_options(epoch=0)]
-        run = dataset.with_options(epoch=0).iterate()
-        for taken in range(len(whole)):
-            state = json.loads(json.dumps(run.state_dict()))
-            if taken % 17 == 0:
-                rest = [e if isinstance(e, bytes) else list(e) for e in islice(dataset.iterate(state), 30)]
-                assert rest == whole[taken : taken + 30]
-            next(run)
-        assert list(dataset.iterate(run.state_dict())) == []
-        run.close()
 
 
 def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
@@ -260,3 +255,137 @@ def test_arguments(data: Indexed) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+POLICY = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
+STORMS = {
+    "breaks": Faults(seed=3, first_byte=0, jitter=0, reset=0.3, cut=0.2),
+    "refusals": Faults(seed=4, first_byte=0, jitter=0, unavailable=0.15, truncate=0.2),
+    "wrong ranges": Faults(seed=5, first_byte=0, jitter=0, wrong_content_range=0.3, ignore_range=0.3),
+    "stalls": Faults(seed=6, first_byte=0, jitter=0, stall=0.1, slow=0.1, slow_first_byte=0.3),
+}
+
+
+@pytest.fixture(scope="module")
+def shards() -> list[list[bytes]]:
+    draw = np.random.default_rng(2)
+    return [[draw.bytes(int(size)) for size in draw.integers(0, 60_000, 60)] for _ in range(3)]
+
+
+@pytest.fixture
+def store(tmp_path: Path, shards: list[list[bytes]]) -> Iterator[ObjectStore]:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    for number, records in enumerate(shards):
+        (bucket / f"{number}.tfrecord").write_bytes(encode_records(records))
+    with ObjectStore(tmp_path) as store:
+        write_index_sync("s3://bucket/*.tfrecord", f"{tmp_path}/x.index", storage_options=options_of(store))
+        (bucket / "x.index").write_bytes((tmp_path / "x.index").read_bytes())
+        yield store
+
+
+def options_of(store: ObjectStore) -> dict[str, Any]:
+    return {"endpoint_url": store.url, "key": "k", "secret": "s"}
+
+
+def shuffled(store: ObjectStore, quality: str, index: str = "s3://bucket/x.index") -> streamrec.Dataset[Any]:
+    dataset: Any = TFRecordDataset("s3://bucket/*.tfrecord", storage_options=options_of(store), retry=POLICY)
+    blocks: dict[str, Any] = {"quality": quality, "block_bytes": 200_000, "window_bytes": 1_600_000, "slot_groups": 4}
+    dataset = dataset.global_shuffle(3, index=index, global_batch_size=20, **blocks)
+    return dataset.with_options(epoch=0).with_options(
+        memory_budget=4 << 20
+    )  # little is fetched at a time: many requests
+
+
+@pytest.mark.parametrize("quality", ["exact", "blocks"])
+@pytest.mark.parametrize("storm", STORMS)
+def test_storms_change_no_byte_and_no_place(store: ObjectStore, quality: str, storm: str) -> None:
+    """Also where the job goes on from a state in the middle of the storm."""
+    calm = [list(batch) for batch in shuffled(store, quality)]
+    store.faults = STORMS[storm]
+    run = shuffled(store, quality).iterate()
+    found = [list(next(run)) for _ in range(4)]
+    state = run.state_dict()
+    run.close()
+    found += [list(batch) for batch in shuffled(store, quality).iterate(state)]
+    assert found == calm
+    assert store.counters.by_fault
+
+
+def test_a_shard_that_changes_under_way(store: ObjectStore, tmp_path: Path) -> None:
+    """Elements before it come; then one error, which names the shard and what to run."""
+    index = f"{tmp_path}/x.index"
+    calm = [list(batch) for batch in shuffled(store, "blocks", index)]
+    store.faults = replace(NO_FAULTS, script=("", "change"))
+    found: list[list[bytes]] = []
+    with pytest.raises(ObjectChangedError, match=r"s3://bucket/\d\.tfrecord.*streamrec index --update"):
+        for batch in shuffled(store, "blocks", index):
+            found.append(list(batch))
+    assert found == calm[: len(found)]
+
+
+@pytest.mark.parametrize("cut", [0, 10, 200])
+def test_a_truncated_index(store: ObjectStore, tmp_path: Path, cut: int) -> None:
+    """One error before any record, which says how to write it again."""
+    index = tmp_path / "bucket" / "x.index"
+    index.write_bytes(index.read_bytes()[:cut])
+    with pytest.raises(streamrec.errors.ManifestError, match=r"x\.index"):
+        list(shuffled(store, "blocks"))
+
+
+FIRST_BATCH = """
+import resource, sys
+import numpy
+from streamrec import TFRecordDataset
+from streamrec.pipeline import sources
+
+pattern, index, quality, budget, verify = sys.argv[1:]
+def peak_mib(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+before = peak_mib()
+dataset = TFRecordDataset(pattern, verify=bool(verify)).with_options(memory_budget=int(budget) << 20)
+shuffled = dataset.global_shuffle(7, index=index, global_batch_size=256, quality=quality, window_bytes=16 << 20)
+batches = iter(shuffled)
+records = sum(len(next(batches)) for _ in range(3))
+print(records, peak_mib() - before)
+"""
+
+
+def first_batches(pattern: str, index: str, quality: str, budget: int, verify: str = "yes") -> tuple[int, int]:
+    """How many records the first three batches have, and by how many MiB the process grew."""
+    command = [sys.executable, "-c", FIRST_BATCH, pattern, index, quality, str(budget), verify]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    records, grown = map(int, done.stdout.split())
+    return records, grown
+
+
+def test_an_exact_order_holds_no_more_than_its_budget(tmp_path: Path) -> None:
+    """Wanted records are near each other, so that nearly all of the 170 MiB are read for each run of steps."""
+    data = encode_records([b"x" * 100] * 100_000)
+    for shard in range(16):
+        (tmp_path / f"shard-{shard:02}").write_bytes(data)
+    index = f"{tmp_path}/x.index"
+    write_index_sync(f"{tmp_path}/shard-*", index)
+    records, grown = first_batches(f"{tmp_path}/shard-*", index, "exact", 32)
+    assert records == 768
+    assert grown < 32 + 120
+
+
+@pytest.mark.parametrize("quality", ["exact", "blocks"])
+def test_a_thousand_million_records(tmp_path: Path, quality: str) -> None:
+    """Sparse files and an index of records that were never written."""
+    many, size, shards = 1_000_000_000 // 16, 100, []
+    counts = np.full(-(-many // 1024), 1024)
+    counts[-1] = many - 1024 * (len(counts) - 1)
+    blocks = np.zeros(len(counts), BLOCK)
+    blocks["base"], blocks["end"] = size, np.cumsum(counts * (size + 16))
+    for number in range(16):
+        path = tmp_path / f"shard-{number:02}"
+        with path.open("wb") as file:
+            file.truncate(many * (size + 16))
+        info = ShardInfo(str(path), many, many * (size + 16), None)
+        shards.append(IndexedShard(info, PackedLengths(b"", blocks, many)))
+    index = tmp_path / "x.index"
+    index.write_bytes(encode_index(str(index), shards))
+    records, grown = first_batches(f"{tmp_path}/shard-*", str(index), quality, 256, "")
+    assert records == 768
+    assert grown < 300 + 256
