@@ -9,10 +9,7 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -20,6 +17,7 @@ import streamrec
 from streamrec import CorruptRecordError, FeatureError, NotFoundError, StreamrecError
 from streamrec.shards import ShardInfo
 from tests.cli.conftest import Call, run
+from tests.servers.answering import Answer, answering
 
 EVIL = "x\x1b]0;PWN\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\u061c\u2028y\tz"
 """Controls (C0, DEL, C1), marks of direction, separators of lines; a name of a file too."""
@@ -172,32 +170,15 @@ def test_errors_and_reprs(error: object) -> None:
     assert "\n" not in shown(repr(error)) + shown(str(error))
 
 
-class Refusing(BaseHTTPRequestHandler):
+@pytest.fixture
+def refusing() -> Iterator[str]:
     """A store that says no, in words of its own."""
-
     body = (
         b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>AccessDenied</Code>"
         b"<Message>\xc2\x9b31m \xe2\x80\xae no\nstreamrec: all is well</Message></Error>"
     )
-
-    def do_GET(self) -> None:
-        self.send_response(403)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def refusing() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering(lambda asked: Answer(403, body)) as url:
+        yield url
 
 
 def test_what_a_server_says(refusing: str, called: Call) -> None:

@@ -1,10 +1,8 @@
 """Where the names in a manifest or an index lead: below its directory, or below `shard_root`; nowhere else."""
 
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,6 +24,7 @@ from streamrec import (
 from streamrec.errors import ManifestError
 from streamrec.shards.places import absolute, portable, relative
 from streamrec.storage import Storages
+from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
 
 RECORDS = [b"%04d" % number for number in range(20)]
@@ -55,50 +54,23 @@ class Server:
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
-    asked: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    asked: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
+
+    def __call__(self, request: Asked) -> Answer:
+        self.asked.append((request.path, request.headers))
+        if request.path in self.redirects:
+            status = 200 if request.method == "POST" else 302
+            return Answer(status, headers={"Location": self.redirects[request.path]})
+        data = self.files.get(request.path)
+        return Answer(404 if data is None else 200, data or b"")
 
 
 @pytest.fixture
 def servers() -> Iterator[list[Server]]:
     """Two servers of two hosts."""
-    found, running = [], []
-    for host in ("127.0.0.1", "127.0.0.2"):
-        server = Server("")
-
-        class Handler(BaseHTTPRequestHandler):
-            of = server
-
-            def do_GET(self) -> None:
-                own = self.of
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                own.asked.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
-                if self.path in own.redirects:
-                    self.send_response(200 if self.command == "POST" else 302)
-                    self.send_header("Location", own.redirects[self.path])
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                    return
-                data = own.files.get(self.path)
-                self.send_response(404 if data is None else 200)
-                self.send_header("Content-Length", str(len(data or b"")))
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(data or b"")
-
-            do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815 - the names that HTTP gives them
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        http = ThreadingHTTPServer((host, 0), Handler)
-        server.url = f"http://{host}:{http.server_address[1]}"
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        running.append(http)
-        found.append(server)
-    yield found
-    for http in running:
-        http.shutdown()
-        http.server_close()
+    found = [Server(""), Server("")]
+    with answering(found[0]) as found[0].url, answering(found[1], "127.0.0.2") as found[1].url:
+        yield found
 
 
 SECRETS = {"headers": {"Authorization": "Bearer abc", "X-Token": "abc"}}

@@ -54,14 +54,6 @@ def test_calls_grow_as_far_as_they_help(useful: int) -> None:
     assert min(16, useful) * 2 / 3 <= call_count.target <= max(2, useful * 3 / 2)
 
 
-def test_calls_that_did_not_help_are_tried_less_and_less() -> None:
-    call_count, tried = CallCount(2, 16), 0
-    for _ in range(600):
-        run(call_count, 1, useful=2)
-        tried += call_count.target > 2
-    assert 2 < tried < 12
-
-
 def test_calls_shrink_while_the_consumer_never_waits_and_grow_back() -> None:
     call_count = CallCount(16, 16)
     run(call_count, 400, useful=16, demand=300)

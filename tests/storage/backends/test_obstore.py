@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from streamrec import CorruptRecordError, NotFoundError, ShardWriter, StorageError, TFRecordDataset, encode_records
+from streamrec import NotFoundError, ShardWriter, StorageError, TFRecordDataset, encode_records
 from tests.servers.faults import Faults
 from tests.servers.proxy import FaultProxy
 from tests.servers.real import Store
@@ -50,19 +50,6 @@ def test_shards_are_written_and_read_by_pattern(s3_store: Store) -> None:
     with pytest.raises(NotFoundError) as caught:
         list(TFRecordDataset(f"{url}/y.tfrecord", filesystem=filesystem))
     assert caught.value.path == f"{url}/y.tfrecord"
-
-
-def test_a_damaged_record_is_found(s3_store: Store) -> None:
-    url, filesystem = f"{s3_store.url}/{uuid4().hex}.tfrecord", filesystem_of(s3_store)
-    data = bytearray(encode_records(RECORDS))
-    offset = len(encode_records(RECORDS[:200]))
-    data[offset + 20] ^= 1
-    filesystem.pipe_file(url, bytes(data))
-    records = iter(TFRecordDataset(url, filesystem=filesystem))
-    assert [next(records) for _ in range(200)] == RECORDS[:200]
-    with pytest.raises(CorruptRecordError) as caught:
-        next(records)
-    assert (caught.value.path, caught.value.offset, caught.value.record) == (url, offset, 200)
 
 
 def test_what_obstore_reports_is_retried_and_then_quoted(s3_store: Store) -> None:

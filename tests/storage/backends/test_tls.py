@@ -284,3 +284,26 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
     assert way.fallbacks == 1
     assert not way.is_open(tls_body.BLOCKS if broken == "OpenSSL" else tls_body.ALL)
     assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1
+
+
+def test_under_uvloop_the_client_reads(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its TLS is its own: that is said once, and every byte comes."""
+    uvloop = pytest.importorskip("uvloop")
+    way = FastPath("receiving bodies under uvloop")
+    monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
+    data, path = os.urandom(6 << 20), f"{store.url}/{uuid4().hex}"
+
+    async def read() -> None:
+        async with Storages(store.options, retry=QUICK) as storages:
+            storage = await storages.at(path)
+            async with await storage.upload(path) as upload:
+                await upload.write(data)
+            for _ in range(3):
+                assert await read_all(await storage.stream(path), 1 << 20) == data
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(read())
+    assert way.fallbacks == 1
+    assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1

@@ -69,27 +69,6 @@ def test_a_wait_is_looked_at_again_when_it_says_so(loop: FakeLoop) -> None:
     assert not loop.timers
 
 
-def test_one_timer_serves_many_waits(loop: FakeLoop) -> None:
-    """It is set again when it is due, for the wait that is under way by then; where there is none, not at all."""
-    timer, calls = SharedTimer(), list[float]()
-
-    def look(now: float, blocked: float) -> float | None:
-        return calls.append(now)
-
-    for loop.now in (0.0, 0.1, 0.2, 0.3):
-        timer.add(look, loop.now + 0.5)
-        assert len(loop.timers) == 1
-        if loop.now < 0.3:
-            timer.remove(look)
-    assert [loop.step(), loop.step()] == pytest.approx([0.5, 0.8])
-    assert calls == pytest.approx([0.8])
-    timer.add(look, 1.5)
-    timer.remove(look)
-    loop.step()
-    assert not loop.timers
-    assert calls == pytest.approx([0.8])
-
-
 def test_one_timer_is_set_for_the_first_that_is_due(loop: FakeLoop) -> None:
     timer, calls = SharedTimer(), list[tuple[str, float]]()
 
@@ -104,23 +83,6 @@ def test_one_timer_is_set_for_the_first_that_is_due(loop: FakeLoop) -> None:
     while loop.timers:
         loop.step()
     assert calls == [("fast", 0.5), ("slow", 20.0)]
-
-
-def test_a_look_may_end_another_wait(loop: FakeLoop) -> None:
-    timer, calls = SharedTimer(), list[str]()
-
-    def first(now: float, blocked: float) -> None:
-        calls.append("first")
-        timer.remove(second)
-
-    def second(now: float, blocked: float) -> None:
-        calls.append("second")
-
-    timer.add(first, 0.5)
-    timer.add(second, 0.5)
-    while loop.timers:
-        loop.step()
-    assert calls == ["first"]
 
 
 def request_of(hedging: Hedging, limit: float) -> HedgedRequest:

@@ -1,7 +1,6 @@
 """What is counted, and that it agrees with what the server saw."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Storages, collecting
-from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, Counts, LatencyHistogram, Statistics, Tally
+from streamrec.storage.statistics import BOUNDS, LatencyHistogram, Statistics
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -52,50 +50,6 @@ def test_a_quantile_is_never_exceeded_by_more_than_its_share(times: list[float],
     below = [limit for limit in BOUNDS if limit < bound]
     if times and below and bound > max(BOUNDS[0], 0):
         assert sum(seconds <= below[-1] for seconds in times) < max(share * len(times), 1)
-
-
-def test_a_stream_counts_for_its_store_too() -> None:
-    statistics = Statistics()
-    backend = statistics.backend("s3")
-    first, second = Tally(backend), Tally(backend)
-    statistics.opened("s3://b/1", first)
-    statistics.opened("s3://b/2", second)
-    for tally in (first, second):
-        tally.request(waited=0.5)
-        tally.block(10, store=1.0, consumer=2.0)
-        tally.first_byte(0.03)
-        tally.count(Cause.BROKEN)
-        tally.count("failures")
-        tally.count("throttled")
-        tally.count("stalls")
-        tally.count("hedges")
-        tally.count("hedges_won")
-        tally.count_loss(7)
-    seen = statistics.snapshot().backends["s3"]
-    latency = first.counts().first_byte
-    assert [path for path, _ in statistics.snapshot().streams] == ["s3://b/1", "s3://b/2"]
-    assert seen == Counts(
-        requests=2,
-        bytes=20,
-        retries={**dict.fromkeys((cause.name.lower() for cause in Cause), 0), "broken": 2},
-        failures=2,
-        hedges=2,
-        hedges_won=2,
-        stalls=2,
-        throttled=2,
-        waited_for_turn=1.0,
-        waited_for_store=2.0,
-        waited_for_consumer=4.0,
-        first_byte=replace(latency, counts=tuple(2 * count for count in latency.counts), total=2 * latency.total),
-        losses=2,
-        lost_bytes=14,
-    )
-    statistics.opened("s3://b/1", first)  # another range of it
-    statistics.closed(first)
-    assert len(statistics.snapshot().streams) == 2
-    statistics.closed(first)
-    assert [path for path, _ in statistics.snapshot().streams] == ["s3://b/2"]
-    assert first.counts().bytes == 10
 
 
 async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
@@ -195,39 +149,8 @@ def test_a_dataset_tells_what_happened(store: ObjectStore) -> None:
     assert stats.storage.streams == ()
 
 
-async def test_an_async_iterator_tells_too(store: ObjectStore) -> None:
-    dataset = TFRecordDataset("s3://bucket/shard-0", storage_options=options(store)).batch(500)
-    async with dataset.aiterate() as batches:
-        assert sum([len(frames) async for frames in batches]) == len(RECORDS)
-        stats = batches.stats()
-    assert stats.storage.backends["s3"].bytes == len(DATA)
-    assert stats.consumer_waited == batches.waited > 0
-
-
 async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
     async with open_shard("s3://bucket/shard-1", storage_options=options(store)) as shard:
         assert [record async for record in shard] == RECORDS
         assert shard.statistics.bytes == len(DATA)
         assert shard.statistics.requests == 1
-
-
-def test_snapshots_from_other_threads_never_fall(store: ObjectStore) -> None:
-    urls = [f"s3://bucket/shard-{index}" for index in range(4)]
-    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=options(store)).repeat(3).batch(100)
-    ended, seen = threading.Event(), [0]
-    with dataset.iterate() as batches:
-
-        def watch() -> None:
-            while not ended.is_set():
-                backends = batches.stats().storage.backends
-                seen.append(backends["s3"].bytes if backends else 0)
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        for _ in batches:
-            pass
-        ended.set()
-        watcher.join()
-        last = batches.stats().storage.backends["s3"].bytes
-    assert seen == sorted(seen)
-    assert last == 12 * len(DATA)
