@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamrec.shards.assignment import Even, Portion, ShardSize, assign_bytes, assign_records, check_even, even_count
+from streamrec.shards.assignment import Portion, ShardSize, assign_bytes, assign_records
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Piece, ShardPlace
 
@@ -51,14 +49,6 @@ def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], reade
         assert min(loads) >= mean * 0.95 - 1
 
 
-@settings(deadline=None)
-@given(SIZES, READERS)
-def test_each_reader_reads_in_the_order_of_the_shards(sizes: list[int], readers: int) -> None:
-    for own in assign_bytes([ShardSize(str(n), size) for n, size in enumerate(sizes)], readers):
-        numbers = [int(portion.path) for portion in own]
-        assert numbers == sorted(set(numbers))
-
-
 def test_equal_shards_are_dealt_whole_and_in_turn() -> None:
     plan = assign_bytes([ShardSize(str(n), 100 + n % 3) for n in range(12)], 4)
     assert [[portion.path for portion in own] for own in plan] == [[str(n) for n in range(r, 12, 4)] for r in range(4)]
@@ -87,63 +77,9 @@ def infos(counts: list[int], apart: int = 0) -> list[ShardInfo]:
     ]
 
 
-def records_of(shards: list[ShardInfo], portions: Iterable[Portion]) -> list[tuple[str, int]]:
-    known = {shard.path: shard.records for shard in shards}
-    return [
-        (portion.path, number)
-        for portion in portions
-        for number in range(portion.first, known[portion.path] if portion.last is None else portion.last)
-    ]
-
-
-@settings(deadline=None)
-@given(COUNTS, READERS)
-def test_each_record_goes_to_one_reader(counts: list[int], readers: int) -> None:
-    shards = infos(counts)
-    plan = [records_of(shards, assign_records(shards, readers, reader)) for reader in range(readers)]
-    assert [record for own in plan for record in own] == [
-        (shard.path, n) for shard in shards for n in range(shard.records)
-    ]
-    assert max(map(len, plan)) - min(map(len, plan)) <= 1
-
-
-@settings(deadline=None)
-@given(COUNTS, READERS, st.sampled_from(["pad", "drop", "cycle"]))
-def test_even_numbers_of_records(counts: list[int], readers: int, even: Even) -> None:
-    shards = infos(counts)
-    total = sum(counts)
-    each = even_count(total, readers, even)
-    plan = [records_of(shards, assign_records(shards, readers, reader, even)) for reader in range(readers)]
-    seen = Counter(record for own in plan for record in own)
-    if even == "drop":
-        assert {len(own) for own in plan} == {each}
-        assert len(seen) == sum(seen.values()) == total - total % readers
-        return
-    assert len(seen) == total
-    if even == "pad" or total < readers:
-        assert {len(own) for own in plan} == {each}
-        assert not total or max(seen.values()) - min(seen.values()) <= 1
-    else:
-        assert sum(seen.values()) == total
-        assert all(0 < each - 1 <= len(own) <= each for own in plan) or each <= 1
-
-
 @settings(deadline=None)
 @given(COUNTS, READERS, st.integers(1, 9))
 def test_reading_begins_at_the_last_mark(counts: list[int], readers: int, apart: int) -> None:
     for reader in range(readers):
         for portion in assign_records(infos(counts, apart), readers, reader, "pad"):
             assert portion.place == ShardPlace(portion.first // apart * apart * 10, portion.first // apart * apart)
-
-
-def test_a_portion_picks_its_records_out_of_a_block() -> None:
-    portion = Portion("a", None, 10, 20)
-    assert [portion.within(number, 8) for number in (0, 4, 10, 16, 24)] == [(8, 8), (6, 8), (0, 8), (0, 4), (0, 0)]
-    assert [portion.ends(number) for number in (19, 20, 25)] == [False, True, True]
-    assert Portion("a").within(5, 3) == (0, 3)
-    assert not Portion("a").ends(10**9)
-
-
-def test_an_unknown_word_is_refused() -> None:
-    with pytest.raises(ValueError, match="even='fair' is none of 'pad', 'drop', 'cycle'"):
-        check_even("fair")

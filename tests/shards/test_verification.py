@@ -139,15 +139,6 @@ def test_in_sync_code(place: str) -> None:
     assert streamrec.verify_sync(manifest.path) == VerifyReport(manifest.path, 1, 0, ())
 
 
-async def test_the_manifest_comes_last_and_only_when_all_is_there(place: str) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with ShardWriter(f"{place}/x-{{shard}}", max_shard_records=10, manifest=f"{place}/m.json") as writer:
-            await writer.write_batch(RECORDS[:25])
-            raise ZeroDivisionError
-    memory = fsspec.filesystem("memory")
-    assert [name.rpartition("/")[2] for name in memory.find(place)] == ["x-0", "x-1"]
-
-
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
 async def test_a_real_store_in_bad_network(request: pytest.FixtureRequest, store: str) -> None:
     found: Store = request.getfixturevalue(store)
