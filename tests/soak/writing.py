@@ -26,17 +26,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import fsspec
+import numpy as np
 from fsspec.asyn import sync
 from gcsfs.core import GCSFileSystem
 
-from streamrec import verify_sync
+from streamrec import RetryPolicy, ShardWriter, verify_sync
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
 from tests.servers.real import Store, fake_gcs, seaweedfs
-from tests.soak.writer import run_writer, write
 
 FAULTS = Faults(
     first_byte=0.002,
@@ -49,6 +50,48 @@ FAULTS = Faults(
     slow_first_byte=0.5,
 )
 BACKENDS = [f"streamrec.storage.backends.{name}" for name in ("s3", "gcs", "local")]
+SHARD_BYTES = 17 << 20
+RECORD_BYTES = 250_000
+POLICY = RetryPolicy(  # patient with many faults, impatient with each: a stall costs two seconds
+    attempts=20,
+    backoff_base=0.02,
+    backoff_cap=0.5,
+    connect_timeout=1.0,
+    first_byte_timeout=1.0,
+    stall_timeout=2.0,
+    complete_timeout=10.0,
+    upload_rate=8 << 20,
+)
+RECORDS = 2 * (SHARD_BYTES // RECORD_BYTES) + 3
+
+
+# The process that is killed: it writes three shards and a manifest, the same bytes for the same version.
+
+
+def records(version: int) -> Iterator[bytes]:
+    source = np.random.default_rng(version)
+    return (source.bytes(RECORD_BYTES) for _ in range(RECORDS))
+
+
+async def write(url: str, options: Mapping[str, Any], version: int) -> None:
+    writer = ShardWriter(
+        f"{url}/train-{{shard:02d}}",
+        max_shard_bytes=SHARD_BYTES,
+        manifest=f"{url}/manifest.json",
+        storage_options=options,
+        retry=POLICY,
+    )
+    async with writer:
+        for record in records(version):
+            await writer.write(record)
+
+
+def run_writer(begun: Connection, url: str, options: Mapping[str, Any], version: int) -> None:
+    begun.send_bytes(b"begun")
+    asyncio.run(write(url, options, version))
+
+
+# The parent.
 
 
 @dataclass(frozen=True)
@@ -140,7 +183,7 @@ class Soak:
         self._seed = seed
         self._random = random.Random(seed)
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["tests.soak.writer", "gcsfs.core", *BACKENDS])
+        self._processes.set_forkserver_preload(["tests.soak.writing", *BACKENDS])
         self._versions = [expected(version, f"soak-{seed}-{version}") for version in (0, 1)]
         self.seen = Seen()
         self._seconds = self._run(0)
