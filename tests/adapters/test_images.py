@@ -259,12 +259,6 @@ def test_the_interpreters_lock_is_free_meanwhile() -> None:
     assert len(ticks) > 1000
 
 
-def test_strings_are_decoded_where_parsing_left_them() -> None:
-    serialized = [encode_example({"image": [JPEGS["grey"]], "label": [1]})] * 3
-    parsed: Any = parse_example(serialized, FEATURES, string_columns=True)
-    assert [image.shape for image in decode_jpeg(parsed["image"])] == [(37, 53, 1)] * 3
-
-
 def test_decoders_are_imported_when_an_image_comes() -> None:
     code = "import sys, streamrec.images; print('PIL' in sys.modules, 'simplejpeg' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
