@@ -25,7 +25,6 @@ from streamrec import (
     TFRecordDataset,
     encode_example,
     encode_records,
-    parse_example,
 )
 from streamrec.errors import MissingExtraError
 from streamrec.images import decode_image, decode_jpeg

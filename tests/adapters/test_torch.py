@@ -28,7 +28,6 @@ from streamrec import (
     encode_records,
     write_manifest_sync,
 )
-from streamrec.errors import PositionMismatchError
 from tests.effort import THOROUGH
 
 torch = pytest.importorskip("torch")
@@ -276,7 +275,12 @@ def test_a_worker_that_is_killed(tmp_path: Path, persistent: bool) -> None:
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
 def test_pinned_memory(tmp_path: Path, workers: int) -> None:
     (tmp_path / "shard").write_bytes(encode_records([encode_example({"id": number}) for number in range(20)]))
-    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute().batch(4).parse_example({"id": FixedLenFeature((), np.int64)})
+    dataset = (
+        TFRecordDataset(str(tmp_path / "shard"))
+        .distribute()
+        .batch(4)
+        .parse_example({"id": FixedLenFeature((), np.int64)})
+    )
     loader: Any = DataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers, pin_memory=True)
     for _ in range(2):
         assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(20))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from streamrec import (
-    CorruptRecordError,
     Dataset,
     FixedLenFeature,
     Frames,
