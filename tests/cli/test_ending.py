@@ -1,4 +1,4 @@
-"""How commands end: exit codes, messages, Ctrl-C, a closed pipe, a missing package."""
+"""How commands end: exit codes, messages, Ctrl-C, a closed pipe; on each store where nothing is, or damage."""
 
 from __future__ import annotations
 

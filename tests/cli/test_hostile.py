@@ -1,4 +1,4 @@
-"""Names, values and answers of strangers in a terminal: they are shown, and nothing of them is obeyed."""
+"""Names, values, answers and files of strangers: shown, not obeyed, and what is wrong is one clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--overwrite`: what is replaced stays until all of the new is complete, and what is read is not replaced."""
+"""`--overwrite`, on local files and in a store, whatever fails at any step: the old objects, or copies, are there."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The commands on a real object store, as it is and as it should not be."""
+"""The commands on real object stores, as they are and as they should not be; bench, and what doctor finds."""
 
 import asyncio
 import json

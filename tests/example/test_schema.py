@@ -1,4 +1,4 @@
-"""What infer_features proposes, and that it parses what it was inferred from."""
+"""What infer_features proposes, and that it parses what it was inferred from; features that are written by hand."""
 
 from __future__ import annotations
 

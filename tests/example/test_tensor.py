@@ -1,4 +1,4 @@
-"""Tensors as TensorFlow writes them: against its own bytes, and against what damage may do."""
+"""Tensors and raw values as TensorFlow writes them: against its own bytes, and against what damage may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gather and encode_frames: payloads copied and framed, bounds checked."""
+"""gather, encode_frames and pad_rows: payloads copied, framed and filled up, bounds checked."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""exchange and pick: the rows of a shuffle buffer, and the payloads that they name."""
+"""exchange, pick and permute: the rows of a shuffle buffer, their payloads, and permutations of any size."""
 
 from itertools import permutations
 from math import factorial

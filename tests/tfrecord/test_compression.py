@@ -1,4 +1,4 @@
-"""Compressed shards: what TensorFlow writes, what gzip allows, and streams that lie about their size."""
+"""Compressed shards: what TensorFlow writes, what gzip allows, bombs; and files that are no TFRecord files."""
 
 import bz2
 import gzip

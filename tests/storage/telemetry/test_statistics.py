@@ -1,6 +1,7 @@
-"""What is counted, and that it agrees with what the server saw."""
+"""What is counted, that it agrees with what the server saw, and the report of it."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records, open_shard
-from streamrec.storage import RetryPolicy, Storages, collecting
-from streamrec.storage.statistics import BOUNDS, LatencyHistogram, Statistics
+from streamrec.storage import RetryPolicy, Statistics, Storages, collecting
+from streamrec.storage.faults import Cause
+from streamrec.storage.statistics import BOUNDS, LatencyHistogram, Reporter, lines
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -154,3 +156,67 @@ async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
         assert [record async for record in shard] == RECORDS
         assert shard.statistics.bytes == len(DATA)
         assert shard.statistics.requests == 1
+
+
+REPORTED = encode_records([b"x" * 100] * 5_000)
+
+
+def test_a_line_tells_what_matters() -> None:
+    statistics = Statistics()
+    tally = statistics.backend("s3")
+    tally.count(Cause.BROKEN)
+    tally.count(Cause.THROTTLED)
+    tally.count(Cause.THROTTLED)
+    tally.count("hedges")
+    tally.count("hedges")
+    tally.count("hedges_won")
+    tally.request(waited=1.5)
+    tally.count_loss(1234)
+    (line,) = lines(statistics.snapshot())
+    for part in ("3 retried (1 broken, 2 throttled)", "1 of 2 hedges won", "1 loss of 1,234 bytes", "1.5 s for leave"):
+        assert part in line
+
+
+def test_a_run_is_logged_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "key").write_bytes(REPORTED)
+    caplog.set_level(logging.INFO, "streamrec")
+    with ObjectStore(tmp_path, replace(NO_FAULTS, script=("reset",), at=0.5)) as store:
+        options = {"endpoint_url": store.url, "anon": True}
+        dataset = TFRecordDataset("s3://bucket/key", storage_options=options, retry=RetryPolicy(backoff_base=0.01))
+        assert sum(len(frames) for frames in dataset.batch(100)) == 5_000
+    retry, end = (record.getMessage() for record in caplog.records if record.name == "streamrec")
+    assert retry.startswith("s3://bucket/key: trying again in 0.0 s after the connection broke")
+    assert end.startswith("at the end, s3: 0.6 MB in 2 requests")
+    assert "1 retried (1 broken)" in end
+
+
+def test_silence_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Untouchable(Statistics):
+        def snapshot(self) -> object:  # type: ignore[override]
+            raise AssertionError("nobody listens")
+
+    async def run() -> None:
+        reporter = Reporter(Untouchable(), interval=60)
+        reporter.start()
+        reporter.stop()
+
+    caplog.set_level(logging.WARNING, "streamrec")
+    asyncio.run(run())
+    assert not caplog.records
+
+
+async def test_lines_come_at_intervals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The interval is the loop's own timer, so its shortest turns will do."""
+    caplog.set_level(logging.INFO, "streamrec")
+    (tmp_path / "key").write_bytes(REPORTED)
+    async with Storages(report_interval=0.0) as storages:
+        storage = await storages.at(str(tmp_path))
+        await storage.stat(str(tmp_path / "key"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert caplog.records[0].getMessage().startswith("so far, file: 0.0 MB in 1 request,")
+    count = len(caplog.records)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(caplog.records) == count  # nothing goes on behind the end
