@@ -18,7 +18,7 @@ from fsspec.registry import _registry
 from gcsfs.core import GCSFileSystem
 
 from streamrec import encode_record, encode_records
-from tests.cli.conftest import COMMAND, Bucket, Call, Done, examples, interrupt_stalled, interrupted, run, start, typed
+from tests.cli.conftest import COMMAND, Bucket, Call, examples, interrupt_stalled, run, start, typed
 from tests.servers.real import Store
 
 
@@ -37,19 +37,25 @@ from tests.servers.real import Store
         (["stat", "--features", "colour", "SHARD"], "there are image, label, score, words"),
         (["cat", "--from-byte", "9", "SHARD", "SHARD"], "name one of them"),
         (["convert", "SHARD", "out.json"], "use .tfrecord, .parquet, .jsonl, .tar, or --to"),
+        (["convert", "SHARD", "SHARD"], "choose another name for"),
+        (["convert", "SHARD", "out/"], "say with --to what is written there"),
+        (["convert", "--shard-records", "3", "SHARD", "out.parquet"], "write out.parquet-{shard:05d}"),
+        (["convert", "SHARD", "there.jsonl"], "there.jsonl already exists"),
+        (["convert", "--schema", "there.jsonl", "SHARD", "a.parquet"], "streamrec info --json SOURCE > there.jsonl"),
+        (["convert", "--text", "wrods", "SHARD", "a.parquet"], "no record has wrods: they have image, label, score"),
+        (["convert", "--text", "label", "SHARD", "a.parquet"], "label is int64, and only bytes become text"),
+        (["convert", "--text", "words", "SHARD", "a.jsonl"], "--text is for Parquet, which a.jsonl is not"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
-def test_wrong_usage_says_what_to_type(shard: Path, called: Call, arguments: list[str], said: str) -> None:
+def test_wrong_usage_says_what_to_type(
+    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.jsonl").write_text("")
     done = called(*[shard if part == "SHARD" else part for part in arguments])
     assert done.code == 2
     assert said in done.err
-
-
-@pytest.mark.parametrize("command", ["count", "info", "head", "cat", "stat", "verify"])
-def test_a_missing_file(tmp_path: Path, called: Call, command: str) -> None:
-    said = f"streamrec: {tmp_path}/nothing.tfrecord: there is no such file: check the path\n"
-    assert called(command, tmp_path / "nothing.tfrecord") == Done(3, "", said)
 
 
 def test_records_before_the_damage_are_printed(damaged: Path) -> None:
@@ -57,11 +63,6 @@ def test_records_before_the_damage_are_printed(damaged: Path) -> None:
     assert done.code == 1
     assert len(done.out.splitlines()) == 100
     assert "record 100, byte " in done.err
-
-
-def test_ctrl_c_leaves_nothing(shard: Path, tmp_path: Path) -> None:
-    interrupted("reshard", "--shards", "240", shard, f"{tmp_path}/new/")
-    assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize(

@@ -142,13 +142,6 @@ def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Call) 
     assert shard.read_bytes() == before
 
 
-def test_damage_ends_a_reshard_and_leaves_nothing(damaged: Path, tmp_path: Path, called: Call) -> None:
-    done = called("reshard", "--shard-records", "10", damaged, f"{tmp_path}/new/")
-    assert done.code == 1
-    assert "record 100, byte " in done.err
-    assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
-
-
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_records_too_long_to_hold_are_counted_verified_and_repaired(ending: str, tmp_path: Path, called: Call) -> None:
     """A damaged shard keeps every other record, however long it is."""

@@ -15,7 +15,7 @@ import pytest
 from streamrec import Dataset
 from streamrec.storage import Storages
 from streamrec.storage.backends.local.temporary_files import create_temporary
-from tests.cli.conftest import Bucket, Call, Done, interrupt, interrupted, run, start, still_running, typed
+from tests.cli.conftest import Bucket, Call, Done, interrupt, run, start, still_running, typed
 from tests.effort import thorough
 from tests.servers.real import SECRET, Store, moto, rclone
 from tests.storage.faultproxy import Fault, FaultProxy
@@ -81,11 +81,6 @@ async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: S
                 await asyncio.to_thread(still_running, process)
         await asyncio.to_thread(interrupt, process)
         assert [found async for found in storage.list(url)] == []
-
-
-def test_ctrl_c_leaves_nothing_in_the_store(shard: Path, bucket: Bucket) -> None:
-    interrupted("reshard", *bucket.options, "--shards", "240", shard, bucket.url)
-    assert "nothing is below" in run("ls", *bucket.options, bucket.url).err
 
 
 def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -> None:

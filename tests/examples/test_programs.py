@@ -1,11 +1,14 @@
-"""The demo as a person runs it: a small one to its end, one that is interrupted, and what it says when it cannot.
+"""The programs of examples as a person runs them: the demo, also interrupted or broken; the tutorial; a training run.
 
-Each runs in a process of its own with a temporary directory of its own. Its output is read to the end, which comes
+A demo runs in a process of its own with a temporary directory of its own. Its output is read to the end, which comes
 when the last process that holds it is gone: the demo and the process that writes for it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import io
+import json
 import os
 import re
 import signal
@@ -17,16 +20,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from examples import tfrecord_tutorial as tutorial
 from examples.demo.interrupts import without_interrupts
 from examples.demo.job import JobError, planned, run_job
 from examples.demo.model import Classifier
 from examples.demo.records import SIDE, Tally, encode, parse
 from examples.demo.report import LostRecordsError, check_all_came_back
 from streamrec import Frames
+from tests.servers.real import Store
 
 ROOT = Path(__file__).parents[2]
 GONE_SECONDS = 20  # far more than it takes, and far less than a server that stays
@@ -229,3 +236,73 @@ def test_a_second_interrupt_does_not_wait() -> None:
         signal.raise_signal(signal.SIGINT)
         pytest.fail("the second interrupt was held back, too")
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_it_runs_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tutorial.main(tmp_path)
+    printed = capsys.readouterr().out
+    assert 'value: "test_string"' in printed
+    assert "'feature2': FixedLenFeature([], 'string')" in printed
+    assert "label 1: (427, 640, 3)" in printed
+
+
+def test_observations_come_back(tmp_path: Path) -> None:
+    written = tutorial.observations()
+    tutorial.write_observations(tmp_path / "test.tfrecord", written)
+    read = tutorial.read_observations(tmp_path / "test.tfrecord")
+    assert len(read["feature0"]) == 10_000
+    np.testing.assert_array_equal(read["feature0"], written["feature0"].astype(np.int64), strict=True)
+    np.testing.assert_array_equal(read["feature1"], written["feature1"], strict=True)
+    np.testing.assert_array_equal(read["feature2"], written["feature2"], strict=True)
+    np.testing.assert_array_equal(read["feature3"], written["feature3"].astype(np.float32), strict=True)
+    first = tutorial.read_one_by_hand(tmp_path / "test.tfrecord")
+    assert first["feature2"] == [written["feature2"][0]]
+
+
+def test_photos_come_back(tmp_path: Path) -> None:
+    images = tutorial.photos()
+    tutorial.write_photos(tmp_path / "images.tfrecords", images)
+    assert all(jpeg in (tmp_path / "images.tfrecords").read_bytes() for jpeg in images.values())
+    for array, jpeg in zip(tutorial.read_photos(tmp_path / "images.tfrecords"), images.values(), strict=True):
+        with Image.open(io.BytesIO(jpeg)) as image:
+            np.testing.assert_array_equal(array, np.asarray(image))
+
+
+KILLED_AT = 13
+EPOCHS = 3
+
+
+def run_training(command: list[str], until: int | None = None) -> list[dict[str, Any]]:
+    """What it printed, to its end or until it was killed."""
+    lines: list[dict[str, Any]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(json.loads(line))
+            if until is not None and lines[-1]["step"] == until:
+                process.kill()
+                break
+    assert until is not None or process.returncode == 0
+    return lines
+
+
+@pytest.mark.peer
+@pytest.mark.timeout(600)
+def test_a_killed_run_goes_on_exactly(s3_store: Store, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from examples.train_images.records import write
+
+    assert asyncio.run(write(f"{s3_store.url}/images/{{shard:03d}}", s3_store.options, 800)) == 3
+    command = [sys.executable, "-m", "examples.train_images.train", f"{s3_store.url}/images/*"]
+    command += ["--storage-options", json.dumps(dict(s3_store.options)), "--epochs", str(EPOCHS), "--checkpoint"]
+    *whole, result = run_training([*command, str(tmp_path / "whole.pt")])
+    before = run_training([*command, str(tmp_path / "killed.pt")], until=KILLED_AT)
+    *after, same_result = run_training([*command, str(tmp_path / "killed.pt")])
+    assert after[0]["step"] in (5, 10)  # from the last checkpoint
+    assert before[: after[0]["step"]] + after == whole
+    assert result == same_result
+    assert result["steps"] == EPOCHS * (800 // 32)
+    assert result["accuracy"] > 0.3  # by chance it would be 0.1
+    epochs = [whole[first : first + 25] for first in range(0, 75, 25)]
+    assert all(len({number for step in epoch for number in step["ids"]}) == 800 for epoch in epochs)
+    assert epochs[0][0]["ids"] != epochs[1][0]["ids"]
