@@ -1,4 +1,4 @@
-"""The servers of the tests: each fault as a client meets it and the log tells it; the proxy before real servers."""
+"""The servers of the tests: each fault as a client meets it and the log tells it; uploads through the proxy."""
 
 from __future__ import annotations
 
@@ -10,30 +10,26 @@ import random
 import sys
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from http.client import IncompleteRead
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
-import gcsfs.core
 import pytest
-import s3fs
-from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
-from tests.servers.proxy import FaultProxy
 from tests.servers.real import Store, _running
 from tests.servers.requestlog import Entry
+from tests.storage.faultproxy import Fault, FaultProxy, status
 
 KEY = "/bucket/dir/key"
 MEDIA = "/download/storage/v1/b/bucket/o/dir%2Fkey?alt=media"
 RANGE = {"Range": "bytes=100000-199999"}
-PARTS = (b"a" * (5 << 20), b"b" * (5 << 20), b"c" * 100_000)
-FAILURES = (OSError, aiohttp.ClientError, BotoCoreError, ClientError)
+LOST = Fault(cut=0, head=lambda head: b"")
 
 
 class Answer(NamedTuple):
@@ -193,98 +189,28 @@ def test_the_same_seed_gives_the_same_faults_again(store: ObjectStore) -> None:
     assert {fault for _, fault, _ in runs[0][1]} == {"", "reset", "cut", "unavailable", "corrupt"}
 
 
-@pytest.fixture
-def gcs_proxy(gcs_store: Store) -> Iterator[FaultProxy]:
-    """A proxy before fake-gcs-server."""
-    with FaultProxy(gcs_store.endpoint) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-async def gcs(gcs_store: Store, gcs_proxy: FaultProxy) -> AsyncIterator[Any]:
-    """A gcsfs through the proxy."""
-    options = {**gcs_store.options, "endpoint_url": gcs_proxy.url}
-    fs = gcsfs.core.GCSFileSystem(**options, asynchronous=True, skip_instance_cache=True)
-    await fs._set_session()
-    yield fs
-    await fs.session.close()
-
-
-@pytest.fixture
-def prefix() -> str:
-    """A place of this test's own in the bucket of the whole run."""
-    return f"proxy-{uuid.uuid4().hex}"
-
-
-async def test_a_proxy_before_s3(s3_store: Store, prefix: str) -> None:
-    """Signatures stay valid. An upload that is reset leaves no object; one whose answer is lost leaves it."""
-    once = {"retries": {"total_max_attempts": 1, "mode": "standard"}}
-    with FaultProxy(s3_store.endpoint) as proxy:
-        options = {**s3_store.options, "endpoint_url": proxy.url}
-        s3 = s3fs.S3FileSystem(**options, config_kwargs=once, asynchronous=True, skip_instance_cache=True)
-        s3.retries = 1
-        await s3.set_session()
-        for fault in ("upload_reset", "lost_answer"):
-            proxy.faults = replace(NO_FAULTS, script=(fault,), at=0.5)
-            with pytest.raises(FAILURES):
-                await s3._call_s3("put_object", Bucket="streamrec", Key=f"{prefix}/{fault}", Body=PARTS[0])
-            proxy.faults = NO_FAULTS
-            assert await s3._exists(f"streamrec/{prefix}/{fault}") is (fault == "lost_answer")
-        assert await s3._cat_file(f"streamrec/{prefix}/lost_answer") == PARTS[0]
-        assert proxy.wait_idle()
-        broken = next(entry for entry in proxy.log if entry.fault == "upload_reset")
-        assert 0 < broken.received < len(PARTS[0]) + 1000
-        proxy.clear()
-        await s3._pipe_file(f"streamrec/{prefix}/key", b"0123456789")
-        proxy.faults = replace(NO_FAULTS, ignore_range=1.0)
-        assert await s3._cat_file(f"streamrec/{prefix}/key", start=2, end=4) == b"23"  # a signed range is not ignored
-        url = await s3._url(f"streamrec/{prefix}/key")  # presigned: the signature is in the query
-        async with aiohttp.ClientSession() as session, session.get(url, headers={"Range": "bytes=2-3"}) as answer:
-            assert (answer.status, await answer.read()) == (200, b"0123456789")
-        assert proxy.wait_idle()
-        assert proxy.counters.by_fault == {"ignore_range": 1}
-        await s3._s3creator.__aexit__(None, None, None)
-
-
-@pytest.mark.parametrize("fault", ["unavailable", "upload_reset", "lost_answer"])
-async def test_gcs_a_resumable_upload_goes_on_where_the_proxy_says(
-    gcs: Any, gcs_proxy: FaultProxy, prefix: str, fault: str
-) -> None:
-    url = f"{gcs_proxy.url}/upload/storage/v1/b/streamrec/o"
-    async with gcs.session.post(url, params={"uploadType": "resumable", "name": f"{prefix}/key"}, json={}) as answer:
-        session = answer.headers["Location"]
-    halves = PARTS[0][: 256 << 10], PARTS[1][: 256 << 10]
-    gcs_proxy.faults = replace(NO_FAULTS, script=(fault,), at=0.5)
-    span = {"Content-Range": f"bytes 0-{len(halves[0]) - 1}/*"}
-    with contextlib.suppress(aiohttp.ClientError):
-        async with gcs.session.post(session, data=halves[0], headers=span) as answer:
-            assert answer.status == 503
-    async with gcs.session.post(session, headers={"Content-Range": "bytes */*"}) as answer:
-        assert answer.status == 308
-        there = int(answer.headers.get("Range", "bytes=0--1").rpartition("0-")[2]) + 1
-    assert there == (len(halves[0]) if fault == "lost_answer" else 0)
-    data = b"".join(halves)
-    span = {"Content-Range": f"bytes {there}-{len(data) - 1}/{len(data)}"}
-    async with gcs.session.post(session, data=data[there:], headers=span) as answer:
-        assert answer.status == 200
-    assert await gcs._cat_file(f"streamrec/{prefix}/key") == data
-
-
-@pytest.mark.parametrize("fault", ["reset", "cut", "truncate", "corrupt", "ignore_range"])
-async def test_gcs_bodies_suffer(gcs: Any, gcs_proxy: FaultProxy, prefix: str, fault: str) -> None:
-    await gcs._pipe_file(f"streamrec/{prefix}/key", PARTS[2])
-    gcs_proxy.faults = replace(NO_FAULTS, script=(fault,), at=0.5)
-    url, headers = gcs.url(f"streamrec/{prefix}/key"), {"Range": "bytes=10-99999"}
-    async with gcs.session.get(url, headers=headers) as answer:
-        if fault in ("reset", "cut"):
-            with pytest.raises(aiohttp.ClientPayloadError):
-                await answer.read()
-        else:
-            assert await answer.read() != PARTS[2][10:]
-    assert gcs_proxy.wait_idle()
-    assert gcs_proxy.counters.by_fault == {fault: 1}
-    async with gcs.session.get(url, headers=headers) as answer:
-        assert await answer.read() == PARTS[2][10:]
+@pytest.mark.parametrize(
+    ("fault", "stored"), [(status("503 Slow Down"), 0), (Fault(hang_up=128 << 10), 0), (LOST, 256 << 10)]
+)
+async def test_a_resumable_upload_goes_on_where_the_proxy_says(gcs_store: Store, fault: Fault, stored: int) -> None:
+    """fake-gcs-server takes a question about an upload for its end: the proxy answers it."""
+    faults = iter([None, fault])
+    name, data = uuid.uuid4().hex, random.Random(2).randbytes(512 << 10)
+    async with FaultProxy(gcs_store.endpoint, lambda _: next(faults, None)) as proxy, aiohttp.ClientSession() as client:
+        url = f"{proxy.url}/upload/storage/v1/b/streamrec/o"
+        async with client.post(url, params={"uploadType": "resumable", "name": name}, json={}) as answer:
+            session = answer.headers["Location"]
+        span = {"Content-Range": f"bytes 0-{(256 << 10) - 1}/*"}
+        with contextlib.suppress(aiohttp.ClientError):
+            async with client.post(session, data=data[: 256 << 10], headers=span) as answer:
+                assert answer.status == 503
+        async with client.post(session, headers={"Content-Range": "bytes */*"}) as answer:
+            assert (answer.status, answer.headers.get("Range")) == (308, f"bytes=0-{stored - 1}" if stored else None)
+        span = {"Content-Range": f"bytes {stored}-{len(data) - 1}/{len(data)}"}
+        async with client.post(session, data=data[stored:], headers=span) as answer:
+            assert answer.status == 200
+        async with client.get(f"{gcs_store.endpoint}/storage/v1/b/streamrec/o/{name}?alt=media") as answer:
+            assert await answer.read() == data
 
 
 @pytest.mark.timeout(60)

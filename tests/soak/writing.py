@@ -31,13 +31,14 @@ from typing import Any
 
 import fsspec
 import numpy as np
+from anyio.from_thread import BlockingPortal
 from fsspec.asyn import sync
 from gcsfs.core import GCSFileSystem
 
 from streamrec import RetryPolicy, ShardWriter, verify_sync
 from tests.servers.faults import Faults
-from tests.servers.program import ServerProcess
 from tests.servers.real import Store, fake_gcs, seaweedfs
+from tests.storage.faultproxy import DrawnFaults, FaultProxy, in_a_thread
 
 FAULTS = Faults(
     first_byte=0.002,
@@ -104,13 +105,15 @@ class Place:
         options: Storage options.
         others: A client that is not ours.
         proxy: What writers go through; None: they don't.
+        portal: Calls the proxy.
     """
 
     kind: str
     url: str
     options: Mapping[str, Any]
     others: fsspec.AbstractFileSystem
-    proxy: ServerProcess | None = None
+    proxy: FaultProxy | None = None
+    portal: BlockingPortal | None = None
 
     @property
     def writers_options(self) -> dict[str, Any]:
@@ -154,8 +157,9 @@ def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
     cls = fsspec.get_filesystem_class("s3") if kind == "s3" else GCSFileSystem
     others = cls(**store.options, skip_instance_cache=True, use_listings_cache=False)
     try:
-        with ServerProcess("tests.servers.proxy", ("--target", store.endpoint)) as proxy:
-            yield Place(kind, f"{store.url}/soak", store.options, others, proxy)
+        proxy = FaultProxy(store.endpoint)
+        with in_a_thread(proxy) as portal:
+            yield Place(kind, f"{store.url}/soak", store.options, others, proxy, portal)
     finally:
         if kind == "s3" and others._s3 is not None:  # else its finalizer closes it, in whichever loop runs then
             sync(others.loop, others._s3creator.__aexit__, None, None, None)
@@ -203,17 +207,16 @@ class Soak:
     @contextmanager
     def _faults(self, what: str) -> Iterator[None]:
         """New faults, and what it did; at the end of the block nothing of it is still on its way to the store."""
-        proxy = self._place.proxy
-        if proxy is None:
+        proxy, portal = self._place.proxy, self._place.portal
+        if proxy is None or portal is None:
             yield
             return
-        proxy.clear()
-        proxy.faults = replace(FAULTS, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32))
+        seed = random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32)
+        proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=seed))
         yield
-        assert proxy.wait_idle(30), "a dead writer's request is still under way"
-        met = proxy.counters
-        self.seen.requests += met.requests
-        self.seen.faults.update(met.by_fault)
+        portal.call(proxy.rest)  # no request of a dead writer is still under way
+        self.seen.requests += drawn.asked.total()
+        self.seen.faults.update(drawn.met)
 
     def _start(self, version: int) -> Any:
         ours, theirs = self._processes.Pipe(duplex=False)
