@@ -29,7 +29,6 @@ from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.record_source import RecordSource
-from streamrec.shards.shard_set import ShardSet
 from streamrec.shards.shard_upload import ShardTarget
 from streamrec.shards.shard_writer import ShardWriter
 from streamrec.shards.tfrecord_writer import TFRecordWriter
@@ -53,7 +52,6 @@ __all__ = [
     "ShardInfo",
     "ShardPlace",
     "ShardReader",
-    "ShardSet",
     "ShardTarget",
     "ShardWriter",
     "ShortShard",

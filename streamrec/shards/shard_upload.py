@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -17,10 +18,11 @@ from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.patterns import fill_total, is_numbered, shard_path
 from streamrec.shards.places import portable
 from streamrec.storage import Replacement, Storages, Upload
-from streamrec.storage.tasks import side_by_side
+from streamrec.storage.tasks import for_each, side_by_side
 from streamrec.tfrecord import (
     CompressionType,
     Deflater,
+    Frames,
     LengthPacker,
     PackedLengths,
     RecordBatch,
@@ -185,47 +187,76 @@ class ShardOutput:
     Args:
         target: Where they go.
         storages: Their stores.
+        at_once: How many shards a batch is written to at the same time.
         how: How each shard is uploaded; see `Storage.upload`.
 
     Attributes:
-        open: The shards under way, by number.
-        finished: Those that are complete.
+        current: The shard that takes the next record, where one shard follows the other; None: it is not begun.
+        finished: Those that are complete, by number.
         objects: The set that all objects join, and that its caller commits; None for a set of its own.
     """
 
-    def __init__(self, target: ShardTarget, storages: Storages, **how: int) -> None:
-        self.open: dict[int, ShardUpload] = {}
+    def __init__(self, target: ShardTarget, storages: Storages, at_once: int = 1, **how: int) -> None:
+        self.current: ShardUpload | None = None
         self.finished: dict[int, ShardInfo] = {}
         self.objects: Replacement | None = None
+        self._open: dict[int, ShardUpload] = {}
         self._target = target
         several = target.numbered or target.manifest is not None or target.index is not None
         self._own = Replacement(storages, stages=target.overwrite and several)
+        self._at_once = at_once
         self._how = how
         self._lengths: dict[int, PackedLengths] = {}
+        self._records = 0
 
     @property
     def shards(self) -> list[ShardInfo]:
         """The finished shards, in order."""
         return [self.finished[number] for number in sorted(self.finished)]
 
-    async def start(self, number: int) -> ShardUpload:
-        """Starts the upload of a shard."""
-        path, deflater = shard_path(self._target.pattern, number), Deflater(self._target.options)
-        lengths = None if self._target.index is None else LengthPacker()
-        upload = await self._upload(path, **self._how)
-        self.open[number] = shard = ShardUpload(path, upload, deflater, lengths)
-        return shard
+    async def shard_for(self, size: int, records: int) -> ShardUpload:
+        """The shard that takes `records` more of `size` bytes together: the one under way, or the next."""
+        if self.current is not None and self.is_full(self.current, size, records):
+            await self._finish(len(self.finished))
+            self.current = None
+        if self.current is None:
+            self.current = await self._start(len(self.finished))
+        return self.current
 
-    async def finish(self, number: int) -> None:
-        """Completes a shard."""
-        shard = self.open[number]
-        self.finished[number] = await shard.finish()
-        if shard.lengths is not None:
-            self._lengths[number] = shard.lengths.finish()
-        del self.open[number]
+    def is_full(self, shard: ShardUpload, size: int, records: int) -> bool:
+        """Whether a shard takes no more of them; one that is empty takes any."""
+        if not shard.records:
+            return False
+        max_bytes, max_records = self._target.max_shard_bytes, self._target.max_shard_records
+        if max_bytes is not None and shard.size + size > max_bytes:
+            return True
+        return max_records is not None and shard.records + records > max_records
 
-    async def commit(self) -> None:
-        """Writes the tables, and puts what was staged in place: what replaces a shard has a version of its own."""
+    async def write_batch(self, batch: Frames) -> None:
+        """Writes records, each to its shard, about BLOCK_BYTES at a time."""
+        shards, first = self._target.num_shards, 0
+        if shards is not None:
+            await for_each(partial(self._write_every, batch, shards), range(shards), self._at_once)
+            self._records += len(batch)
+            return
+        while first < len(batch):
+            sizes = np.cumsum(batch.lengths[first:] + FRAME_BYTES)
+            shard = await self.shard_for(int(sizes[0]), 1)
+            fitting = int(np.searchsorted(sizes, BLOCK_BYTES, "right"))
+            if self._target.max_shard_bytes is not None:
+                fitting = min(fitting, int(np.searchsorted(sizes, self._target.max_shard_bytes - shard.size, "right")))
+            if self._target.max_shard_records is not None:
+                fitting = min(fitting, self._target.max_shard_records - shard.records)
+            last = first + max(fitting, 1)
+            await shard.add_batch(batch.window(first, last))
+            first = last
+
+    async def close(self) -> None:
+        """Completes all shards, and writes the tables. What replaces a shard has a version of its own."""
+        always_there = self._target.num_shards or (0 if self._target.numbered else 1)
+        missing = set(range(always_there)) - {*self._open, *self.finished}
+        await for_each(self._start, sorted(missing), self._at_once)
+        await for_each(self._finish, sorted(self._open), self._at_once)
         target = self._target
         if target.manifest is not None:
             manifest = Manifest(target.manifest, target.pattern, target.compression_type, tuple(self.shards))
@@ -243,7 +274,7 @@ class ShardOutput:
 
     async def abort(self, cause: BaseException | None = None) -> None:
         """Drops the shards under way; what goes wrong with that is a note on the cause, where there is one."""
-        left, self.open = list(self.open.values()), {}
+        left, self._open = list(self._open.values()), {}
         try:
             await side_by_side(*(shard.abort for shard in left))
         except StreamrecError as error:
@@ -252,6 +283,30 @@ class ShardOutput:
             cause.add_note(display_text(f"A shard under way could not be ended either: {error}"))
         finally:
             await self._own.abort(cause)
+
+    async def _start(self, number: int) -> ShardUpload:
+        path, deflater = shard_path(self._target.pattern, number), Deflater(self._target.options)
+        lengths = None if self._target.index is None else LengthPacker()
+        upload = await self._upload(path, **self._how)
+        self._open[number] = shard = ShardUpload(path, upload, deflater, lengths)
+        return shard
+
+    async def _finish(self, number: int) -> None:
+        shard = self._open[number]
+        self.finished[number] = await shard.finish()
+        if shard.lengths is not None:
+            self._lengths[number] = shard.lengths.finish()
+        del self._open[number]
+
+    async def _write_every(self, batch: Frames, shards: int, number: int) -> None:
+        """Writes one shard's records of a batch: of all that come in turn, every `shards`-th."""
+        own = batch.picked(slice((number - self._records) % shards, None, shards))
+        ends, first = np.cumsum(own.lengths), 0
+        while first < len(own):
+            before = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
+            await (self._open.get(number) or await self._start(number)).add_batch(own.window(first, last))
+            first = last
 
     async def _upload(self, path: str, **how: Any) -> Upload:
         return await (self.objects or self._own).upload(path, overwrite=self._target.overwrite, **how)

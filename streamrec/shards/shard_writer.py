@@ -27,13 +27,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
-import numpy as np
 
 from streamrec.arguments import flag, integer
 from streamrec.display import display_name
 from streamrec.errors import ClosedError
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
-from streamrec.shards.shard_upload import BLOCK_BYTES, ShardOutput, ShardTarget, ShardUpload
+from streamrec.shards.shard_upload import ShardOutput, ShardTarget, ShardUpload
 from streamrec.storage import Replacement, Storages, StoreOptions, check_keywords, located
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
@@ -116,7 +115,6 @@ class ShardWriter:
         self._storages = Storages(**store)
         self._stack = AsyncExitStack()
         self._output = ShardOutput(self._target, self._storages)
-        self._shard: ShardUpload | None = None
         self.warns = True
         self._dropped: weakref.finalize[..., Any] | None = None
         self._turn = asyncio.Lock()
@@ -160,13 +158,8 @@ class ShardWriter:
         """
         self._check_open()
         kept = as_record(record)
-        shard = self._shard
-        if (
-            shard is None
-            or self._callers
-            or self._running is not None
-            or self._is_full(shard, len(kept) + FRAME_BYTES, 1)
-        ):
+        shard, waits = self._output.current, self._callers or self._running is not None
+        if shard is None or waits or self._output.is_full(shard, len(kept) + FRAME_BYTES, 1):
             await self._in_turn(self._write, kept)
         elif shard.add(kept):
             await self._in_turn(shard.send_block)
@@ -255,11 +248,8 @@ class ShardWriter:
             for record in records:
                 await self._write(as_record(record))
             return
-        first = 0
-        while first < len(records.spans):
-            last = await self._fitting(records.spans, first)
-            await (await self._shard_for(0, 0)).add_batch(Frames(records.buffer, records.spans[first:last]))
-            first = last
+        self._check_not_aborted()
+        await self._output.write_batch(records if isinstance(records, Frames) else Frames(records.buffer, records.spans))
 
     async def write_block(self, records: list[bytes]) -> None:
         """Writes records that are objects, and given away, into the shard under way; for writers of one shard."""
@@ -273,17 +263,13 @@ class ShardWriter:
         await (await self._shard_for(length + FRAME_BYTES, 1)).add_frame(frame, length)
 
     async def _flush(self) -> None:
-        if self._shard is not None:
-            await self._shard.flush()
+        if self._output.current is not None:
+            await self._output.current.flush()
 
     async def _close(self) -> None:
         if self._closed:
             return
-        if self._shard is None and not self._target.numbered:
-            await self._output.start(0)
-        for number in list(self._output.open):
-            await self._output.finish(number)
-        await self._output.commit()
+        await self._output.close()
         self._closed = True
         self._stop_warning()
         await self._stack.aclose()
@@ -299,36 +285,13 @@ class ShardWriter:
             why = "is not open yet" if self._process is None else "belongs to the process that forked this one"
             raise ClosedError(f"{self._target.pattern}: this writer {why}: write within its own `async with` block")
 
-    async def _fitting(self, spans: np.ndarray[Any, np.dtype[np.int64]], first: int) -> int:
-        """Makes room for at least one record; returns how far the records from `first` on go into this shard."""
-        sizes = np.cumsum(spans[first:, 1] - spans[first:, 0] + FRAME_BYTES)
-        shard = await self._shard_for(int(sizes[0]), 1)
-        fitting = int(np.searchsorted(sizes, BLOCK_BYTES, "right"))
-        if self._target.max_shard_bytes is not None:
-            fitting = min(fitting, int(np.searchsorted(sizes, self._target.max_shard_bytes - shard.size, "right")))
-        if self._target.max_shard_records is not None:
-            fitting = min(fitting, self._target.max_shard_records - shard.records)
-        return first + max(fitting, 1)
-
     async def _shard_for(self, size: int, records: int) -> ShardUpload:
-        """The shard that takes `records` more of `size` bytes together: the one under way, or the next."""
-        if self._closed:  # aborted meanwhile
-            self._check_open()
-        shard = self._shard
-        if shard is not None and self._is_full(shard, size, records):
-            await self._output.finish(len(self._output.finished))
-            self._shard = None
-        if self._shard is None:
-            self._shard = await self._output.start(len(self._output.finished))
-        return self._shard
+        self._check_not_aborted()
+        return await self._output.shard_for(size, records)
 
-    def _is_full(self, shard: ShardUpload, size: int, records: int) -> bool:
-        if not shard.records:
-            return False
-        max_bytes, max_records = self._target.max_shard_bytes, self._target.max_shard_records
-        if max_bytes is not None and shard.size + size > max_bytes:
-            return True
-        return max_records is not None and shard.records + records > max_records
+    def _check_not_aborted(self) -> None:
+        if self._closed:
+            self._check_open()
 
 
 def dropped(pattern: str, maker: int) -> None:
