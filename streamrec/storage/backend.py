@@ -239,7 +239,7 @@ class BytesBody:
     keeps_time = True
     splits = False
 
-    def __init__(self, info: ObjectInfo, data: bytes = b"") -> None:
+    def __init__(self, info: ObjectInfo, data: bytes | memoryview = b"") -> None:
         self.info = info
         self._left = memoryview(data)
 
