@@ -19,7 +19,7 @@ from streamrec.cli.records import kind_of_all
 from streamrec.cli.sources import Item, storages_for
 from streamrec.interchange import Kind
 from streamrec.shards import Expected, Piece, Portion, ReadOptions, ShardReader
-from streamrec.tfrecord import LONG_BYTES
+from streamrec.shards.options import LONG_BYTES
 
 PARALLEL: Final = 8
 """Shards that are read at the same time."""

@@ -3,7 +3,7 @@
 from streamrec.tfrecord.compression import Deflater, Inflater, decode_compressed
 from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, OnError, check_on_error
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
-from streamrec.tfrecord.framer import LONG_BYTES, Framer, LongRecord
+from streamrec.tfrecord.framer import Framer
 from streamrec.tfrecord.frames import (
     BUFFER_BITS,
     FOOTER_BYTES,
@@ -35,7 +35,6 @@ __all__ = [
     "DETECT_BYTES",
     "FOOTER_BYTES",
     "HEADER_BYTES",
-    "LONG_BYTES",
     "MAX_BITS",
     "MAX_RECORD_BYTES",
     "SCATTERED_BYTES",
@@ -47,7 +46,6 @@ __all__ = [
     "Inflater",
     "Joining",
     "LengthPacker",
-    "LongRecord",
     "Loss",
     "OnError",
     "PackedLengths",

@@ -21,7 +21,7 @@ from streamrec.cli.sources import MANIFESTS, Item, find_records, manifests_below
 from streamrec.cli.writing import refuse_existing, refuse_sources
 from streamrec.shards import is_below, location_of
 from streamrec.storage import Replacement, is_url
-from streamrec.tfrecord import LONG_BYTES
+from streamrec.shards.options import LONG_BYTES
 
 
 @click.command(
