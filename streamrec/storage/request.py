@@ -4,7 +4,7 @@ Rules:
 
 * The store's timer looks at a wait when its limit has passed; nothing of what follows runs before.
 * A response that does not begin, and a body that gives nothing, is raced by a second request for the bytes that are
-  missing (`hedging` says when), and by one more where that is late as well. The first response is read; all other
+  missing (`traffic` says when), and by one more where that is late as well. The first response is read; all other
   requests are cancelled, and their connections closed, before a call returns.
 * The first request runs in the task of the caller, and only second ones have tasks of their own: an answer to one
   interrupts the wait for the first.

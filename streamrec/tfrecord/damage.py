@@ -40,8 +40,8 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
+from streamrec.tfrecord.compression import is_record_header, looks_like
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
-from streamrec.tfrecord.sniffing import is_record_header, looks_like
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

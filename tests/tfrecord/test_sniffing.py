@@ -20,7 +20,7 @@ from PIL import Image
 
 from streamrec import CorruptRecordError, Framer, encode_records
 from streamrec.tfrecord import CompressionType, Inflater
-from streamrec.tfrecord.sniffing import looks_like
+from streamrec.tfrecord.compression import looks_like
 
 RECORDS = encode_records([b"a record"] * 100)
 

@@ -15,7 +15,7 @@ from streamrec.shards import ShardReader
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import BLOCK_BYTES, Body
 from streamrec.storage.connections import Connections, KneeSearch
-from streamrec.storage.hedging import Hedging
+from streamrec.storage.traffic import Hedging
 from streamrec.storage.parallel_stream import SLOW_REST, ParallelStream, RangeBuffer, open_parallel
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic

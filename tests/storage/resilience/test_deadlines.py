@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from streamrec.storage import ObjectInfo, RetryPolicy, Tally
-from streamrec.storage.hedging import Hedging
+from streamrec.storage.traffic import Hedging
 from streamrec.storage.request import HedgedRequest
 from streamrec.storage.traffic import SharedTimer, Traffic
 from tests.storage.reading.scattered import Scattered
