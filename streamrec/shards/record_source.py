@@ -16,7 +16,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, SupportsIndex, Unpack, overload
-from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -35,15 +34,6 @@ Open = Callable[[], AsyncGenerator[IndexedRecords]]
 """Opens storages, gives the records that are read by them, and closes them when it is closed."""
 
 
-class _Session:
-    """One loop's."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.generator: AsyncGenerator[IndexedRecords] | None = None
-        self.records: IndexedRecords | None = None
-
-
 class Sessions:
     """What one source has open, for each event loop.
 
@@ -53,45 +43,31 @@ class Sessions:
 
     def __init__(self, opened: Open) -> None:
         self._open = opened
-        self._of_loop: dict[asyncio.AbstractEventLoop, _Session] = {}
-        _all.add(self)
+        self._process = os.getpid()
+        self._of_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[IndexedRecords], Opening]] = {}
 
     async def here(self) -> IndexedRecords:
         """Those of the running loop."""
         loop = asyncio.get_running_loop()
-        session = self._of_loop.get(loop)
-        if session is None:
+        if self._process != os.getpid():
+            _inherited.append(self._of_loop)
+            self._process, self._of_loop = os.getpid(), {}
+        if loop not in self._of_loop:
             self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
-            session = self._of_loop[loop] = _Session()
-        async with session.lock:
-            if session.records is None:
-                session.generator = self._open()
-                session.records = await anext(session.generator)
-            return session.records
+            generator = self._open()
+            self._of_loop[loop] = generator, asyncio.ensure_future(anext(generator))
+        return await asyncio.shield(self._of_loop[loop][1])
 
     async def close(self) -> None:
         """Closes what is open in the running loop; the next call opens it again."""
-        session = self._of_loop.pop(asyncio.get_running_loop(), None)
-        if session is not None and session.generator is not None:
-            await session.generator.aclose()
-
-    def forget(self) -> None:
-        """In a forked child: starts again."""
-        _inherited.append(self._of_loop)
-        self._of_loop = {}
+        if self._process == os.getpid() and (kept := self._of_loop.pop(asyncio.get_running_loop(), None)):
+            await kept[1]
+            await kept[0].aclose()
 
 
-_all: WeakSet[Sessions] = WeakSet()
+Opening = asyncio.Future[IndexedRecords]
 
 _inherited: list[object] = []
-
-
-def _after_fork() -> None:
-    for sessions in list(_all):
-        sessions.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class RecordSource:
