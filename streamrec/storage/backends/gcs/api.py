@@ -88,7 +88,6 @@ class GcsCredentials:
 
     def __init__(self, filesystem: GCSFileSystem) -> None:
         self._held: Credentials | None = filesystem.credentials.credentials
-        self._agent = dict(filesystem._get_headers(None)) if self._held is None else {}
         self._renewed: str | None = None
         self.renewal = Renewal(self._renew)
 
@@ -103,7 +102,7 @@ class GcsCredentials:
         Raises:
             TransientError: No new token is available just now.
         """
-        headers = dict(self._agent)
+        headers: dict[str, str] = {}
         if self._held is not None:
             if self._is_stale(self._held):
                 await self.renewal.since(self.renewal.generation)

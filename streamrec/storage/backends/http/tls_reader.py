@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from asyncio.selector_events import _SelectorSocketTransport  # type: ignore[attr-defined]
 from asyncio.sslproto import SSLProtocol, SSLProtocolState
 from typing import Any, Final
 
@@ -48,7 +47,7 @@ class TLSReader:
     def __init__(self, transport: asyncio.Transport, way: FastPath) -> None:
         protocol: Any = getattr(transport, "_ssl_protocol", None)
         below = getattr(protocol, "_transport", None)
-        if not isinstance(protocol, SSLProtocol) or not isinstance(below, _SelectorSocketTransport):
+        if not isinstance(protocol, SSLProtocol) or below is None or below.get_extra_info("sslcontext"):
             raise AttributeError(f"TLS by {type(transport).__name__} is not asyncio's own over a socket")
         self.transport: asyncio.Transport = below
         self._protocol: Any = protocol
@@ -67,7 +66,7 @@ class TLSReader:
 
     def begin(self) -> None:
         """asyncio's TLS is over."""
-        self._protocol._set_state(SSLProtocolState.UNWRAPPED)
+        self._protocol._state = SSLProtocolState.UNWRAPPED
 
     def read(self, target: memoryview, file: int) -> int:
         """What is there now: what asyncio took off the socket before, then what the socket, `file`, has.

@@ -24,6 +24,7 @@ from botocore.awsrequest import HeadersDict
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
+from botocore.session import Session
 from s3fs import S3FileSystem
 
 from streamrec.display import display_name
@@ -111,7 +112,7 @@ def _check_options(source: ClientOptions) -> None:
     )
     client = source.option("client_kwargs") or {}
     check_names(
-        source.url, "client_kwargs", client, parameters_of(AioSession._create_client) - {"self", "service_name"}
+        source.url, "client_kwargs", client, parameters_of(Session.create_client) - {"service_name"}
     )
     config = {*Config.OPTION_DEFAULTS, *parameters_of(AioConfig)}
     check_names(source.url, "config_kwargs", source.option("config_kwargs") or {}, config)
