@@ -116,7 +116,7 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
             async with await storage.upload(path, part_size=PART) as upload:
                 await upload.write(data)
             assert await read_all(await storage.stream(path)) == data
-        assert storage._backend._sending.fast_path.fallbacks == 1  # type: ignore[attr-defined]
+        assert storage._backend._sending.fallbacks == 1  # type: ignore[attr-defined]
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([warning for warning in warnings if warning.startswith("sending bodies")]) == 1
 
