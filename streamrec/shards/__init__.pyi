@@ -23,7 +23,7 @@ from streamrec.shards.manifest_files import (
     write_manifest_sync,
 )
 from streamrec.shards.opening import ShortShard, may_be_short, open_short_shard, read_short_shards
-from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
+from streamrec.shards.options import LONG_BYTES, Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.patterns import Filenames, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
@@ -34,6 +34,7 @@ from streamrec.shards.shard_writer import ShardWriter
 from streamrec.shards.tfrecord_writer import TFRecordWriter
 
 __all__ = [
+    "LONG_BYTES",
     "OFFSET_BITS",
     "RUN_BYTES",
     "ByteRun",
