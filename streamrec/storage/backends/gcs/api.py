@@ -139,10 +139,6 @@ class GcsApi:
         self._timeout = timeout
         self._credentials = GcsCredentials(filesystem)
 
-    @property
-    def endpoint(self) -> str:
-        return str(self._fs._location)
-
     async def metadata(self, path: str) -> dict[str, Any]:
         """The object's resource, as the JSON API has it."""
         return await self.json(path, "GET", "/storage/v1" + resource(path))

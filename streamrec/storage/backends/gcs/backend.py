@@ -97,6 +97,7 @@ class GcsBackend(Backend):
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._api = GcsApi(filesystem, timeout)
+        self.endpoint = str(filesystem._location)
         self.fast_paths = (BUFFERED_BODIES,)
 
     async def list_page(
@@ -142,10 +143,6 @@ class GcsBackend(Backend):
         upload = GcsUpload(self._api, path, overwrite)
         await upload.prepare()
         return upload
-
-    @property
-    def endpoint(self) -> str:
-        return self._api.endpoint
 
     async def copy(self, source: str, target: str) -> None:
         """A rewrite; several requests for a large object that goes to another kind of storage."""

@@ -180,6 +180,7 @@ class S3Backend(Backend):
 
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
+        self.endpoint = str(filesystem._s3.meta.endpoint_url)
         self._renewal = renewal
         self._uploads: ClientUploads | None = None
         self._sending = FastPath("sending bodies from where they are (streamrec.storage.backends.s3.uploads)")
@@ -249,10 +250,6 @@ class S3Backend(Backend):
         upload = S3Upload(self._uploads, path, overwrite)
         await upload.prepare()
         return upload
-
-    @property
-    def endpoint(self) -> str:
-        return str(self._fs._s3.meta.endpoint_url)
 
     async def copy(self, source: str, target: str) -> None:
         """A CopyObject, which keeps metadata and storage class; of an object above 5 GiB, a copy of each part."""
