@@ -300,8 +300,6 @@ class StreamShare:
         last: When it got some.
     """
 
-    __slots__ = ("last", "promised", "reserved", "taken", "waiting")
-
     def __init__(self, now: float) -> None:
         self.last = now
         self.waiting = True

@@ -47,25 +47,6 @@ class HedgedRequest:
         splits: Whether other ranges of the object can be asked for at the same time; known when it is open.
     """
 
-    __slots__ = (
-        "_backend",
-        "_began",
-        "_blocks_before",
-        "_body",
-        "_limit",
-        "_policy",
-        "_position",
-        "_race",
-        "_since",
-        "_stalled",
-        "_tally",
-        "_traffic",
-        "_waiting",
-        "end",
-        "info",
-        "splits",
-    )
-
     def __init__(
         self,
         backend: Backend,

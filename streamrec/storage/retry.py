@@ -162,8 +162,6 @@ class Failures:
         count: Failures in a row, without progress.
     """
 
-    __slots__ = ("_answers", "_path", "_policy", "_sent_at", "_since", "_tally", "_traffic", "count", "limiter")
-
     def __init__(self, policy: RetryPolicy, path: str, traffic: Traffic, tally: Tally) -> None:
         self.limiter = traffic.limiter(path)
         self._policy = policy

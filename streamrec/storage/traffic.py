@@ -103,8 +103,6 @@ class Recent:
     True
     """
 
-    __slots__ = ("_counts", "_memory", "seen")
-
     def __init__(self, memory: int) -> None:
         self._counts = [0] * (len(BOUNDS) + 1)
         self._memory = memory
@@ -160,22 +158,6 @@ class Hedging:
     >>> [hedging.spend(beside_siblings=True) for _ in range(5)]
     [True, True, True, True, False]
     """
-
-    __slots__ = (
-        "_allowed",
-        "_earned",
-        "_first_bytes",
-        "_gaps",
-        "_guesses",
-        "_share",
-        "_since_limit",
-        "_slowest",
-        "blocks",
-        "first_byte_floor",
-        "stall_floor",
-        "stall_limit",
-        "waiting",
-    )
 
     def __init__(
         self,
@@ -265,8 +247,6 @@ class SharedTimer:
     It outlives the wait that it was set for: waits that are short cost none.
     """
 
-    __slots__ = ("_due", "_handle", "_waits")
-
     def __init__(self) -> None:
         self._waits: dict[Look, float] = {}
         self._handle: asyncio.TimerHandle | None = None
@@ -327,21 +307,6 @@ class Limiter:
     >>> 1 / 35 < limiter.delay(2.0) < 1 / 20
     True
     """
-
-    __slots__ = (
-        "_level",
-        "_level_at",
-        "_lowered_at",
-        "_next",
-        "_refused",
-        "_served",
-        "_too_much",
-        "_turn",
-        "answers",
-        "name",
-        "rate",
-        "warned_at",
-    )
 
     def __init__(self, name: str = "") -> None:
         self.name = name
