@@ -289,6 +289,7 @@ rest for a moment, as before a slow consumer, further connections cost a TLS han
 ONE: Final = RangeLimits(1, MIN_RANGE)
 
 
+@dataclass(slots=True, eq=False)
 class StreamShare:
     """One stream's place among the others; made by `Connections.join`, given back by `leave`.
 
@@ -300,12 +301,11 @@ class StreamShare:
         last: When it got some.
     """
 
-    def __init__(self, now: float) -> None:
-        self.last = now
-        self.waiting = True
-        self.taken = 0
-        self.reserved = 0
-        self.promised = 0
+    last: float
+    waiting: bool = True
+    taken: int = 0
+    reserved: int = 0
+    promised: int = 0
 
     def took(self, nbytes: int, now: float) -> None:
         """Its consumer has got some, and goes away with them."""
