@@ -131,7 +131,8 @@ class GcsBackend(Backend):
             info = ObjectInfo(path, size_in(answer, start, end), answer.headers.get("X-Goog-Generation") or version)
         except NotFoundError as missing:
             answer.close()
-            await self._check_not_changed(path, start, version, missing)
+            if version is not None and (await self.stat(path)).version != version:  # a generation that is gone is a 404
+                raise changed(path, start) from missing
             raise
         except BaseException:
             answer.close()
@@ -158,11 +159,6 @@ class GcsBackend(Backend):
 
     async def aclose(self) -> None:
         await self._api.aclose()
-
-    async def _check_not_changed(self, path: str, start: int, version: str | None, missing: NotFoundError) -> None:
-        """A generation that is gone is a 404; what is there instead tells whether the object was replaced."""
-        if version is not None and (await self.stat(path)).version != version:
-            raise changed(path, start) from missing
 
 
 class GcsUpload(PartSink):

@@ -26,7 +26,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import aiofiles
 
@@ -208,14 +208,10 @@ class _LocalBody:
             count = _read_cached(file, buffer, position)
             if count is None:
                 count = await finish(asyncio.to_thread(_read_at, file, buffer, position))
-        self._check_unchanged(position)
+        if _info(self.info.path, os.fstat(file)).version != self.info.version:
+            raise changed(self.info.path, position)  # it was written to, or cut off
         self._position += count
         return count
-
-    def _check_unchanged(self, position: int) -> None:
-        """The file that we hold open may have been written to, or cut off."""
-        if _info(self.info.path, os.fstat(self._number)).version != self.info.version:
-            raise changed(self.info.path, position)
 
     async def aclose(self) -> None:
         await finish(_close(self._file))
@@ -272,7 +268,11 @@ class _LocalUpload(PartSink):
             raise exists(self._path) from error
         except OSError as error:
             if error.errno in _NO_LINKS:
-                _refuse_exclusive(self._path, error)
+                raise UnsupportedOperationError(
+                    f"this filesystem has no hard links ({error}), so it cannot create a file only where there is none:"
+                    " pass overwrite=True",
+                    self._path,
+                ) from error
             raise
         self._temporary.unlink()
 
@@ -284,14 +284,6 @@ def remove_own(temporary: Path, maker: int) -> None:
 
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-
-
-def _refuse_exclusive(path: str, error: OSError) -> NoReturn:
-    raise UnsupportedOperationError(
-        f"this filesystem has no hard links ({error}), so it cannot create a file only where there is none:"
-        " pass overwrite=True",
-        path,
-    ) from error
 
 
 async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
