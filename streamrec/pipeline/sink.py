@@ -29,7 +29,7 @@ from streamrec.pipeline.iterators import Run
 from streamrec.shards import ShardInfo, ShardTarget
 from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.patterns import is_numbered
-from streamrec.shards.shard_upload import ShardOutput
+from streamrec.shards.shard_writer import ShardOutput
 from streamrec.storage import Storages, located
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 

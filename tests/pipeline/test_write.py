@@ -22,7 +22,7 @@ import streamrec
 from streamrec import Dataset, FeatureError, FixedLenFeature, Frames, RaggedFeature, TFRecordDataset, TFRecordOptions, VarLenFeature
 from streamrec.pipeline import WriteProgress
 from streamrec.shards import ShardTarget
-from streamrec.shards.shard_upload import ShardOutput
+from streamrec.shards.shard_writer import ShardOutput
 from streamrec.storage import Storages
 from tests.example.compare import assert_same_columns
 from tests.servers.real import Store
