@@ -22,7 +22,7 @@ from fsspec import AbstractFileSystem
 from streamrec import example
 from streamrec.arguments import described, flag, integer
 from streamrec.example import BytesColumn
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements
+from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.engine.queue import ByteQueue, background, fill
 from streamrec.pipeline.iterators import Run
@@ -105,7 +105,9 @@ async def take_all(
                 raise chunk.error
             telemetry.takes(chunk, iter(()))
             made = encoder.frames(chunk.elements)
-            blocks = made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
+            blocks = (
+                made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
+            )
             for frames in blocks:
                 await shards.write_batch(frames)
                 records += len(frames)
@@ -115,9 +117,7 @@ async def take_all(
     return records, nbytes
 
 
-def notify(
-    callback: Callable[[WriteProgress], object] | None, shards: ShardOutput, records: int, nbytes: int
-) -> None:
+def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardOutput, records: int, nbytes: int) -> None:
     """Reports how far it is."""
     if callback is not None:
         callback(WriteProgress(records, nbytes, len(shards.finished)))

@@ -1,6 +1,6 @@
 """Shards, written: records are framed and compressed in blocks, and go to the store in parts.
 
-`ShardUpload` is one shard under way, `ShardOutput` all objects that one writer makes, and `ShardWriter` what tasks share.
+`ShardUpload` is one shard under way, `ShardOutput` all objects that one writer makes, `ShardWriter` what tasks share.
 
 Rules:
 - A shard appears under its name when it is whole, and not before: an exception, a cancellation or a killed
@@ -563,7 +563,9 @@ class ShardWriter:
             for record in records:
                 await self._output.write(as_record(record))
             return
-        await self._output.write_batch(records if isinstance(records, Frames) else Frames(records.buffer, records.spans))
+        await self._output.write_batch(
+            records if isinstance(records, Frames) else Frames(records.buffer, records.spans)
+        )
 
     async def write_block(self, records: list[bytes]) -> None:
         """Writes records that are objects, and given away, into the shard under way; for writers of one shard."""

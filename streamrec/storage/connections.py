@@ -24,8 +24,8 @@ Rules:
 - A connection is slow by comparison with the others, not by the clock: where the event loop is blocked, none gets
   anything. Time does not count in which its bytes are not waited for, or have no room.
 
-**Ranges.** An object is fetched by one open request at first, to its end. Where more connections are to be had, that request is
-cut short, and the bytes after the cut are fetched by parallel ranges. Where there are none any more, one
+**Ranges.** An object is fetched by one open request at first, to its end. Where more connections are to be had, that
+request is cut short, and the bytes after the cut are fetched by parallel ranges. Where there are none any more, one
 request takes all that is left again.
 
 Rules, each with a property test over any order of arrivals:

@@ -11,7 +11,8 @@ Rules:
 - Zero bytes after the last gzip member are padding, as in gzip itself.
 - GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
   They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
-- A new compression is added to `open_decompressor` and `open_compressor`, its name and magic bytes to `CompressionType` and MAGIC.
+- A new compression is added to `open_decompressor` and `open_compressor`, its name and magic bytes to
+  `CompressionType` and MAGIC.
 """
 
 from __future__ import annotations

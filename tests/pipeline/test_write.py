@@ -19,7 +19,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, FeatureError, FixedLenFeature, Frames, RaggedFeature, TFRecordDataset, TFRecordOptions, VarLenFeature
+from streamrec import (
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    Frames,
+    RaggedFeature,
+    TFRecordDataset,
+    TFRecordOptions,
+    VarLenFeature,
+)
 from streamrec.pipeline import WriteProgress
 from streamrec.shards import ShardTarget
 from streamrec.shards.shard_writer import ShardOutput
@@ -285,7 +294,9 @@ def write_chunks(chunks: list[list[bytes]], **layout: Any) -> list[list[bytes]]:
     """What each shard gets of records that come in chunks."""
 
     async def write() -> list[str]:
-        output = ShardOutput(ShardTarget("memory://chunks/{shard}", TFRecordOptions(), **layout), storages := Storages())
+        output = ShardOutput(
+            ShardTarget("memory://chunks/{shard}", TFRecordOptions(), **layout), storages := Storages()
+        )
         async with storages:
             for chunk in chunks:
                 await output.write_batch(Frames.of(chunk))

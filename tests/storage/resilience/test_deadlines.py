@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from streamrec.storage import ObjectInfo, RetryPolicy, Tally
-from streamrec.storage.traffic import Hedging
 from streamrec.storage.request import HedgedRequest
-from streamrec.storage.traffic import SharedTimer, Traffic
+from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
 from tests.storage.reading.scattered import Scattered
 
 

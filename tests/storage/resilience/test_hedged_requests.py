@@ -8,10 +8,9 @@ from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError
-from streamrec.storage.traffic import FIRST_BYTE_FLOOR, Hedging
 from streamrec.storage.request import Race
 from streamrec.storage.stream import ResumingStream
-from streamrec.storage.traffic import Traffic
+from streamrec.storage.traffic import FIRST_BYTE_FLOOR, Hedging, Traffic
 from tests.storage.reading.scattered import Scattered
 
 DATA = bytes(1000)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.traffic import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
-from streamrec.storage.traffic import Traffic
+from streamrec.storage.traffic import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent, Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore

@@ -66,9 +66,9 @@ def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> Sock
         return None
     try:
         connection = response.connection
-        if connection is None or connection.transport is None or getattr(connection.protocol, "_tail", b""):
+        transport: Any = None if connection is None else connection.transport
+        if transport is None or connection is None or getattr(connection.protocol, "_tail", False):
             return None
-        transport = connection.transport
         if not isinstance(transport, asyncio.Transport):
             kind = type(transport).__name__
             raise AttributeError(f"a {kind} is not a transport of asyncio's own: another event loop runs")

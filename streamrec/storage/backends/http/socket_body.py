@@ -155,7 +155,8 @@ class SocketBody(asyncio.Protocol):
             with suppress(OSError):  # not every system can
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
             self._gathers = enough
-        waiter = self._waiter = self._loop.create_future()
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        self._waiter = waiter
         timer = None if until is None else self._loop.call_at(until, self._wake, False)
         self._loop.add_reader(self._socket, self._wake, True)
         try:

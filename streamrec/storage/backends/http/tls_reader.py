@@ -50,13 +50,15 @@ class TLSReader:
         if not isinstance(protocol, SSLProtocol) or below is None or below.get_extra_info("sslcontext"):
             raise AttributeError(f"TLS by {type(transport).__name__} is not asyncio's own over a socket")
         self.transport: asyncio.Transport = below
-        self._protocol: Any = protocol
-        self._connection: ssl.SSLObject = self._protocol._sslobj
-        self._incoming: ssl.MemoryBIO = self._protocol._incoming
-        self._answers: ssl.MemoryBIO = self._protocol._outgoing
+        parts: Any = protocol
+        self._protocol = parts
+        self._connection: ssl.SSLObject = parts._sslobj
+        self._incoming: ssl.MemoryBIO = parts._incoming
+        self._answers: ssl.MemoryBIO = parts._outgoing
         self._way = way
         self._reader: SocketReader | RecordReader | None = None
-        if not isinstance(self._incoming, ssl.MemoryBIO) or self._connection is not transport.get_extra_info("ssl_object"):
+        known = transport.get_extra_info("ssl_object")
+        if not isinstance(self._incoming, ssl.MemoryBIO) or self._connection is not known:
             raise AttributeError("asyncio keeps its TLS in another way than from Python 3.11 to 3.14")
 
     def is_idle(self) -> bool:
@@ -65,7 +67,7 @@ class TLSReader:
         return state is SSLProtocolState.WRAPPED and not backlog and not self.transport.is_closing()
 
     def begin(self) -> None:
-        """asyncio's TLS is over."""
+        """Asyncio's TLS is over."""
         self._protocol._state = SSLProtocolState.UNWRAPPED
 
     def read(self, target: memoryview, file: int) -> int:
@@ -95,7 +97,7 @@ class TLSReader:
             self._reader.close()
 
     def release(self) -> None:
-        """asyncio's TLS goes on with the connection."""
+        """Asyncio's TLS goes on with the connection."""
         self._protocol._state = SSLProtocolState.WRAPPED
 
     def _reader_of(self, file: int) -> SocketReader | RecordReader:

@@ -58,7 +58,7 @@ __all__ = ["SHORT_BYTES", "LocalBackend", "ShortFile", "connect", "read_all", "r
 
 
 async def take_turn(turns: asyncio.Lock) -> None:
-    """Waits for a turn of the event loop that no other caller has, first in, first out; at once where that is this one."""
+    """Waits for a turn of the event loop that no other caller has, first in, first out; it may be this one."""
     await turns.acquire()
     asyncio.get_running_loop().call_soon(turns.release)
 

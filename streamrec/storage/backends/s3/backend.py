@@ -112,9 +112,7 @@ def _check_options(source: ClientOptions) -> None:
         source.url, "storage_options", source.options, parameters_of(S3FileSystem) | session | OF_EVERY_FILESYSTEM
     )
     client = source.option("client_kwargs") or {}
-    check_names(
-        source.url, "client_kwargs", client, parameters_of(Session.create_client) - {"service_name"}
-    )
+    check_names(source.url, "client_kwargs", client, parameters_of(Session.create_client) - {"service_name"})
     config = {*Config.OPTION_DEFAULTS, *parameters_of(AioConfig)}
     check_names(source.url, "config_kwargs", source.option("config_kwargs") or {}, config)
     check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))

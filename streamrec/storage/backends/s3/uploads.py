@@ -193,7 +193,9 @@ class ClientUploads:
     async def _send_joined(
         self, verb: str, pieces: Sequence[memoryview], parameters: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = await self.filesystem._call_s3(verb, Body=io.BytesIO(b"".join(pieces)), **parameters)
+        answer: Mapping[str, Any] = await self.filesystem._call_s3(
+            verb, Body=io.BytesIO(b"".join(pieces)), **parameters
+        )
         return answer
 
     async def end(self, path: str) -> None:
