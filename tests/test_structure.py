@@ -182,7 +182,7 @@ UNUSED = [
     "streamrec.pipeline.stages.window",
     "streamrec.shards.index",
     "streamrec.shards.indexed_records",
-    "streamrec.shards.shard_upload",
+    "streamrec.shards.shard_writer",
 ]
 """What the first batch of a local shard does not need."""
 

@@ -18,8 +18,7 @@ from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import kind_of_all
 from streamrec.cli.sources import Item, storages_for
 from streamrec.interchange import Kind
-from streamrec.shards import Expected, Piece, Portion, ReadOptions, ShardReader
-from streamrec.tfrecord import LONG_BYTES
+from streamrec.shards import LONG_BYTES, Expected, Piece, Portion, ReadOptions, ShardReader
 
 PARALLEL: Final = 8
 """Shards that are read at the same time."""

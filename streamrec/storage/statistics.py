@@ -139,8 +139,6 @@ class LatencyHistogram:
         total: Their sum.
     """
 
-    __slots__ = ("counts", "total")
-
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.total = 0.0
@@ -203,8 +201,6 @@ class Tally:
     Attributes:
         open_streams: How many streams count here just now.
     """
-
-    __slots__ = ("_fast_paths", "_first_bytes", "_tables", "open_streams")
 
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0

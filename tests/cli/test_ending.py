@@ -140,7 +140,7 @@ def test_head_loads_little(tmp_path: Path) -> None:
     printed, loaded = loaded_by("head", str(path))
     assert "hello" in printed
     assert "streamrec.shards.reader" in loaded
-    assert loaded.isdisjoint({"rich", "streamrec.pipeline", "streamrec.shards.shard_upload", "streamrec.example.parse"})
+    assert loaded.isdisjoint({"rich", "streamrec.pipeline", "streamrec.shards.shard_writer", "streamrec.example.parse"})
 
 
 def test_the_shell_completes() -> None:

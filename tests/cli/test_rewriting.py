@@ -9,7 +9,7 @@ import pytest
 
 import streamrec
 from streamrec import encode_records
-from streamrec.tfrecord import LONG_BYTES
+from streamrec.shards.options import LONG_BYTES
 from tests.cli.conftest import Call, examples, place, run
 
 

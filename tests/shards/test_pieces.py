@@ -19,9 +19,8 @@ from streamrec.shards import Piece, ReadOptions, ShardReader
 from streamrec.shards.assignment import Portion, ShardSize, assign_bytes, assign_records
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import ShardPlace
-from streamrec.shards.pieces import SLACK_BYTES
+from streamrec.shards.pieces import SETTLE_BYTES, SLACK_BYTES
 from streamrec.storage import ByteStream, Storage, Storages, Tally
-from streamrec.tfrecord import SETTLE_BYTES
 from tests.effort import THOROUGH, few
 from tests.shards.test_reader import place, put
 from tests.tfrecord.damage import random_case

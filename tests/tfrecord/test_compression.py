@@ -28,7 +28,7 @@ from PIL import Image
 from streamrec import CorruptRecordError, Framer, TFRecordOptions, decode_compressed, encode_records
 from streamrec.errors import MissingExtraError, TruncatedShardError
 from streamrec.tfrecord import CompressionType, Deflater, Inflater, compression, detect_compression
-from streamrec.tfrecord.sniffing import looks_like
+from streamrec.tfrecord.compression import looks_like
 from tests.effort import thorough
 from tests.kernels.streams import GOLDEN
 

@@ -19,9 +19,8 @@ from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, map_concurrently, open_item, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, find_records, manifests_below, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_sources
-from streamrec.shards import is_below, location_of
+from streamrec.shards import LONG_BYTES, is_below, location_of
 from streamrec.storage import Replacement, is_url
-from streamrec.tfrecord import LONG_BYTES
 
 
 @click.command(

@@ -19,7 +19,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage import Storage, Storages
-from streamrec.storage.backends.local.backend import SHORT_BYTES, FairScheduler
+from streamrec.storage.backends.local.backend import SHORT_BYTES, take_turn
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
 
@@ -231,12 +231,12 @@ def turn_of_the_loop() -> Callable[[], int]:
 
 
 async def test_one_in_each_turn_and_in_line() -> None:
-    turns, now = FairScheduler(), turn_of_the_loop()
+    turns, now = asyncio.Lock(), turn_of_the_loop()
     taken: list[tuple[int, int]] = []
 
     async def work(number: int) -> None:
         for _ in range(3):
-            await turns.take()
+            await take_turn(turns)
             taken.append((now(), number))
 
     await asyncio.gather(*map(work, range(5)))
@@ -247,23 +247,9 @@ async def test_one_in_each_turn_and_in_line() -> None:
 
 
 async def test_alone_there_is_no_wait_for_the_first() -> None:
-    turns, now = FairScheduler(), turn_of_the_loop()
+    turns, now = asyncio.Lock(), turn_of_the_loop()
     before = now()
-    await turns.take()
+    await take_turn(turns)
     assert now() == before
-    await turns.take()
+    await take_turn(turns)
     assert now() > before
-
-
-@pytest.mark.parametrize("turns_before", range(4))
-async def test_a_place_that_is_given_up_holds_nobody_up(turns_before: int) -> None:
-    """Before its turn, and when the turn has just been given to it."""
-    turns = FairScheduler()
-    await turns.take()
-    waiting = [asyncio.create_task(turns.take()) for _ in range(4)]
-    for _ in range(turns_before):
-        await asyncio.sleep(0)
-    stopped = [task.cancel() for task in (waiting[0], waiting[2])]
-    ended = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [isinstance(end, asyncio.CancelledError) for end in ended] == [stopped[0], False, stopped[1], False]
-    await turns.take()

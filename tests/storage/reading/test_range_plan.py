@@ -8,23 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.storage.connections import (
+    FIRST_RANGE,
     MAX_CONNECTIONS,
     MAX_OPEN,
+    MAX_RANGE,
+    MIN_RANGE,
     PROOF_ALONE,
     PROOF_BESIDE,
     START,
-    Connections,
-    KneeSearch,
-    StreamShare,
-)
-from streamrec.storage.range_plan import (
-    FIRST_RANGE,
-    MAX_RANGE,
-    MIN_RANGE,
     ByteRange,
+    Connections,
     ConnectionSpeed,
+    KneeSearch,
     RangeLimits,
     RangePlan,
+    StreamShare,
     range_bytes,
 )
 

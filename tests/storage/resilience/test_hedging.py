@@ -16,9 +16,8 @@ from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import Body
 from streamrec.storage.faults import Cause, TransientError
-from streamrec.storage.hedging import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
 from streamrec.storage.stream import ResumingStream
-from streamrec.storage.traffic import Traffic
+from streamrec.storage.traffic import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent, Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore

@@ -32,11 +32,10 @@ from streamrec.pipeline.telemetry.progress import format_line
 from streamrec.storage import Tally, tasks
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, from_status, give_up, http_body_range, retry_after_seconds
-from streamrec.storage.hedging import Hedging
 from streamrec.storage.request import HedgedRequest
 from streamrec.storage.retry import attempt, next_delay
 from streamrec.storage.stream import stop_of
-from streamrec.storage.traffic import SharedTimer, Traffic
+from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import until
