@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import streamrec
+from streamrec.cli.output import Meter
 from streamrec.cli.reading import batches, map_concurrently
 from streamrec.cli.sources import Item, storages_for
 from streamrec.storage import Distribution, Storage
@@ -86,20 +87,13 @@ async def measure_dataset(
     objects: Sequence[Item], reads: int, record_bytes: float, seconds: float, storage_options: Mapping[str, Any]
 ) -> Measured:
     """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be several times."""
-    began, cpu, passes = time.perf_counter(), time.process_time(), [0]
-
-    def on_bytes_read(total: int) -> None:
-        passes[-1] = total
-
+    began, cpu, meter = time.perf_counter(), time.process_time(), Meter()
     while time.perf_counter() < began + seconds:
-        async with aclosing(
-            batches(objects, record_bytes, storage_options, on_bytes_read, num_parallel_reads=reads)
-        ) as taken:
+        async with aclosing(batches(objects, record_bytes, storage_options, meter, num_parallel_reads=reads)) as taken:
             async for _ in taken:
                 if time.perf_counter() > began + seconds:
                     break
-        passes.append(0)
-    return Measured(sum(passes), time.perf_counter() - began, time.process_time() - cpu)
+    return Measured(meter.done, time.perf_counter() - began, time.process_time() - cpu)
 
 
 async def read(storage: Storage, path: str, start: int, end: int, buffer: memoryview) -> int:

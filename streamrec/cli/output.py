@@ -95,20 +95,16 @@ def format_number(value: float | int | None) -> str:
 
 
 class Meter:
-    """How many bytes are done."""
+    """How many bytes are `done`."""
 
     def __init__(self, show: Callable[[int], None] = lambda done: None) -> None:
-        self._done = 0
+        self.done = 0
         self._show = show
 
     def add(self, nbytes: int) -> None:
         """Counts more bytes as done."""
-        self._done += nbytes
-        self._show(self._done)
-
-    def set(self, nbytes: int) -> None:
-        """Sets how many bytes are done in all."""
-        self.add(nbytes - self._done)
+        self.done += nbytes
+        self._show(self.done)
 
 
 @contextmanager

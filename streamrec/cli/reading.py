@@ -123,19 +123,20 @@ async def batches(
     shards: Sequence[Item],
     record_bytes: float,
     options: Mapping[str, Any],
-    on_bytes_read: Callable[[int], None],
+    meter: Meter,
     **reading: Any,
 ) -> AsyncGenerator[streamrec.Frames, None]:
     """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
 
-    `on_bytes_read` is called with how many bytes were read in all; `reading` is passed to `TFRecordDataset`.
+    The meter counts the bytes that are read; `reading` is passed to `TFRecordDataset`.
     """
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
     dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
-    size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
+    size, nbytes = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1)))), 0
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as run:
         async for frames in run:
-            on_bytes_read(run.stats().bytes_read)
+            done, nbytes = nbytes, run.stats().bytes_read
+            meter.add(nbytes - done)
             yield frames
 
 

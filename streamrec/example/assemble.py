@@ -17,7 +17,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, Column, RaggedTensor, SparseTensor, Values
 from streamrec.example.features import Dtype, Feature, FixedLenSequenceFeature, RaggedFeature, SparseFeature
 from streamrec.example.plan import ParsePlan, padding_of
-from streamrec.example.ragged import Rows, keyed_partitions, partition_batch
+from streamrec.example.ragged import Rows, partition_batch
 from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, Raw, Records
 
 __all__ = ["to_columns"]
@@ -157,7 +157,7 @@ def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part], singl
         return part.tensor(feature.row_splits_dtype)
     rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
     if single and not isinstance(part.values, Rows):
-        for partition in keyed_partitions(feature):  # in a batch these are not rows
+        for partition in feature.keyed_partitions:  # in a batch these are not rows
             if isinstance(partition, RaggedFeature.RowSplits) and not len(rows[partition.key].values):
                 raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
     return partition_batch(part, feature, rows).tensor(feature.row_splits_dtype)

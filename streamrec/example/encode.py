@@ -20,10 +20,9 @@ import numpy.typing as npt
 
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
-from streamrec.example.features import encode_name
+from streamrec.example.features import NUMBERS, Dtype, encode_name
 from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
-from streamrec.example.rows import PackedColumn, to_column, to_columns
-from streamrec.example.values import Kind, declared_kind, to_values
+from streamrec.example.values import PackedColumn, declared_kinds, to_column, to_columns, to_values
 from streamrec.kernels._native import encode_examples as _encode
 
 __all__ = [
@@ -46,15 +45,13 @@ _FAILURES = {
 }
 
 
-def feature_of(kind: Kind, values: Any) -> Feature:
+def feature_of(kind: Dtype | None, values: Any) -> Feature:
     """The Feature message of some values: an array of numbers or a sequence of bytes."""
-    if kind is Kind.BYTES:
+    if kind is bytes:
         return Feature(bytes_list=BytesList(value=values))
-    if kind is Kind.FLOAT:
+    if kind is np.float32:
         return Feature(float_list=FloatList(value=values.tolist()))
-    if kind is Kind.INT64:
-        return Feature(int64_list=Int64List(value=values.tolist()))
-    return Feature()
+    return Feature() if kind is None else Feature(int64_list=Int64List(value=values.tolist()))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -100,7 +97,7 @@ def bytes_feature(value: Any) -> Feature:
     Raises:
         FeatureError: Anything else.
     """
-    return feature_of(*to_values(value, Kind.BYTES))
+    return feature_of(*to_values(value, bytes))
 
 
 def float_feature(value: Any) -> Feature:
@@ -112,7 +109,7 @@ def float_feature(value: Any) -> Feature:
     Raises:
         FeatureError: Anything else.
     """
-    return feature_of(*to_values(value, Kind.FLOAT))
+    return feature_of(*to_values(value, np.float32))
 
 
 def int64_feature(value: Any) -> Feature:
@@ -124,7 +121,7 @@ def int64_feature(value: Any) -> Feature:
     Raises:
         FeatureError: Anything else, floats among it.
     """
-    return feature_of(*to_values(value, Kind.INT64))
+    return feature_of(*to_values(value, np.int64))
 
 
 def encode_example(
@@ -154,11 +151,11 @@ def encode_example(
         >>> encode_example({"label": 3, "name": "a"})
         b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
     """
-    declared = _declared_kinds(kinds)
+    declared = declared_kinds(kinds, features)
     packed: list[_Packed] = []
     for name, value in features.items():
         kind, data = to_values(value, declared.get(name), name)
-        packed.append((encode_name(name), kind, data, None, len(data)))
+        packed.append((encode_name(name), NUMBERS[kind], data, None, len(data)))
     record: bytes = _run(packed, 1, deterministic)[0]
     return record
 
@@ -189,7 +186,7 @@ def encode_examples(
         (3, True)
     """
     made = to_columns(columns, kinds)
-    packed: list[_Packed] = [(encode_name(col.name), col.kind, col.values, col.spans, col.splits) for col in made]
+    packed: list[_Packed] = [(encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in made]
     buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
     return EncodedBatch(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
 
@@ -218,7 +215,7 @@ def encode_sequence_example(
     Raises:
         FeatureError: As in `encode_examples`; with a step's number in place of the record's.
     """
-    declared = _declared_kinds(sequence_kinds)
+    declared = declared_kinds(sequence_kinds, feature_lists)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
     if deterministic:
         columns.sort(key=lambda column: encode_name(column.name))
@@ -242,10 +239,6 @@ def _steps(column: PackedColumn) -> Iterator[Feature]:
         if not 0 <= first <= last <= len(values):
             raise FeatureError(_FAILURES[1], column.name, step)
         yield feature_of(column.kind, values[first:last])
-
-
-def _declared_kinds(kinds: Mapping[str, Any] | None) -> dict[str, Kind]:
-    return {name: declared_kind(dtype, name) for name, dtype in kinds.items()} if kinds else {}
 
 
 def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[Any, bytes]:

@@ -122,8 +122,8 @@ def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
                 want(sparse, key, VarLenFeature(np.int64))
             want(sparse, feature.value_key, VarLenFeature(feature.dtype))
         elif isinstance(feature, RaggedFeature):
-            keys = [part.key for part in feature.partitions if not isinstance(part, RaggedFeature.UniformRowLength)]
-            for key, dtype in [(feature.value_key or name, feature.dtype), *((key, np.int64) for key in keys)]:
+            keys = [(each.key, np.int64) for each in feature.keyed_partitions]
+            for key, dtype in [(feature.value_key or name, feature.dtype), *keys]:
                 want(ragged, key, RaggedFeature(dtype, row_splits_dtype=feature.row_splits_dtype))
         else:
             dense[name] = feature

@@ -7,20 +7,21 @@ lead outside of the values, or gives values of one record to another, a FeatureE
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import MAX_EMPTY_ROWS, RaggedTensor, Values
-from streamrec.example.features import Partition, RaggedFeature
+from streamrec.example.features import KeyedPartition, RaggedFeature
 
-__all__ = ["Rows", "keyed_partitions", "partition_batch"]
+__all__ = ["Rows", "partition_batch"]
 
 Numbers = npt.NDArray[np.int64]
 
-RULES: Final = {
+RULES: Final[Mapping[type[KeyedPartition], str]] = {
     RaggedFeature.RowSplits: "row splits must ascend from 0 to that number",
     RaggedFeature.RowLengths: "row lengths must not be negative, and add up to that number",
     RaggedFeature.RowStarts: "row starts must ascend from 0 to that number at most",
@@ -57,11 +58,6 @@ class Rows(NamedTuple):
         return RaggedTensor(values, tuple(each.astype(dtype, copy=False) for each in splits))
 
 
-def keyed_partitions(feature: RaggedFeature) -> list[Any]:
-    """The partitions that are features of their own."""
-    return [each for each in feature.partitions if not isinstance(each, RaggedFeature.UniformRowLength)]
-
-
 def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
     """Splits each row's values by the same row of the partitions.
 
@@ -77,7 +73,7 @@ def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Ro
     if not isinstance(rows.values, Rows):
         return split_rows(rows, feature, partitions)
     steps: dict[str, Rows] = {}
-    for key in [partition.key for partition in keyed_partitions(feature)]:
+    for key in [partition.key for partition in feature.keyed_partitions]:
         split = partitions[key]
         other = np.flatnonzero(rows.lengths != split.lengths)
         if len(other):
@@ -115,7 +111,7 @@ def split_evenly(rows: Rows, length: int) -> Rows:
     return Rows(rows.values.reshape(-1, length, *rows.values.shape[1:]), splits)
 
 
-def split_by(rows: Rows, partition: Partition, split: Rows) -> Rows:
+def split_by(rows: Rows, partition: KeyedPartition, split: Rows) -> Rows:
     """One partition for each row of a batch; `split` holds one row of numbers for each row."""
     if isinstance(partition, RaggedFeature.ValueRowIds):
         ends, counts = ends_by_row_ids(rows, partition, split)
@@ -128,7 +124,7 @@ def split_by(rows: Rows, partition: Partition, split: Rows) -> Rows:
     return Rows(Rows(rows.values, splits), outer)
 
 
-def ends_by_bounds(rows: Rows, partition: Partition, split: Rows) -> tuple[Numbers, Numbers]:
+def ends_by_bounds(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Numbers, Numbers]:
     """Where each new row ends, among all values, and how many of them each row of the batch has."""
     numbers, counts = np.asarray(split.values), split.lengths
     if isinstance(partition, RaggedFeature.RowLengths):
@@ -146,7 +142,7 @@ def ends_by_bounds(rows: Rows, partition: Partition, split: Rows) -> tuple[Numbe
     return ends, counts
 
 
-def ends_by_row_ids(rows: Rows, partition: Partition, split: Rows) -> tuple[Numbers, Numbers]:
+def ends_by_row_ids(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Numbers, Numbers]:
     """The same by the row of each value."""
     numbers, counts = np.asarray(split.values), split.lengths
     owners = np.repeat(np.arange(len(counts)), counts)
@@ -165,11 +161,11 @@ def ends_by_row_ids(rows: Rows, partition: Partition, split: Rows) -> tuple[Numb
     return np.cumsum(np.bincount(numbers + before[owners], minlength=int(made.sum()))), made
 
 
-def refuse(wrong: Numbers, rows: Rows, partition: Partition, split: Rows) -> None:
+def refuse(wrong: Numbers, rows: Rows, partition: KeyedPartition, split: Rows) -> None:
     """Raises a FeatureError that names the first of the rows of the batch that are wrong, if there is one."""
     if len(wrong):
         record = int(wrong.min())
         found = np.asarray(split.values)[split.splits[record] : split.splits[record + 1]]
         shown = ", ".join(map(str, found[:8].tolist())) + (", ..." if len(found) > 8 else "")
-        key, rule, count = getattr(partition, "key", None), RULES[type(partition)], rows.lengths[record]
+        key, rule, count = partition.key, RULES[type(partition)], rows.lengths[record]
         raise FeatureError(f"{key!r} is [{shown}], which does not split {count:,} values: {rule}", None, record)

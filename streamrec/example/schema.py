@@ -11,22 +11,25 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from streamrec.errors import FeatureError
-from streamrec.example.features import Dtype, Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
+from streamrec.example.features import (
+    FIELDS,
+    Dtype,
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+)
 from streamrec.example.messages import Example, SequenceExample, is_example_list
 
 __all__ = ["FeatureSummary", "Schema", "infer_features"]
-
-_DTYPES: Mapping[str, Dtype] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
-_CODE: Mapping[Dtype, str] = {bytes: "string", np.float32: "float32", np.int64: "int64"}
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ class FeatureSummary:
         feature = self.proposal
         shape = "" if isinstance(feature, RaggedFeature) else f"{list(feature.shape)}, "
         missing = ", allow_missing=True" if getattr(feature, "allow_missing", False) else ""
-        return f"{type(feature).__name__}({shape}{_CODE[feature.dtype]!r}{missing})"
+        dtype = "string" if feature.dtype is bytes else feature.dtype.__name__
+        return f"{type(feature).__name__}({shape}{dtype!r}{missing})"
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class _Counter:
         if kind is None:
             self.without_kind += 1
             return
-        dtype = _DTYPES[kind]
+        dtype = FIELDS[kind]
         if self.dtype not in (None, dtype):
             assert self.dtype is not None
             raise FeatureError(

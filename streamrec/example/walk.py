@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.features import Dtype
+from streamrec.example.features import NUMBERS, Dtype
 from streamrec.kernels import _native
 
 __all__ = [
@@ -123,11 +123,6 @@ class FeatureSlot:
     shape: tuple[int, ...] = ()
     pad: np.int64 | np.float32 | None = None
 
-    @property
-    def kind(self) -> int:
-        """The number of the wanted list's field in a Feature message: 1 bytes, 2 float, 3 int64."""
-        return {bytes: 1, np.float32: 2, np.int64: 3}[self.dtype]
-
 
 Slots: TypeAlias = tuple[FeatureSlot, ...]
 
@@ -162,10 +157,6 @@ class Code(enum.IntEnum):
     MISSING = 5  # no such key, and no default
 
 
-_KINDS = {1: ("bytes", "bytes"), 2: ("float32", "np.float32"), 3: ("int64", "np.int64")}
-"""What the kinds' field numbers mean: for a person, and as code."""
-
-
 def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int = 0) -> FeatureError:
     """The error for the first thing that a walk could not accept: what was found where what was wanted, and what to do.
 
@@ -179,10 +170,12 @@ def _reason(code: Code, slot: FeatureSlot | None, found: int) -> str:
         return "the bytes are not a serialized message; was the record read whole, and is it the right type?"
     wanted = slot.dtype.__name__
     if code is Code.KIND:
-        if found not in _KINDS:
+        kind = next((dtype for dtype, number in NUMBERS.items() if number == found), None)
+        if kind is None:
             return f"found an unknown kind of values where {wanted} is wanted; write the record again"
-        kind, dtype = _KINDS[found]
-        return f"found {kind} values where {wanted} is wanted: write {dtype} as the feature's dtype"
+        name = kind.__name__
+        code = name if kind is bytes else f"np.{name}"
+        return f"found {name} values where {wanted} is wanted: write {code} as the feature's dtype"
     if code is Code.LIST:
         return f"the {wanted} values are damaged; write the record again"
     if code is Code.COUNT:
@@ -249,7 +242,7 @@ def _compile_slot(slot: FeatureSlot) -> tuple[bytes, int, bool, bool, int, bytes
     padded = slot.pad is not None
     fills = slot.pad if padded else slot.default
     fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
-    return slot.name.encode(), slot.kind, slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
+    return slot.name.encode(), NUMBERS[slot.dtype], slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import tarfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -137,21 +138,22 @@ class FeatureValues(NamedTuple):
 NO_KIND: Final = FeatureValues(None, [None])
 
 
-class FileEncoder(Protocol):
+class FileEncoder(ABC):
     """One file on its way.
 
     Attributes:
         waiting: Bytes of records that were taken, of which nothing was given yet.
     """
 
-    @property
-    def waiting(self) -> int: ...
+    waiting = 0
 
+    @abstractmethod
     def write(self, records: Iterable[bytes]) -> bytes:
         """Takes records; returns the bytes of the file that can be written now."""
 
     def finish(self) -> bytes:
         """The rest of the file."""
+        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Reading:
         changes: Takes note of what an Example does not hold as the file does.
     """
 
-    features: frozenset[str] | None = None
+    features: tuple[str, ...] | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
 

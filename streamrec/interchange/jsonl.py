@@ -33,6 +33,7 @@ from streamrec.interchange.features import (
     Changes,
     Codec,
     FeatureValues,
+    FileEncoder,
     Reading,
     batch_records,
     example_of,
@@ -46,10 +47,8 @@ CONSTANTS: Final = {"NaN": math.nan, "Infinity": float("inf"), "-Infinity": floa
 ADVICE: Final = "leave it out with --features, or flatten it first"
 
 
-class JsonlEncoder:
+class JsonlEncoder(FileEncoder):
     """Writes JSON lines."""
-
-    waiting = 0
 
     def __init__(self, first: int) -> None:
         self._number = first
@@ -58,10 +57,6 @@ class JsonlEncoder:
     def write(self, records: Iterable[bytes]) -> bytes:
         """A line for each record."""
         return "".join(self._line(record) for record in records).encode()
-
-    def finish(self) -> bytes:
-        """Nothing: each line is complete."""
-        return b""
 
     def _line(self, record: bytes) -> str:
         features = features_of(record, self._number)

@@ -28,6 +28,7 @@ from streamrec.interchange.features import (
     Codec,
     FeatureValues,
     Field,
+    FileEncoder,
     Look,
     Reading,
     batch_records,
@@ -43,11 +44,10 @@ ADVICE: Final = "leave --schema out, and all records are looked at first"
 TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None: pa.null()}
 
 
-class ParquetEncoder:
+class ParquetEncoder(FileEncoder):
     """Writes a Parquet file."""
 
     def __init__(self, columns: Sequence[Field], first: int, changes: Changes) -> None:
-        self.waiting = 0
         self._changes = changes
         self._number = first
         self._columns = columns

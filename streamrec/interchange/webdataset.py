@@ -32,6 +32,7 @@ from streamrec.interchange.features import (
     Codec,
     FeatureValues,
     Field,
+    FileEncoder,
     Look,
     Reading,
     batch_records,
@@ -54,10 +55,8 @@ SPECIAL: Final = re.compile(r"[%/\\\x00-\x1f\x7f]")
 MEMBER: Final = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 
 
-class WebDatasetEncoder:
+class WebDatasetEncoder(FileEncoder):
     """Writes a tar."""
-
-    waiting = 0
 
     def __init__(self, columns: Iterable[Field], first: int) -> None:
         self._endings = {column.name: column.ending for column in columns}

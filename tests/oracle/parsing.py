@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from streamrec.example.features import NUMBERS
 from streamrec.example.walk import Array, Code, FeatureSlot, Found, Raw, Records, failure
 
 __all__ = ["walk_examples", "walk_sequences"]
@@ -256,7 +257,7 @@ class _Values:
 def _feature(values: _Values, wire: _Wire, record: int) -> int:
     """Adds the values of a Feature that is not empty; returns where the reading ended."""
     slot, kind = values.slot, wire.data[wire.start]
-    if kind != slot.kind << 3 | 2:
+    if kind != NUMBERS[slot.dtype] << 3 | 2:
         raise failure(Code.KIND, record, slot, {0x0A: 1, 0x12: 2, 0x1A: 3}.get(kind, 0))
     try:
         return values.take_list(wire, wire.start + 1)
@@ -389,7 +390,7 @@ class _Steps:
                     raise failure(Code.KIND, record, slot, 0)
                 return _feature(self.values, inner, record)
             if length == 2:  # a kind and a list of length 0, which TensorFlow reads without this limit
-                size, end = _length(wire, _tag(wire, at, slot.kind << 3 | 2))
+                size, end = _length(wire, _tag(wire, at, NUMBERS[slot.dtype] << 3 | 2))
                 if size == 0:
                     return end
             elif length == 0:

@@ -166,12 +166,12 @@ async def open_records(
     if not plan.shuffle:
         total = sum(await count_all(found, storage_options)) if plan.shards else 0
         meter = stack.enter_context(progress("writing", size))
-        records = batches(found, sample.record_bytes, storage_options, meter.set)
+        records = batches(found, sample.record_bytes, storage_options, meter)
         return await stack.enter_async_context(aclosing(records)), total
     shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
     plain = size if sample.compressions == ("",) or size is None else size * 4  # a guess
     with progress("reading", size) as meter:
-        async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
+        async with aclosing(batches(found, sample.record_bytes, storage_options, meter)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
     return await stack.enter_async_context(aclosing(meter_blocks(shuffle.shuffled(), meter))), shuffle.records

@@ -69,7 +69,7 @@ async def collect(
         stats = DatasetStats(sample.schema, lambda name: wanted is None or name in wanted)
         check_names(wanted, sample)
         with progress("reading", total_bytes(shards)) as meter:
-            async with aclosing(batches(shards, sample.record_bytes, storage_options, meter.set)) as blocks:
+            async with aclosing(batches(shards, sample.record_bytes, storage_options, meter)) as blocks:
                 async for frames in blocks:
                     await anyio.to_thread.run_sync(stats.add, frames)
         if html is not None:
