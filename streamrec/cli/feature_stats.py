@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -24,14 +23,7 @@ from streamrec.example import Schema
 
 BINS: Final = 512
 DIGITS: Final = 40
-"""No bin is narrower than the largest number without its first 40 binary digits."""
-
-SHORT_BYTES: Final = 64
-"""Longer strings are not counted by value."""
-
-IMAGES: Final = 12
-IMAGE_BYTES: Final = 256 << 10
-"""A larger image is not kept."""
+"""No bin is narrower than the largest number without its first 40 binary digits. Not tuned."""
 
 
 class Moments:
@@ -77,17 +69,8 @@ class Moments:
         self.count = count
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """How many numbers were from `start` up to and not including `end`."""
-
-    start: float
-    end: float
-    count: int
-
-
-class Histogram:
-    """Counts of numbers in at most 512 bins.
+class Histogram(Moments):
+    """The same of numbers that are counted in at most 512 bins, too.
 
     Args:
         whole: Whether the numbers are whole, so that no bin needs to be narrower than 1.
@@ -95,53 +78,52 @@ class Histogram:
     >>> histogram = Histogram(whole=True)
     >>> histogram.add(np.array([1, 1, 2])), histogram.add(np.array([3, 7]))
     (None, None)
-    >>> [(bin.start, bin.end, bin.count) for bin in histogram.bins(4)]
+    >>> histogram.bins(4)
     [(0.0, 2.0, 2), (2.0, 4.0, 2), (4.0, 6.0, 0), (6.0, 8.0, 1)]
     """
 
     def __init__(self, whole: bool = False) -> None:
+        super().__init__()
         self._whole = whole
         self._exponent = 0
         self._first = 0
         self._counts = np.zeros(0, np.int64)
-        self._least = math.inf
-        self._most = -math.inf
 
     def add(self, numbers: npt.NDArray[Any]) -> None:
         """Takes more numbers, all of them finite."""
-        if not len(numbers):
+        known = self.least, self.most
+        super().add(numbers)
+        if self.least is None or self.most is None:
             return
-        least, most = float(numbers.min()), float(numbers.max())
-        if least < self._least or most > self._most:
-            self._make_room(min(least, self._least), max(most, self._most))
+        if (self.least, self.most) != known:
+            self._make_room(float(self.least), float(self.most))
         places = np.floor(np.ldexp(numbers.astype(np.float64), -self._exponent)).astype(np.int64)
         places[(places == 0) & (numbers < 0)] = -1  # so small compared to the width that it became 0
         self._counts += np.bincount(places - self._first, minlength=len(self._counts))
 
-    def bins(self, most: int) -> list[Bin]:
-        """The counts in `most` bins or fewer, from that of the least number to that of the largest one."""
+    def bins(self, most: int) -> list[tuple[float, float, int]]:
+        """`most` bins or fewer, from that of the least number to that of the largest one.
+
+        Each has a start, an end, and how many numbers were from the start up to and not including the end.
+        """
         used = len(self._counts)
         if not used:
             return []
-        shift = 0
-        while (self._last >> shift) - (self._first >> shift) >= most:
+        shift, last = 0, self._first + used - 1
+        while (last >> shift) - (self._first >> shift) >= most:
             shift += 1
         first = self._first >> shift
         places = ((np.arange(used) + self._first) >> shift) - first
         counts = np.bincount(places, self._counts).astype(np.int64)
         width = math.ldexp(1.0, self._exponent + shift)
         return [
-            Bin((first + index) * width, (first + index + 1) * width, count)
-            for index, count in enumerate(counts.tolist())
+            ((first + index) * width, (first + index + 1) * width, count) for index, count in enumerate(counts.tolist())
         ]
-
-    @property
-    def _last(self) -> int:
-        return self._first + len(self._counts) - 1
 
     def _make_room(self, least: float, most: float) -> None:
         """Makes bins for all numbers from `least` to `most`, and moves the counts so far to them."""
-        exponent = self._finest(least, most)
+        exponent = math.frexp(max(abs(least), abs(most)))[1] - DIGITS
+        exponent = max(0, exponent) if self._whole else max(-1022, exponent)
         if len(self._counts):
             exponent = max(exponent, self._exponent)
         while index(most, exponent) - index(least, exponent) >= BINS:
@@ -151,12 +133,6 @@ class Histogram:
         moved = ((np.arange(len(self._counts)) + self._first) >> (exponent - self._exponent)) - first
         np.add.at(counts, moved, self._counts)
         self._exponent, self._first, self._counts = exponent, first, counts
-        self._least, self._most = least, most
-
-    def _finest(self, least: float, most: float) -> int:
-        """The exponent of the narrowest bins that make sense of such numbers."""
-        exponent = math.frexp(max(abs(least), abs(most)))[1] - DIGITS
-        return max(0, exponent) if self._whole else max(-1022, exponent)
 
 
 def index(number: float, exponent: int) -> int:
@@ -181,7 +157,7 @@ class FrequentValues:
 
     def __init__(self, capacity: int = 10_000) -> None:
         self._capacity = capacity
-        self._counts: dict[Any, int] = {}
+        self._counts = Counter[Any]()
         self.missed = 0
 
     @property
@@ -196,10 +172,8 @@ class FrequentValues:
 
     def add(self, counts: Mapping[Any, int]) -> None:
         """Takes more values, each with its count."""
-        kept = self._counts
-        for value, count in counts.items():
-            kept[value] = kept.get(value, 0) + count
-        if len(kept) > 2 * self._capacity:
+        self._counts.update(counts)
+        if len(self._counts) > 2 * self._capacity:
             self._prune()
 
     def most(self, number: int) -> list[tuple[Any, int]]:
@@ -213,7 +187,7 @@ class FrequentValues:
     def _prune(self) -> None:
         """Lowers all counts by that of the first value that does not fit, and forgets values whose count is 0 then."""
         cut = sorted(self._counts.values(), reverse=True)[self._capacity]
-        self._counts = {value: count - cut for value, count in self._counts.items() if count > cut}
+        self._counts = Counter({value: count - cut for value, count in self._counts.items() if count > cut})
         self.missed += cut
 
 
@@ -227,9 +201,8 @@ class FeatureStats:
         records: How many records were counted.
         missing: How many of them have no value of it.
         per_record: How many values the others have.
-        numbers: Figures of the finite numbers, or of the lengths of strings.
+        numbers: Figures and bins of the finite numbers, or of the lengths of strings.
         not_finite: How many numbers are infinite or NaN.
-        histogram: The same numbers, in bins.
         frequent: The most frequent numbers, or strings of up to 64 bytes.
         long: How many strings are longer.
         images: Some images, where the values are such: "jpeg" or "png", and the bytes.
@@ -242,9 +215,8 @@ class FeatureStats:
         self.records = 0
         self.missing = 0
         self.per_record = Moments()
-        self.numbers = Moments()
+        self.numbers = Histogram(whole=kind != "float32")
         self.not_finite = 0
-        self.histogram = Histogram(whole=kind != "float32")
         self.frequent = FrequentValues()
         self.long = 0
         self.images: list[tuple[str, bytes]] = []
@@ -268,31 +240,23 @@ class FeatureStats:
     def _add_numbers(self, values: npt.NDArray[Any]) -> None:
         finite = values[np.isfinite(values)]
         self.not_finite += len(values) - len(finite)
-        self._measure(finite)
+        self.numbers.add(finite)
         different, counts = np.unique(finite, return_counts=True)
         self.frequent.add(dict(zip(different.tolist(), counts.tolist(), strict=True)))
 
     def _add_strings(self, values: BytesColumn) -> None:
-        self._measure(values.lengths)
-        short = np.flatnonzero(values.lengths <= SHORT_BYTES)
+        self.numbers.add(values.lengths)
+        short = np.flatnonzero(values.lengths <= 64)  # longer strings are not counted by value
         self.long += len(values) - len(short)
         self.frequent.add(Counter(values if len(short) == len(values) else values[short]))
-        if len(self.images) < IMAGES and len(short) < len(values):
-            self._keep_images(values)
+        if len(self.images) < 12 and len(short) < len(values):
+            self._keep_images(values, 12 - len(self.images))
 
-    def _measure(self, numbers: npt.NDArray[Any]) -> None:
-        self.numbers.add(numbers)
-        self.histogram.add(numbers)
-
-    def _keep_images(self, values: BytesColumn) -> None:
-        """Keeps images at equal distances in these values, up to IMAGES in all."""
-        wanted = IMAGES - len(self.images)
-        for index in np.unique(np.linspace(0, len(values) - 1, wanted).astype(int)).tolist():
-            if values.lengths[index] <= IMAGE_BYTES:
-                data = values[index]
-                kind = image_type(data)
-                if kind is not None:
-                    self.images.append((kind, data))
+    def _keep_images(self, values: BytesColumn, most: int) -> None:
+        """Keeps images of up to 256 KiB, at equal distances in these values."""
+        for index in np.unique(np.linspace(0, len(values) - 1, most).astype(int)).tolist():
+            if values.lengths[index] <= 256 << 10 and (kind := image_type(data := values[index])):
+                self.images.append((kind, data))
 
 
 class DatasetStats:
@@ -314,7 +278,6 @@ class DatasetStats:
         """Takes more records."""
         self.records.records += len(frames)
         self.records.numbers.add(frames.lengths)
-        self.records.histogram.add(frames.lengths)
         for figures, column in zip(self.features, self._columns(frames), strict=True):
             figures.add(column.flat_values, values_per_record(column.nested_row_splits))
 

@@ -128,9 +128,8 @@ def conclusions(sweep: Sweep) -> list[str]:
 
 def as_page(title: str, sweep: Sweep) -> str:
     """The same as an HTML page, with a curve for each size of requests."""
-    curves = {name: list(sweep.rates(name).values()) for name in SIZES}
     rates = element("div", table(COLUMNS, map(sweep.row, CONNECTIONS)), kind="wide")
-    return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(CONNECTIONS, curves, sweep.knee), rates])
+    return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(sweep), rates])
 
 
 def bar(share: float, width: int) -> str:
@@ -144,36 +143,29 @@ def bar(share: float, width: int) -> str:
     return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
-def curves_svg(connections: Sequence[int], curves: Mapping[str, Sequence[float]], knee: int) -> str:
+def curves_svg(sweep: Sweep) -> str:
     """A curve for each size of requests: its MB/s by ascending numbers of connections; a line marks the knee."""
-    width, height, right, top = 520, 240, 60, 18
-    best = max((rate for rates in curves.values() for rate in rates), default=0.0) or 1.0
-    step = (width - 10 - right) / max(1, len(connections) - 1)
-    base = height - 34
-    places = [10 + number * step for number in range(len(connections))]
-    at = places[connections.index(knee)]
+    best, base, height = sweep.cells[sweep.best].rate or 1.0, 206, 188
+    at = {connections: 10 + 90 * number for number, connections in enumerate(CONNECTIONS)}
+    knee = at[sweep.knee]
     parts = [
-        f'<line class="axis" x1="0" y1="{base}" x2="{width}" y2="{base}"/>',
-        f'<line class="axis" x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{base}" stroke-dasharray="3 3"/>',
-        f'<text x="{at:.1f}" y="{top - 6}" text-anchor="middle">knee</text>',
-        *(
-            f'<text x="{x:.1f}" y="{base + 14}" text-anchor="middle">{number}</text>'
-            for x, number in zip(places, connections, strict=True)
-        ),
-        f'<text x="{width}" y="{height - 4}" text-anchor="end">connections; the highest point: {best:,.0f} MB/s</text>',
+        f'<line class="axis" x1="0" y1="{base}" x2="520" y2="{base}"/>',
+        f'<line class="axis" x1="{knee}" y1="{base - height}" x2="{knee}" y2="{base}" stroke-dasharray="3 3"/>',
+        f'<text x="{knee}" y="{base - height - 6}" text-anchor="middle">knee</text>',
+        *(f'<text x="{x}" y="{base + 14}" text-anchor="middle">{number}</text>' for number, x in at.items()),
+        f'<text x="520" y="{base + 30}" text-anchor="end">connections; the highest point: {best:,.0f} MB/s</text>',
     ]
-    for name, rates in curves.items():
-        points = [(x, base - (base - top) * rate / best) for x, rate in zip(places, rates, strict=True)]
-        parts.append(f'<polyline class="curve" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
-        for (x, y), number, rate in zip(points, connections, rates, strict=True):
-            tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
-            parts.append(f'<circle class="bar" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
     below = float(base)
-    for name, rates in sorted(curves.items(), key=lambda curve: curve[1][-1]):  # from below, none over another
-        below = min(base - (base - top) * rates[-1] / best, below - 12)
-        parts.append(f'<text x="{width - right + 8}" y="{below + 4:.1f}">{name}</text>')
+    for name in sorted(SIZES, key=lambda name: sweep.rates(name)[CONNECTIONS[-1]]):  # from below: no name over another
+        points = [(at[number], base - height * rate / best, number, rate) for number, rate in sweep.rates(name).items()]
+        parts.append(f'<polyline class="curve" points="{" ".join(f"{x},{y:.1f}" for x, y, *_ in points)}"/>')
+        for x, y, number, rate in points:
+            tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
+            parts.append(f'<circle class="bar" cx="{x}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
+        below = min(points[-1][1], below - 12)
+        parts.append(f'<text x="468" y="{below + 4:.1f}">{name}</text>')
     label = "MB/s by connections, a curve for each size of requests"
-    return "\n".join([f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">', *parts, "</svg>"])
+    return "\n".join([f'<svg viewBox="0 0 520 240" role="img" aria-label="{label}">', *parts, "</svg>"])
 
 
 async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:

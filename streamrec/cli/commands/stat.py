@@ -10,7 +10,7 @@ import anyio
 import click
 
 from streamrec.cli import options
-from streamrec.cli.feature_stats import Bin, DatasetStats, FeatureStats, Moments
+from streamrec.cli.feature_stats import DatasetStats, FeatureStats, Moments
 from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_record, progress
 from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
 from streamrec.cli.records import plain, quoted
@@ -20,8 +20,10 @@ from streamrec.cli.writing import write_text
 from streamrec.display import text_of
 from streamrec.html import element, image, page, table, whole_text
 
+COLUMNS: Final = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max", "histogram")
 BARS: Final = 16
 FREQUENT_JSON: Final = 20
+"""Of the histograms and frequent values in JSON. Not tuned."""
 
 
 @click.command(
@@ -52,9 +54,8 @@ def stat_command(
         print_json(to_json(shards, stats), data=True)
         return
     print_line(summary(shards, stats))
-    columns = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max", "histogram")
     click.echo()
-    print_table(columns, [feature_row(item) for item in stats.features] or [feature_row(stats.records)])
+    print_table(COLUMNS, [feature_row(item) for item in stats.features] or [feature_row(stats.records)])
     common = [f"{item.label}: {values}" for item in stats.features if (values := most_frequent(item))]
     if common:
         print_record("", "most frequent", *common)
@@ -92,7 +93,7 @@ def summary(shards: Sequence[Item], stats: DatasetStats) -> str:
 
 
 def feature_row(item: FeatureStats) -> tuple[str, ...]:
-    bars = sparkline([bin.count for bin in item.histogram.bins(BARS)])
+    bars = sparkline([count for *_, count in item.numbers.bins(BARS)])
     kind = "bytes long" if item.kind == "bytes" else item.kind
     return item.label or "(record)", kind, missing_share(item), values_per_record(item), *extremes(item), bars
 
@@ -128,7 +129,7 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
         "values_per_record": moments_json(item.per_record),
         "lengths" if item.kind == "bytes" else "numbers": moments_json(item.numbers),
         "not_finite": item.not_finite,
-        "histogram": [[bin.start, bin.end, bin.count] for bin in item.histogram.bins(BARS)],
+        "histogram": item.numbers.bins(BARS),
         "frequent": [[plain(value), count] for value, count in item.frequent.most(FREQUENT_JSON)],
         "frequent_too_low_by": item.frequent.missed,
         "different": None if item.long else item.frequent.different,
@@ -141,8 +142,12 @@ def moments_json(of: Moments) -> dict[str, Any]:
 
 def as_page(title: str, summary: str, stats: DatasetStats) -> str:
     """All statistics as an HTML page, with plots and thumbnails."""
+    rows = []
+    for number, item in enumerate(stats.features):
+        name, *cells = map(whole_text, feature_row(item)[:-1])
+        rows.append((f'<a href="#f{number}">{name}</a>', *cells))
     body = [
-        overview(stats.features) if stats.features else "",
+        element("div", table(COLUMNS[:-1], rows), kind="wide") if rows else "",
         "<h2>Length of a record, in bytes</h2>",
         measures(stats.records),
         plot(stats.records),
@@ -151,36 +156,18 @@ def as_page(title: str, summary: str, stats: DatasetStats) -> str:
     return page(title, [summary], body)
 
 
-def overview(features: Sequence[FeatureStats]) -> str:
-    """A row for each feature."""
-    head = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max")
-    rows = [
-        (
-            f'<a href="#f{number}">{whole_text(item.label)}</a>',
-            item.kind,
-            missing_share(item),
-            values_per_record(item),
-            *extremes(item),
-        )
-        for number, item in enumerate(features)
-    ]
-    return element("div", table(head, rows), kind="wide")
-
-
 def section(number: int, item: FeatureStats) -> str:
     """All about one feature."""
     what = "length of the strings in bytes" if item.kind == "bytes" else "the numbers"
+    tags = [image(data, kind, format_bytes(len(data))) for kind, data in item.images]
     return "\n".join(
         [
             f'<h2 id="f{number}">{whole_text(item.label)} <span class="faint">{item.kind}</span></h2>',
             f"<p>missing in {missing_share(item)} of the records; values in each other: {values_per_record(item)}</p>",
             measures(item),
             f'<p class="faint">{what}</p>' if item.numbers.count else "",
-            '<div class="beside">',
-            plot(item),
-            frequent_table(item),
-            "</div>",
-            thumbnails(item),
+            element("div", plot(item), frequent_table(item), kind="beside"),
+            element("div", *tags, kind="images") if tags else "",
         ]
     )
 
@@ -196,11 +183,6 @@ def measures(item: FeatureStats) -> str:
     )
 
 
-def plot(item: FeatureStats) -> str:
-    title = f"histogram of {whole_text(item.label) or 'record lengths'}"
-    return histogram_svg(item.histogram.bins(52), title)
-
-
 def frequent_table(item: FeatureStats) -> str:
     values = item.frequent.most(FREQUENT_JSON)
     if not values or (item.frequent.exact and values[0][1] == 1 and len(values) == FREQUENT_JSON):
@@ -208,11 +190,6 @@ def frequent_table(item: FeatureStats) -> str:
     head = "most frequent", f">times{'' if item.frequent.exact else ' at least'}"
     rows = [(element("code", whole_text(value_text(value))), f"{count:,}") for value, count in values]
     return table(head, rows)
-
-
-def thumbnails(item: FeatureStats) -> str:
-    tags = [image(data, kind, format_bytes(len(data))) for kind, data in item.images]
-    return element("div", *tags, kind="images") if tags else ""
 
 
 def value_text(value: object) -> str:
@@ -249,27 +226,18 @@ def sparkline(counts: Sequence[int]) -> str:
     return "".join(" " if not count else "▁▂▃▄▅▆▇█"[-(-count * 8 // most) - 1] for count in counts)
 
 
-def histogram_svg(bins: Sequence[Bin], title: str) -> str:
-    """Bins as bars; each shows its range and count under the pointer. Screen readers read the title."""
-    most = max((bin.count for bin in bins), default=0)
-    if not most:
+def plot(item: FeatureStats) -> str:
+    """A histogram as bars; each shows its range and count under the pointer. Screen readers read the title."""
+    bins = item.numbers.bins(52)
+    if not bins:
         return ""
-    base, full = 126, 520
-    width = full / len(bins)
-    bars = []
-    for number, bin in enumerate(bins):
-        height = (base - 14) * bin.count / most
-        place = f'x="{number * width:.1f}" y="{base - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        tip = f"{format_number(bin.start)} to {format_number(bin.end)}: {bin.count:,}"
-        bars.append(f'<rect class="bar" {place}><title>{tip}</title></rect>')
-    return "\n".join(
-        [
-            f'<svg viewBox="0 0 {full} {base + 18}" role="img" aria-label="{title}">',
-            *bars,
-            f'<line class="axis" x1="0" y1="{base}" x2="{full}" y2="{base}"/>',
-            f'<text x="0" y="{base + 14}">{format_number(bins[0].start)}</text>',
-            f'<text x="{full}" y="{base + 14}" text-anchor="end">{format_number(bins[-1].end)}</text>',
-            f'<text x="{full}" y="11" text-anchor="end">highest bar: {most:,}</text>',
-            "</svg>",
-        ]
-    )
+    most = max(count for *_, count in bins)
+    bars = [
+        f'<span style="height: {100 * count / most:.1f}%" '
+        f'title="{format_number(start)} to {format_number(end)}: {count:,}"></span>'
+        for start, end, count in bins
+    ]
+    title = f"histogram of {whole_text(item.label) or 'record lengths'}"
+    below = f"{format_number(bins[0][0])} to {format_number(bins[-1][1])}; highest bar: {most:,}"
+    figure = f'<div class="plot" role="img" aria-label="{title}">{"".join(bars)}</div>'
+    return f'<div>{figure}<small class="faint">{below}</small></div>'
