@@ -8,7 +8,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -26,12 +25,6 @@ PARALLEL: Final = 8
 
 BATCH_BYTES: Final = 8 << 20
 """About the size of a batch."""
-
-SAMPLED_SHARDS: Final = 8
-SAMPLED_RECORDS: Final = 125
-"""Records of each sampled shard; fewer where they are long."""
-
-SAMPLED_BYTES: Final = 4 << 20
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -96,12 +89,9 @@ async def open_item(
     """
     async with storages_for(storage_options) as storages:
         storage, piece = await storages.at(item.path), Piece(start) if start else None
-        options = ReadOptions(**how)
-        reader = await ShardReader.open(storage, item.path, options, piece=piece, expected=item.expected)
-        try:
+        made = await ShardReader.open(storage, item.path, ReadOptions(**how), piece=piece, expected=item.expected)
+        async with aclosing(made) as reader:
             yield reader
-        finally:
-            await reader.aclose()
 
 
 async def blocks(
@@ -166,11 +156,9 @@ class Sample:
 
 
 async def take_sample(shards: Sequence[Item], storage_options: Mapping[str, Any]) -> Sample:
-    """Reads the beginnings of some shards."""
-    step = max(1, len(shards) // SAMPLED_SHARDS)
-    samples = await map_concurrently(
-        partial(first_records, storage_options=storage_options), shards[::step][:SAMPLED_SHARDS]
-    )
+    """Reads the beginnings of up to 8 shards: up to 1,000 records, fewer where they are long."""
+    step = max(1, len(shards) // 8)
+    samples = await map_concurrently(partial(first_records, storage_options=storage_options), shards[::step][:8])
     records = tuple(record for taken, _ in samples for record in taken)
     return Sample(records, tuple(dict.fromkeys(compression for _, compression in samples)))
 
@@ -178,15 +166,10 @@ async def take_sample(shards: Sequence[Item], storage_options: Mapping[str, Any]
 async def first_records(shard: Item, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:
     """The first records of a shard, and how it is compressed."""
     taken: list[bytes] = []
-    nbytes = 0
     async with open_item(shard, storage_options, block_bytes=1 << 16) as reader:
-        async for frames in reader.frames():
-            for record in islice(frames, SAMPLED_RECORDS - len(taken)):
-                taken.append(record)
-                nbytes += len(record)
-                if nbytes >= SAMPLED_BYTES:
-                    return taken, reader.compression_type
-            if len(taken) == SAMPLED_RECORDS:
+        async for record in reader:
+            taken.append(record)
+            if len(taken) == 125 or sum(map(len, taken)) >= 4 << 20:
                 break
         return taken, reader.compression_type
 

@@ -34,7 +34,6 @@ __all__ = [
     "Found",
     "Raw",
     "Records",
-    "count_others",
     "failure",
     "walk_examples",
     "walk_sequences",
@@ -184,15 +183,17 @@ def _reason(code: Code, slot: FeatureSlot | None, found: int) -> str:
     return f"found nothing where {slot.size:,} {wanted} values are wanted"
 
 
-def walk_examples(records: Records, slots: Slots, spans: bool) -> list[Found]:
-    """What Example messages hold for each slot; no two slots have one name. With `spans`, records are spans too."""
-    arrays, blocks, _ = _walk(records, slots)
-    return _gather(slots, arrays, blocks, records if spans else None)
+def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Found], int]:
+    """What Example messages hold for each slot, and how many of their features have no slot.
 
-
-def count_others(records: Records, slots: Slots) -> int:
-    """How many features Examples hold that have no slot."""
-    return _walk(records, slots)[2]
+    No two slots have one name. With `spans`, records are spans too.
+    """
+    plan, layout = _compile_plan(slots)
+    arrays = _arrays(layout, len(records))
+    found = _native.decode_examples(plan, *records, arrays)
+    if isinstance(found, tuple):
+        raise _failure(found, slots, ())
+    return _gather(slots, arrays, found[0], records if spans else None), found[1]
 
 
 def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Raw]]:
@@ -219,16 +220,6 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
     return _native.decode_plan(tuple(map(_compile_slot, slots))), list(map(_array_layout, slots))
-
-
-def _walk(records: Records, slots: Slots) -> tuple[tuple[Any, ...], list[Any], int]:
-    """The arrays and the blocks of Examples, and how many of their features have no slot."""
-    plan, layout = _compile_plan(slots)
-    arrays = _arrays(layout, len(records))
-    found = _native.decode_examples(plan, *records, arrays)
-    if isinstance(found, tuple):
-        raise _failure(found, slots, ())
-    return arrays, found[0], found[1]
 
 
 def _array_layout(slot: FeatureSlot) -> tuple[int, int, np.dtype[Any]] | None:

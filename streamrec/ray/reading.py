@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -60,11 +60,6 @@ COUNTERS: Final = {
     "streamrec_read_losses": "Damaged places of shards that were left out.",
 }
 """In Ray's metrics."""
-
-SAMPLED_SHARDS: Final = 4
-SAMPLED_RECORDS: Final = 250
-SAMPLED_BYTES: Final = 4 << 20
-"""Of each shard."""
 
 BATCH_BYTES: Final = 16 << 20
 """About how many bytes of records become one block of Arrow columns."""
@@ -192,21 +187,18 @@ def infer_from(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
 
 
 async def first_records(storages: Storages, shards: Shards, sizes: Sequence[ShardSize]) -> dict[str, list[bytes]]:
-    """Records from the beginnings of some shards, by path."""
+    """Records from the beginnings of up to 4 shards, by path: up to 1,000, fewer where they are long."""
     found: dict[str, list[bytes]] = {}
-    step = max(1, len(sizes) // SAMPLED_SHARDS)
     options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
-    for shard in sizes[::step][:SAMPLED_SHARDS]:
+    for shard in sizes[:: max(1, len(sizes) // 4)][:4]:
         storage = await storages.at(shard.path)
-        reader = await ShardReader.open(storage, shard.path, options, expected=shard.expected)
-        taken, nbytes = 0, 0
-        try:
-            while taken < SAMPLED_RECORDS and nbytes < SAMPLED_BYTES and (frames := await reader.read()) is not None:
-                records = list(islice(frames, SAMPLED_RECORDS - taken))
-                found.setdefault(shard.path, []).extend(records)
-                taken, nbytes = taken + len(records), nbytes + frames.nbytes
-        finally:
-            await reader.aclose()
+        made = await ShardReader.open(storage, shard.path, options, expected=shard.expected)
+        async with aclosing(made) as reader:
+            async for record in reader:
+                taken = found.setdefault(shard.path, [])
+                taken.append(record)
+                if len(taken) == 250 or sum(map(len, taken)) >= 4 << 20:
+                    break
     return found
 
 

@@ -108,7 +108,7 @@ class Conversion:
 @click.option("--schema", metavar="FILE", help="Kinds of features, as `streamrec info --json` prints them.")
 @click.option("--shard-bytes", metavar="SIZE", callback=options.parse_size, help="Files of about this size.")
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Files of up to N records.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @ray_option
 @options.as_json
 @options.storage_options

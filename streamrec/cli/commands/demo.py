@@ -26,7 +26,7 @@ NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 
 @click.command("demo", epilog=options.examples("streamrec demo flowers/", "streamrec demo s3://bucket/flowers/"))
 @click.argument("target", default="flowers/")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @options.as_json
 @options.storage_options
 def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:

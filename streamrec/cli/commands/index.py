@@ -63,7 +63,7 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
 @click.option("--update", is_flag=True, help="Read only shards that changed since; without SOURCE those it names.")
 @click.option("--check", is_flag=True, help="Tell which shards changed since INDEX was written.")
 @click.option("--stat", is_flag=True, help="Tell what INDEX holds.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @ray_option
 @options.as_json
 @options.storage_options

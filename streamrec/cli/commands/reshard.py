@@ -80,7 +80,7 @@ class ReshardPlan:
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order.")
 @click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
 @click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json next to the shards]")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @ray_option
 @options.as_json
 @options.storage_options
