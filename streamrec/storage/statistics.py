@@ -290,6 +290,14 @@ class Snapshot:
     streams: tuple[tuple[str, Counts], ...]
     waits: tuple[Wait, ...] = ()
 
+    def counters(self) -> Iterator[tuple[Metric, list[tuple[dict[str, Any], float]]]]:
+        """All plain numbers that never fall, as exporters take them: each with the value of each store, and labels."""
+        stores = self.backends.items()
+        for counter in COUNTERS:
+            yield counter, [({"backend": name}, getattr(counts, counter.field)) for name, counts in stores]
+        retries = [({"backend": name, "cause": why}, n) for name, counts in stores for why, n in counts.retries.items()]
+        yield Metric("retries", "retries", "1", "Attempts that failed and were made again."), retries
+
 
 class Statistics:
     """Where one run is counted.
