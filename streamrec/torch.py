@@ -260,9 +260,7 @@ class Loader(Epochs[Any]):
         return converted(element, lambda array, name: to_tensor(array, name).to(self.device))
 
     def _staged(self, element: Any) -> Any:
-        if isinstance(element, Moving) and self._staging is not None:
-            return self._staging.deliver(element)
-        return element
+        return element if self._staging is None else self._staging.deliver(element)
 
 
 def check_device(device: Any) -> None:
@@ -321,21 +319,6 @@ class Slot:
     event: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """An element whose tensors are on their way.
-
-    Attributes:
-        element: The element, with tensors of the device.
-        tensors: These tensors.
-        event: After their copies.
-    """
-
-    element: Any
-    tensors: list[Any]
-    event: Any
-
-
 class Staging:
     """Moves elements to a device on a side stream, with pinned memory for that many batches."""
 
@@ -349,8 +332,12 @@ class Staging:
         """Bytes of pinned memory."""
         return sum(buffer.numel() for slot in self._slots for buffer in slot.buffers)
 
-    def move(self, element: Any) -> Moving:
-        """Begins to move an element; waits only where all slots are being copied from."""
+    def move(self, element: Any) -> tuple[Any, list[Any], Any]:
+        """Begins to move an element; waits only where all slots are being copied from.
+
+        Returns:
+            The element with tensors of the device, these tensors, and an event after their copies.
+        """
         slot = self._free_slot()
         tensors: list[Any] = []
 
@@ -363,12 +350,13 @@ class Staging:
         finally:
             slot.event = self._stream.record()
             self._slots.append(slot)
-        return Moving(moved, tensors, slot.event)
+        return moved, tensors, slot.event
 
-    def deliver(self, moving: Moving) -> Any:
+    def deliver(self, moving: tuple[Any, list[Any], Any]) -> Any:
         """The element, for work on the device that begins from now on."""
-        self._stream.hand_over(moving.tensors, moving.event)
-        return moving.element
+        element, tensors, event = moving
+        self._stream.hand_over(tensors, event)
+        return element
 
     def _free_slot(self) -> Slot:
         oldest = self._slots[0].event if self._slots else None

@@ -97,27 +97,19 @@ def check_names(text: Iterable[str], columns: Iterable[str]) -> None:
         )
 
 
-def _check_utf8(name: str, spans: npt.NDArray[np.int64], data: Any, per_row: int) -> None:
-    """Raises FeatureError for the first string that is not UTF-8; a row has `per_row` of them.
-
-    All bytes together are decoded at once: if that succeeds, only a string that begins within a character is wrong.
-    """
-    view = memoryview(data).cast("B")
-    starts = spans[:, 0][spans[:, 0] < spans[:, 1]]
-    if not len(starts):
-        return
+def _check_utf8(name: str, strings: Any, per_row: int) -> None:
+    """Raises FeatureError for the first string that is not UTF-8; a row has `per_row` of them."""
+    pa = load_pyarrow()
     try:
-        str(view[spans[0, 0] : spans[-1, 1]], "utf-8")
-        if not (np.frombuffer(view, np.uint8)[starts] & 0xC0 == 0x80).any():
-            return
-    except UnicodeDecodeError:
-        pass
-    for number, (start, end) in enumerate(spans.tolist()):
-        try:
-            str(view[start:end], "utf-8")
-        except UnicodeDecodeError as error:
-            reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave the column out of text="
-            raise FeatureError(reason, name, number // per_row) from None
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        for number, data in enumerate(strings.view(pa.large_binary())):
+            try:
+                data.as_py().decode()
+            except UnicodeDecodeError as error:
+                what = f"{error.reason} at byte {error.start}"
+                reason = f"bytes that are not UTF-8 ({what}): leave the column out of text="
+                raise FeatureError(reason, name, number // per_row) from None
 
 
 def arrow_array(name: str, column: Any, text: bool = False) -> Any:
@@ -179,9 +171,10 @@ def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any
         strings = strings.compact()
         spans = strings.spans.reshape(-1, 2)
     check_spans(spans, memoryview(strings.buffer).nbytes)
+    flat = large_binary(strings.buffer, spans, text)
     if text:
-        _check_utf8(name, spans, strings.buffer, max(1, len(spans) // max(1, shape[0] if shape else 1)))
-    return _nest(name, shape, large_binary(strings.buffer, spans, text))
+        _check_utf8(name, flat, max(1, len(spans) // max(1, shape[0] if shape else 1)))
+    return _nest(name, shape, flat)
 
 
 def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:

@@ -6,6 +6,7 @@ because tasks count them; so each task computes which records are its own, and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass, replace
@@ -37,10 +38,6 @@ from streamrec.display import display_name
 from streamrec.pipeline import read_portions
 from streamrec.shards import Expected, ShardInfo, assign_records, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages
-
-Limits = tuple[int | None, int | None, int | None]
-"""The number of shards; or about the bytes, or the records, of one."""
-
 
 @dataclass(frozen=True, slots=True)
 class ReshardPlan:
@@ -145,8 +142,7 @@ async def reshard(
         objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
         await stack.enter_async_context(objects)
         if plan.ray_address is not None:
-            limits = plan.shards, plan.shard_bytes, plan.shard_records
-            shards = await write_on(found, target, objects, limits, storage_options)
+            shards = await write_on(found, target, objects, plan, storage_options)
         else:
             records, total = await open_records(stack, found, plan, storage_options)
             if plan.shards is None:
@@ -196,7 +192,7 @@ async def write_on(
     found: Sequence[Item],
     target: Target,
     objects: Replacement,
-    limits: Limits,
+    plan: ReshardPlan,
     storage_options: Mapping[str, Any],
 ) -> list[ShardInfo]:
     """Writes new shards on a cluster, whose numbers of records differ by at most one."""
@@ -205,7 +201,7 @@ async def write_on(
     known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
     expected = {item.path: replace(item.expected, records=item.records) for item in known}
-    count = how_many(limits, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
+    count = how_many(plan, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
     paths = [shard_path(target.pattern, number) for number in range(count)]
     places = [await objects.name(path) for path in paths]
     work = partial(write_one, shards, expected, target, count, storage_options)
@@ -213,17 +209,13 @@ async def write_on(
     return [replace(shard, path=path) for shard, path in zip(written, paths, strict=True)]
 
 
-def how_many(limits: Limits, records: int, nbytes: int, target: Target) -> int:
+def how_many(plan: ReshardPlan, records: int, nbytes: int, target: Target) -> int:
     """The number of new shards."""
-    shards, shard_bytes, shard_records = limits
     if not target.numbered:
         return 1
-    if shards is None and shard_bytes is None and shard_records is None:
-        shard_bytes = SHARD_BYTES
-    wanted = [shards or 1]
-    wanted += [-(-nbytes // shard_bytes)] if shard_bytes else []
-    wanted += [-(-records // shard_records)] if shard_records else []
-    return max(wanted)
+    shard_bytes = plan.shard_bytes or (math.inf if plan.shards or plan.shard_records else SHARD_BYTES)
+    by_records = math.ceil(records / plan.shard_records) if plan.shard_records else 1
+    return max(plan.shards or 1, math.ceil(nbytes / shard_bytes), by_records)
 
 
 async def write_one(
