@@ -1,7 +1,6 @@
 from streamrec.example.arrow import ArrowBatch
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.encode import (
-    EncodedBatch,
     bytes_feature,
     encode_example,
     encode_examples,
@@ -43,7 +42,6 @@ __all__ = [
     "ArrowBatch",
     "BytesColumn",
     "BytesList",
-    "EncodedBatch",
     "Example",
     "ExampleListWithContext",
     "Feature",

@@ -152,7 +152,13 @@ class BytesColumn:
 
     def __iter__(self) -> Iterator[Any]:
         """The strings, or the columns of the first dimension."""
+        if len(self.shape) == 1:
+            return (self._string(*place) for place in self.places.tolist())
         return (self[index] for index in range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        packed = self.compact()
+        return BytesColumn, (bytes(packed.buffer), packed.spans)
 
     def __repr__(self) -> str:
         """Shape and bytes, not the strings."""

@@ -11,22 +11,20 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
+from streamrec.example.columns import BytesColumn
 from streamrec.example.features import NUMBERS, Dtype, encode_name
 from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
 from streamrec.example.values import PackedColumn, declared_kinds, to_column, to_columns, to_values
 from streamrec.kernels._native import encode_examples as _encode
 
 __all__ = [
-    "EncodedBatch",
     "bytes_feature",
     "encode_example",
     "encode_examples",
@@ -52,40 +50,6 @@ def feature_of(kind: Dtype | None, values: Any) -> Feature:
     if kind is np.float32:
         return Feature(float_list=FloatList(value=values.tolist()))
     return Feature() if kind is None else Feature(int64_list=Int64List(value=values.tolist()))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class EncodedBatch(Sequence[bytes]):
-    """Serialized records in one buffer: a sequence of bytes, and what a writer takes without unpacking it.
-
-    Args:
-        buffer: All records, one after the other, read-only.
-        spans: int64 of shape `[records, 2]`: start and end of each record in `buffer`. Read-only.
-    """
-
-    buffer: bytes | memoryview
-    spans: npt.NDArray[np.int64]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EncodedBatch, (bytes(self.buffer), self.spans)
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> EncodedBatch: ...
-    def __getitem__(self, index: int | slice) -> bytes | EncodedBatch:
-        if isinstance(index, slice):
-            return EncodedBatch(self.buffer, self.spans[index])
-        return next(iter(EncodedBatch(self.buffer, self.spans[index][None])))
-
-    def __iter__(self) -> Iterator[bytes]:
-        view = memoryview(self.buffer)
-        check_spans(self.spans, view.nbytes)
-        for start, end in self.spans.tolist():
-            yield bytes(view[start:end])
 
 
 def bytes_feature(value: Any) -> Feature:
@@ -162,19 +126,19 @@ def encode_example(
 
 def encode_examples(
     columns: Mapping[str, Any], *, kinds: Mapping[str, Any] | None = None, deterministic: bool = False
-) -> EncodedBatch:
+) -> BytesColumn:
     """Serializes many tf.train.Examples from columns, at native speed.
 
     Args:
         columns: For each feature one row a record, all columns of the same length: an array of shape
             `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor` of one ragged dimension; a
-            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` gives it; `Frames` or another
-            `EncodedBatch` for byte strings in one buffer; a `BytesColumn`.
+            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` gives it; `Frames` or a `BytesColumn`
+            for byte strings in one buffer.
         kinds: As in `encode_example`.
         deterministic: As in `encode_example`.
 
     Returns:
-        The records, in order; none without columns or without rows.
+        The records, in order, of shape `[rows]`; none without columns or without rows. A writer takes them as they are.
 
     Raises:
         FeatureError: As in `encode_example`, with the record where it is known; or columns of different
@@ -188,7 +152,7 @@ def encode_examples(
     made = to_columns(columns, kinds)
     packed: list[_Packed] = [(encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in made]
     buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
-    return EncodedBatch(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
+    return BytesColumn.over(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
 
 
 def encode_sequence_example(
@@ -232,7 +196,7 @@ def encode_sequence_example(
 def _steps(column: PackedColumn) -> Iterator[Feature]:
     values, splits = column.values, column.splits
     if column.spans is not None:
-        values = tuple(EncodedBatch(values, column.spans))
+        values = tuple(BytesColumn(values, column.spans))
     bounds = np.arange(column.rows + 1) * splits if isinstance(splits, int) else splits
     for step in range(column.rows):
         first, last = int(bounds[step]), int(bounds[step + 1])
