@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Final
@@ -17,6 +17,7 @@ from typing import IO, Final
 import anyio
 import numpy as np
 
+from streamrec.cli.output import Meter
 from streamrec import Framer, Frames, StorageError, encode_records
 
 BUCKETS: Final = 256
@@ -59,11 +60,12 @@ class DiskShuffle:
                 self.nbytes += await anyio.to_thread.run_sync(self._write, frames, files)
         self._buckets = [Path(file.name) for file in files]
 
-    async def shuffled(self) -> AsyncIterator[Frames]:
+    async def shuffled(self, meter: Meter) -> AsyncGenerator[Frames, None]:
         """The records in their new order, a bucket at a time. Can be iterated once."""
         buckets_read = self._read_buckets(self._buckets)
         while (frames := await anyio.to_thread.run_sync(next, buckets_read, None)) is not None:
             yield frames
+            meter.add(frames.nbytes)
 
     def _read_buckets(self, buckets: Iterable[Path], whole: float = math.inf) -> Iterator[Frames]:
         """The records of buckets into which `whole` bytes were scattered."""

@@ -127,14 +127,15 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
         if array.dtype.kind == "S":  # strings of limited length, of which NumPy drops the zeros at the end
             array = array.astype(object)
         if array.dtype == object:
-            return _strings(name, array.shape, _bytes_column(name, array), text)
+            strings = array.reshape(-1).tolist()
+            if not all(isinstance(string, bytes) for string in strings):
+                raise FeatureError("an object array has no counterpart in Arrow unless it is of bytes", name)
+            return _strings(name, array.shape, BytesColumn.of(strings, array.shape), text)
     if text:
         raise FeatureError("this column has no byte strings, and only these can be text: leave it out of text=", name)
-    return _struct(name, column) if isinstance(column, Mapping) else _numbers(name, array)
-
-
-def _struct(name: str, columns: Mapping[str, Any]) -> Any:
-    arrays = {part: arrow_array(part, column) for part, column in columns.items()}
+    if not isinstance(column, Mapping):
+        return _numbers(name, array)
+    arrays = {part: arrow_array(part, each) for part, each in column.items()}
     _check_lengths(name, arrays)
     return load_pyarrow().StructArray.from_arrays(list(arrays.values()), fields=_fields(arrays))
 
@@ -205,13 +206,3 @@ def _ragged_array(name: str, column: RaggedTensor, text: bool) -> Any:
         kind = (pa.large_list if wide else pa.list_)(*_fields({"item": inner}))
         inner = pa.Array.from_buffers(kind, len(splits) - 1, [None, offsets], children=[inner])
     return inner
-
-
-def _bytes_column(name: str, array: npt.NDArray[Any]) -> BytesColumn:
-    """An object array of bytes as a column."""
-    strings = array.reshape(-1).tolist()
-    if not all(isinstance(string, bytes) for string in strings):
-        raise FeatureError("an object array has no counterpart in Arrow unless it is of bytes", name)
-    ends = np.cumsum([len(string) for string in strings], dtype=np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), ends])[:-1] if len(ends) else ends
-    return BytesColumn(b"".join(strings), np.stack([starts, ends], axis=-1).reshape(*array.shape, 2))

@@ -93,9 +93,7 @@ def _column(records: Records, spans: Array, default: Array | None) -> BytesColum
         return _worth(records, column)
     strings = column.to_numpy()
     strings[missing] = fill[missing]
-    joined: list[bytes] = strings.reshape(-1).tolist()
-    ends = np.cumsum([0, *map(len, joined)])
-    return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(*column.shape, 2))
+    return BytesColumn.of(strings.reshape(-1).tolist(), column.shape)
 
 
 def _worth(records: Records, column: BytesColumn) -> BytesColumn:

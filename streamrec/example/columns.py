@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -75,6 +75,12 @@ class BytesColumn:
         self.places = spans
         self._sources: tuple[Any, ...] = (view,)
         self._joined: BytesColumn | None = None
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes], shape: tuple[int, ...] = (-1,)) -> BytesColumn:
+        """A column of copies of these strings, back to back."""
+        ends = np.cumsum([0, *map(len, strings)])
+        return cls(b"".join(strings), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(*shape, 2))
 
     @classmethod
     def over(cls, sources: Any, places: npt.NDArray[np.int64]) -> BytesColumn:

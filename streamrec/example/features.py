@@ -97,13 +97,14 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
         raise FeatureError(
             f"the default has {len(flat)} values and the shape {list(shape)} wants {wanted}; give one for each element"
         )
+    wanted_types = {bytes: bytes | str, np.int64: int, np.float32: int | float}  # bool is an int, as in TensorFlow
+    for item in flat:
+        if not isinstance(item, wanted_types[dtype]):
+            raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
     if dtype is bytes:
         array = np.empty(len(flat), dtype=object)
-        array[:] = [_as_bytes(item) for item in flat]
+        array[:] = [item.encode() if isinstance(item, str) else item for item in flat]
         return array.reshape(shape)
-    for item in flat:
-        if not isinstance(item, int if dtype is np.int64 else int | float):  # bool is an int, here as in TensorFlow
-            raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
     try:
         with np.errstate(over="ignore"):
             return np.array(flat, dtype=dtype).reshape(shape)
@@ -117,14 +118,6 @@ def _flatten(value: Any) -> Iterable[Any]:
             yield from _flatten(item)
     else:
         yield value
-
-
-def _as_bytes(item: Any) -> bytes:
-    if isinstance(item, str):
-        return item.encode()
-    if isinstance(item, bytes):
-        return item
-    raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no bytes")
 
 
 def encode_name(name: object) -> bytes:
@@ -341,7 +334,9 @@ class RaggedFeature:
         if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
             raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
         key = None if value_key is None else _as_key(value_key, "value_key")
-        splits = _splits_dtype(row_splits_dtype)
+        splits = {"int32": np.int32, "int64": np.int64}.get(dtype_name(row_splits_dtype))
+        if splits is None:
+            raise FeatureError(f"row_splits_dtype is {row_splits_dtype!r}; it must be np.int32 or np.int64")
         _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
         _set(self, row_splits_dtype=splits, validate=validate)
 
@@ -349,15 +344,6 @@ class RaggedFeature:
     def keyed_partitions(self) -> list[KeyedPartition]:
         """The partitions that are features of their own."""
         return [each for each in self.partitions if isinstance(each, KeyedPartition)]
-
-
-def _splits_dtype(dtype: object) -> type[np.int32] | type[np.int64]:
-    name = dtype_name(dtype)
-    if name == "int32":
-        return np.int32
-    if name == "int64":
-        return np.int64
-    raise FeatureError(f"row_splits_dtype is {dtype!r}; it must be np.int32 or np.int64")
 
 
 Partition: TypeAlias = KeyedPartition | RaggedFeature.UniformRowLength

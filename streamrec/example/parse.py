@@ -28,7 +28,7 @@ import numpy.typing as npt
 from streamrec import example
 from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
-from streamrec.example.columns import Column
+from streamrec.example.columns import BytesColumn, Column
 from streamrec.example.features import Feature, FixedLenSequenceFeature
 from streamrec.example.plan import ParsePlan, make_plan
 from streamrec.example.walk import Code, Offsets, Records, failure, walk_examples, walk_sequences
@@ -290,8 +290,8 @@ def as_records(serialized: Any, spanned: bool) -> Records:
             raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
     if not spanned:
         return Records(items)
-    ends = np.cumsum([0, *map(len, items)])
-    return Records(None, b"".join(items), np.stack([ends[:-1], ends[1:]], axis=1))
+    joined = BytesColumn.of(items)
+    return Records(None, joined.buffer, joined.spans)
 
 
 def _to_list(array: npt.NDArray[Any]) -> list[Any]:

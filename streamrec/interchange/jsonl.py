@@ -35,7 +35,6 @@ from streamrec.interchange.features import (
     FeatureValues,
     FileEncoder,
     Reading,
-    batch_records,
     example_of,
     features_of,
 )
@@ -90,10 +89,10 @@ def text_or_base64(value: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def decode_jsonl(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
-    """Reads JSON lines; see `Codec`. Empty lines are passed over."""
+def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+    """Reads JSON lines; empty ones are passed over."""
     shown = dict(reading.kinds)
-    return batch_records(example_from_line(line, reading, shown) for line in file if line.strip())
+    return (example_from_line(line, reading, shown) for line in file if line.strip())
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
@@ -194,4 +193,4 @@ def describe(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-CODEC: Final = Codec(lambda _, first, changes: JsonlEncoder(first), decode_jsonl)
+CODEC: Final = Codec(lambda _, first, changes: JsonlEncoder(first), records_in)

@@ -7,7 +7,7 @@ because tasks count them; so each task computes which records are its own, and t
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ import click
 from streamrec import Frames, ShardWriter
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
+from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line, progress
 from streamrec.cli.reading import batches, count_all, count_one, run, take_sample, total_bytes
 from streamrec.cli.shuffling import DiskShuffle
 from streamrec.cli.sources import Item, find_records, storages_for
@@ -170,14 +170,7 @@ async def open_records(
         async with aclosing(batches(found, sample.record_bytes, storage_options, meter)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
-    return await stack.enter_async_context(aclosing(meter_blocks(shuffle.shuffled(), meter))), shuffle.records
-
-
-async def meter_blocks(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator[Frames, None]:
-    """The same blocks, which the meter counts."""
-    async for frames in blocks:
-        yield frames
-        meter.add(frames.nbytes)
+    return await stack.enter_async_context(aclosing(shuffle.shuffled(meter))), shuffle.records
 
 
 async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
