@@ -32,8 +32,8 @@ __all__ = [
     "Code",
     "FeatureSlot",
     "Found",
-    "Raw",
     "Records",
+    "Rows",
     "failure",
     "walk_examples",
     "walk_sequences",
@@ -126,23 +126,34 @@ class FeatureSlot:
 Slots: TypeAlias = tuple[FeatureSlot, ...]
 
 
-class Raw(NamedTuple):
-    """The values of a slot that is neither dense nor padded, as the walk found them.
+class Rows(NamedTuple):
+    """Values split into rows; the values may be rows themselves.
 
     Args:
-        values: All values joined: int64, float32, or bytes (see the contract).
-        splits: int64, one more than there are records: where each record's values (in a feature list, its
-            steps) start and end.
-        inner: int64, one more than there are steps: where each step's values start and end. None except in
-            feature lists.
+        values: An array, a BytesColumn, or Rows.
+        splits: int64, one more than there are rows: row i goes from split i to split i + 1 of the values.
     """
 
-    values: Array
+    values: Any
     splits: Offsets
-    inner: Offsets | None = None
+
+    @property
+    def lengths(self) -> Offsets:
+        """The length of each row."""
+        return np.diff(self.splits)
+
+    @property
+    def flat_values(self) -> Any:
+        """The innermost values."""
+        return self.values.flat_values if isinstance(self.values, Rows) else self.values
+
+    def with_values(self, values: Any) -> Rows:
+        """Rows of other innermost values."""
+        inner = self.values.with_values(values) if isinstance(self.values, Rows) else values
+        return Rows(inner, self.splits)
 
 
-Found: TypeAlias = "Array | Raw"
+Found: TypeAlias = "Array | Rows"
 """What a slot of an Example or a context gave: the values alone where it is dense or padded."""
 
 
@@ -196,8 +207,8 @@ def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Fou
     return _gather(slots, arrays, found[0], records if spans else None), found[1]
 
 
-def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Raw]]:
-    """What SequenceExamples hold for each slot of the context, and a Raw for each of the feature lists."""
+def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Rows]]:
+    """What SequenceExamples hold for each slot of the context, and for each feature list the rows of its steps."""
     (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
     arrays = _arrays(layout, len(records))
     splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
@@ -254,12 +265,12 @@ def _result(slot: FeatureSlot, array: Any, block: Any, spanned: Records | None) 
         return np.frombuffer(memoryview(block), slot.dtype)
     if slot.dense:
         return _strings(slot, block, None, spanned)
-    return Raw(_values(slot, block, array, spanned), array)
+    return Rows(_values(slot, block, array, spanned), array)
 
 
-def _steps(slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Raw:
+def _steps(slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Rows:
     values, inner = blocks[0], np.frombuffer(blocks[1], dtype=np.int64)
-    return Raw(_values(slot, values, inner[splits], spanned), splits, inner)
+    return Rows(Rows(_values(slot, values, inner[splits], spanned), inner), splits)
 
 
 def _values(slot: FeatureSlot, block: Any, splits: Array, spanned: Records | None) -> Array:
