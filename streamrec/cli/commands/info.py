@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record, print_table
 from streamrec.cli.reading import Sample, count_all, run, take_sample, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
-from streamrec.cli.rendering import print_table
 from streamrec.cli.sources import Item, check_present, find, find_records, storages_for
 from streamrec.example import FeatureSummary
 

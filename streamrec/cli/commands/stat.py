@@ -11,10 +11,18 @@ import click
 
 from streamrec.cli import options
 from streamrec.cli.feature_stats import DatasetStats, FeatureStats, Moments
-from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_record, progress
+from streamrec.cli.output import (
+    format_bytes,
+    format_number,
+    plural,
+    print_json,
+    print_line,
+    print_record,
+    print_table,
+    progress,
+)
 from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
 from streamrec.cli.records import plain, quoted
-from streamrec.cli.rendering import print_table
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
 from streamrec.display import text_of
