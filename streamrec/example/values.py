@@ -22,6 +22,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -93,10 +94,6 @@ def _declared_kind(dtype: object, name: str) -> Dtype:
         raise FeatureError(error.reason, name) from error
 
 
-def _kind_name(kind: Dtype | None) -> str:
-    return "no kind" if kind is None else kind.__name__
-
-
 def to_values(value: Any, declared: Dtype | None = None, name: str | None = None) -> KindValues:
     """The values of one feature, flat."""
     kind = _EXACT.get(type(value))
@@ -155,22 +152,16 @@ def _ml_dtype_kind(name: str) -> Dtype | None:
     return _ML_DTYPES.get(name if name == "bfloat16" else name.partition("_")[0].rstrip("0123456789"))
 
 
-def _found(kind_or_type: str, declared: Dtype, name: str | None) -> FeatureError:
-    advice = (
-        "round or cut the values yourself and convert them with .astype(np.int64)"
-        if declared is np.int64 and "float" in kind_or_type
-        else f"give {_kind_name(declared)} or declare the kind that it is"
-    )
-    return FeatureError(f"{kind_or_type} where {_kind_name(declared)} is wanted; {advice}", name)
-
-
-def _check_declared(kind: Dtype | None, found: str, declared: Dtype | None, name: str | None) -> Dtype:
+def _check_declared(kind: Dtype | None, found: str, declared: Dtype | None, name: str | None) -> Dtype | None:
     """The kind to write: the declared one where the natural one fits it."""
     if declared is None or declared is kind:
         return kind
     if declared is np.float32 and kind is np.int64:
         return declared
-    raise _found(found, declared, name)
+    advice = f"give {declared.__name__} or declare the kind that it is"
+    if declared is np.int64 and "float" in found:
+        advice = "round or cut the values yourself and convert them with .astype(np.int64)"
+    raise FeatureError(f"{found} where {declared.__name__} is wanted; {advice}", name)
 
 
 def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindValues:
@@ -182,7 +173,7 @@ def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindV
         raise FeatureError(f"a {type(feature).__name__} message where a Feature is wanted", name)
     value = list(getattr(feature, field).value)
     kind = FIELDS[field]
-    _check_declared(kind, f"{_kind_name(kind)} (in a Feature)", declared, name)
+    _check_declared(kind, f"{kind.__name__} (in a Feature)", declared, name)
     return _of_leaves(value, set(map(type, value)), declared or kind, name)
 
 
@@ -264,24 +255,26 @@ def _of_leaves(
 ) -> KindValues:
     """The values of scalars, whose types are given."""
     if not leaves and empty is None:
-        return _empty(declared)
+        return KindValues(declared, () if declared in (None, bytes) else np.empty(0, declared))
     if not types <= _EXACT.keys() and any(issubclass(found, enum.Enum) for found in types):
         leaves = [leaf.value if isinstance(leaf, enum.Enum) else leaf for leaf in leaves]
         types = set(map(type, leaves))
     kind = empty if not types else _kind_of_types(types, declared, leaves, name)
     if declared is not None:
         kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
-    if kind is np.int64:
-        return KindValues(kind, _int64_leaves(leaves if types == {int} else [int(leaf) for leaf in leaves], name))
-    if kind is np.float32:
-        return KindValues(kind, _float_leaves(leaves, name))
-    return KindValues(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
-
-
-def _empty(declared: Dtype | None) -> KindValues:
-    if declared is None:
-        return _NOTHING
-    return KindValues(declared, () if declared is bytes else np.empty(0, declared))
+    if kind is bytes:
+        return KindValues(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
+    try:
+        if kind is np.float32:
+            return KindValues(kind, _to_floats(np.array(leaves, dtype=np.float64)))
+        numbers = leaves if types == {int} else [int(leaf) for leaf in leaves]  # NumPy would wrap its own uint64
+        return KindValues(kind, np.array(numbers, dtype=_LITTLE_INT64))
+    except OverflowError as error:
+        if kind is np.float32:
+            raise FeatureError("an int too large for any float where float32 is wanted", name) from error
+        found = next(number for number in map(int, leaves) if not _INT64.min <= number <= _INT64.max)
+        bounds = f"{_INT64.min} to {_INT64.max}"
+        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
 
 
 def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[Any], name: str | None) -> Dtype | None:
@@ -304,24 +297,6 @@ def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[An
     raise FeatureError(
         f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is wanted; convert them to one", name
     )
-
-
-def _int64_leaves(numbers: Sequence[int], name: str | None) -> npt.NDArray[np.int64]:
-    """An array of Python's ints. (NumPy would wrap its own uint64 silently.)"""
-    try:
-        return np.array(numbers, dtype=_LITTLE_INT64)
-    except OverflowError as error:
-        found = next(number for number in numbers if not _INT64.min <= number <= _INT64.max)
-        bounds = f"{_INT64.min} to {_INT64.max}"
-        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
-
-
-def _float_leaves(leaves: Sequence[Any], name: str | None) -> npt.NDArray[np.float32]:
-    try:
-        numbers = np.array(leaves, dtype=np.float64)
-    except OverflowError as error:
-        raise FeatureError("an int too large for any float where float32 is wanted", name) from error
-    return _to_floats(numbers)
 
 
 def _to_bytes(leaf: Any, name: str | None) -> bytes:
@@ -363,8 +338,8 @@ def to_column(name: str, value: Any, declared: Dtype | None = None) -> PackedCol
 
 
 def _of_spans(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
-    if declared not in (None, bytes):
-        raise FeatureError(f"byte strings where {_kind_name(declared)} is wanted", name)
+    if declared is not None and declared is not bytes:
+        raise FeatureError(f"byte strings where {declared.__name__} is wanted", name)
     spans = np.ascontiguousarray(value.spans, dtype="<i8")
     if spans.ndim < 2 or spans.shape[-1] != 2:
         raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is wanted", name)
@@ -417,34 +392,19 @@ def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedC
     if all(natural_kind(of) is not None for of in set(map(type, value))):
         kind, data = to_values(value, declared, name)
         return PackedColumn(name, kind, data, None, 0 if kind is None else 1, len(value))
-    rows = [_row(name, index, row, declared) for index, row in enumerate(value)]
-    kind = _common_kind(name, rows)
-    lengths = np.fromiter((len(row.data) for row in rows), dtype=np.int64, count=len(rows))
+    kind, rows = None, list[Data]()
+    for index, row in enumerate(value):
+        try:
+            found, data = to_values(row, declared, name)
+        except FeatureError as error:
+            raise FeatureError(error.reason, name, index) from error
+        kind = found if kind is None else kind
+        if found not in (None, kind):
+            what = f"{found.__name__} where {kind.__name__} is wanted, as in the rows before"
+            raise FeatureError(f"{what}; convert the rows to one kind, or declare it", name, index)
+        rows.append(data)
     splits = np.zeros(len(rows) + 1, dtype="<i8")
-    np.cumsum(lengths, out=splits[1:])
-    return PackedColumn(name, kind, _join(kind, rows), None, splits, len(rows))
-
-
-def _row(name: str, index: int, value: Any, declared: Dtype | None) -> KindValues:
-    try:
-        return to_values(value, declared, name)
-    except FeatureError as error:
-        raise FeatureError(error.reason, name, index) from error
-
-
-def _common_kind(name: str, rows: list[KindValues]) -> Dtype | None:
-    kind = None
-    for index, row in enumerate(rows):
-        if kind is None:
-            kind = row.kind
-        elif row.kind not in (None, kind):
-            found, wanted = _kind_name(row.kind), _kind_name(kind)
-            advice = "convert the rows to one kind, or declare it"
-            raise FeatureError(f"{found} where {wanted} is wanted, as in the rows before; {advice}", name, index)
-    return kind
-
-
-def _join(kind: Dtype | None, rows: list[KindValues]) -> Data:
-    if kind in (None, bytes):
-        return tuple(item for row in rows for item in row.data)
-    return np.concatenate([np.asarray(row.data) for row in rows if row.kind is kind])
+    np.cumsum(list(map(len, rows)), out=splits[1:])
+    arrays = [data for data in rows if isinstance(data, np.ndarray)]  # an empty list without a kind is none
+    joined = np.concatenate(arrays) if arrays else tuple(chain.from_iterable(rows))
+    return PackedColumn(name, kind, joined, None, splits, len(rows))
