@@ -173,8 +173,10 @@ class FrequentValues:
     def add(self, counts: Mapping[Any, int]) -> None:
         """Takes more values, each with its count."""
         self._counts.update(counts)
-        if len(self._counts) > 2 * self._capacity:
-            self._prune()
+        if len(self._counts) > 2 * self._capacity:  # all counts lose that of the first value that does not fit
+            cut = sorted(self._counts.values(), reverse=True)[self._capacity]
+            self._counts = Counter({value: count - cut for value, count in self._counts.items() if count > cut})
+            self.missed += cut
 
     def most(self, number: int) -> list[tuple[Any, int]]:
         """The most frequent values and their counts; equal ones in the order of their text.
@@ -183,12 +185,6 @@ class FrequentValues:
         """
         safe = [(value, count) for value, count in self._counts.items() if count > self.missed]
         return sorted(safe, key=lambda pair: (-pair[1], str(pair[0])))[:number]
-
-    def _prune(self) -> None:
-        """Lowers all counts by that of the first value that does not fit, and forgets values whose count is 0 then."""
-        cut = sorted(self._counts.values(), reverse=True)[self._capacity]
-        self._counts = Counter({value: count - cut for value, count in self._counts.items() if count > cut})
-        self.missed += cut
 
 
 class FeatureStats:
@@ -232,29 +228,19 @@ class FeatureStats:
         present = counts[counts > 0]
         self.missing += len(counts) - len(present)
         self.per_record.add(present)
-        if isinstance(values, BytesColumn):
-            self._add_strings(values)
-        else:
-            self._add_numbers(values)
-
-    def _add_numbers(self, values: npt.NDArray[Any]) -> None:
-        finite = values[np.isfinite(values)]
-        self.not_finite += len(values) - len(finite)
-        self.numbers.add(finite)
-        different, counts = np.unique(finite, return_counts=True)
-        self.frequent.add(dict(zip(different.tolist(), counts.tolist(), strict=True)))
-
-    def _add_strings(self, values: BytesColumn) -> None:
+        if not isinstance(values, BytesColumn):
+            finite = values[np.isfinite(values)]
+            self.not_finite += len(values) - len(finite)
+            self.numbers.add(finite)
+            different, times = np.unique(finite, return_counts=True)
+            self.frequent.add(dict(zip(different.tolist(), times.tolist(), strict=True)))
+            return
         self.numbers.add(values.lengths)
         short = np.flatnonzero(values.lengths <= 64)  # longer strings are not counted by value
         self.long += len(values) - len(short)
         self.frequent.add(Counter(values if len(short) == len(values) else values[short]))
-        if len(self.images) < 12 and len(short) < len(values):
-            self._keep_images(values, 12 - len(self.images))
-
-    def _keep_images(self, values: BytesColumn, most: int) -> None:
-        """Keeps images of up to 256 KiB, at equal distances in these values."""
-        for index in np.unique(np.linspace(0, len(values) - 1, most).astype(int)).tolist():
+        wanted = 12 - len(self.images) if len(short) < len(values) else 0  # images of up to 256 KiB, at equal distances
+        for index in np.unique(np.linspace(0, len(values) - 1, wanted).astype(int)).tolist():
             if values.lengths[index] <= 256 << 10 and (kind := image_type(data := values[index])):
                 self.images.append((kind, data))
 

@@ -132,7 +132,8 @@ async def shards_below(storages: Storages, directory: str, warn: bool) -> list[I
         differing = []
         for shard in manifest.shards:
             item = shards.get(shard.path)
-            if item is None or item.size != shard.bytes or not same_version(item.expected.version, shard.version):
+            versions = {shard.version, item and item.expected.version} - {None}  # stores and manifests need not say
+            if item is None or item.size != shard.bytes or len(versions) > 1:
                 differing.append(shard.path)
             else:
                 shards[shard.path] = replace(item, records=shard.records)
@@ -143,11 +144,6 @@ async def shards_below(storages: Storages, directory: str, warn: bool) -> list[I
                 f"directory holds is read; streamrec verify {name} tells more"
             )
     return list(shards.values())
-
-
-def same_version(one: str | None, other: str | None) -> bool:
-    """Whether two versions of an object may be one: stores and manifests need not say."""
-    return one is None or other is None or one == other
 
 
 async def manifests_below(storages: Storages, names: Sequence[str]) -> list[str]:

@@ -87,21 +87,16 @@ def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePla
         if not isinstance(feature, _FEATURES[part]):
             wanted = ", ".join(kind.__name__ for kind in _FEATURES[part])
             raise FeatureError(f"{type(feature).__name__} where one of {wanted} is wanted", name)
-        if isinstance(feature, FixedLenSequenceFeature):
-            _check_sequence(part, name, feature)
+        if isinstance(feature, FixedLenSequenceFeature) and part != "lists" and not feature.allow_missing:
+            raise FeatureError("a FixedLenSequenceFeature of an Example needs allow_missing=True", name)
+        if isinstance(feature, FixedLenSequenceFeature) and part == "lists" and feature.default_value is not None:
+            raise FeatureError("a feature list is padded with 0 or b''; leave default_value out", name)
     features = dict(sorted(items))
     forms = _forms(features)
     slots = tuple(_slot(part, name, form) for name, form in forms.items())
     as_found = tuple(part != "lists" and slot.dense and not slot.shape and slot.dtype is not bytes for slot in slots)
     composite = any(isinstance(feature, SparseFeature | RaggedFeature) for feature in features.values())
     return ParsePlan(features, slots, tuple(forms.values()), as_found, composite)
-
-
-def _check_sequence(part: MessagePart, name: str, feature: FixedLenSequenceFeature) -> None:
-    if part != "lists" and not feature.allow_missing:
-        raise FeatureError("a FixedLenSequenceFeature of an Example needs allow_missing=True", name)
-    if part == "lists" and feature.default_value is not None:
-        raise FeatureError("a feature list is padded with 0 or b''; leave default_value out", name)
 
 
 def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:

@@ -219,11 +219,14 @@ def infer_features(
         raise ValueError(f"sample is {sample}; it must not be negative")
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
-    count = 0
+    of, count = SequenceExample if kind == "sequence_example" else Example, 0
     for record, data in enumerate(islice(records, sample)):
         if not count and is_example_list(data):
             raise FeatureError("an ExampleListWithContext: infer those of its examples and its context", None, record)
-        message: Any = _parse(data, kind, record)
+        try:
+            message: Any = of.FromString(data)
+        except DecodeError as error:
+            raise FeatureError(f"{len(data)} bytes do not parse as {of.__name__}: {error}", None, record) from error
         count += 1
         top = message.context if kind == "sequence_example" else message.features
         for name, feature in top.feature.items():
@@ -236,11 +239,3 @@ def infer_features(
         tuple(features[name].summary(count) for name in sorted(features)),
         tuple(lists[name].summary(count) for name in sorted(lists)),
     )
-
-
-def _parse(data: bytes, kind: str, record: int) -> Example | SequenceExample:
-    message = SequenceExample if kind == "sequence_example" else Example
-    try:
-        return message.FromString(data)
-    except DecodeError as error:
-        raise FeatureError(f"{len(data)} bytes do not parse as {message.__name__}: {error}", None, record) from error

@@ -230,21 +230,16 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 @functools.lru_cache(maxsize=256)
 def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
     """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
-    return _native.decode_plan(tuple(map(_compile_slot, slots))), list(map(_array_layout, slots))
-
-
-def _array_layout(slot: FeatureSlot) -> tuple[int, int, np.dtype[Any]] | None:
-    """One slot's part of the layout."""
-    if slot.pad is not None or (slot.dense and slot.dtype is bytes):
-        return None
-    return (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
-
-
-def _compile_slot(slot: FeatureSlot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
-    padded = slot.pad is not None
-    fills = slot.pad if padded else slot.default
-    fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
-    return slot.name.encode(), NUMBERS[slot.dtype], slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
+    compiled, layout = [], list[tuple[int, int, np.dtype[Any]] | None]()
+    for slot in slots:
+        fills = slot.default if slot.pad is None else slot.pad
+        fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
+        kind, padded = NUMBERS[slot.dtype], slot.pad is not None
+        form = slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
+        compiled.append((slot.name.encode(), kind, *form))
+        none = padded or (slot.dense and slot.dtype is bytes)
+        layout.append(None if none else (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS)
+    return _native.decode_plan(tuple(compiled)), layout
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
