@@ -7,7 +7,8 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
@@ -17,7 +18,7 @@ CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account
 
 SECRET: Final = re.compile("secret|token|password|account_key|connection_string", re.IGNORECASE)
 
-SHARD_ROOT: Final = "streamrec.shard_root"
+SOURCES: Final = "streamrec.sources"
 
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
@@ -91,25 +92,29 @@ def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -
 
 
 class Sources(tuple[str, ...]):
-    """The names that were typed.
+    """The names that were typed, and the options of the same command that say how they are read.
 
     Attributes:
         shard_root: The directory that manifests among them may name shards in, besides their own; None for none.
+        storage_options: Of their stores.
     """
 
     shard_root: str | None = None
+    storage_options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def typed(cls, context: click.Context, _: click.Parameter, names: Sequence[str]) -> Sources:
-        """The names of an argument, with the `--shard-root` of the same command."""
+        """The names of an argument, with these options."""
         found = cls(names)
-        found.shard_root = context.meta.get(SHARD_ROOT)
+        vars(found).update(context.meta.get(SOURCES, {}))
         return found
 
-
-def keep_shard_root(context: click.Context, _: click.Parameter, value: str | None) -> None:
-    """Keeps `--shard-root` for the `Sources`."""
-    context.meta[SHARD_ROOT] = value
+    @staticmethod
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        """Keeps what an option says of the names."""
+        found = parse_options(context, parameter, value) if parameter.name == "storage_options" else value
+        context.meta.setdefault(SOURCES, {})[parameter.name] = found
+        return found
 
 
 def parse_names(_: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
@@ -117,15 +122,18 @@ def parse_names(_: click.Context, parameter: click.Parameter, text: str | None) 
     return [name for name in (text or "").split(",") if name] or None
 
 
-storage_options = click.option(
+_storage_options = partial(
+    click.option,
     "-o",
     "--option",
     "storage_options",
     multiple=True,
+    is_eager=True,
     metavar="KEY=VALUE",
-    callback=parse_options,
+    callback=Sources.keep,
     help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
 )
+storage_options, source_options = _storage_options(), _storage_options(expose_value=False)
 target_options = click.option(
     "-O",
     "--target-option",
@@ -140,7 +148,7 @@ shard_root = click.option(
     metavar="URL",
     is_eager=True,
     expose_value=False,
-    callback=keep_shard_root,
+    callback=Sources.keep,
     help="The directory of the shards that a manifest or an index names, where it is not its own.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")

@@ -42,12 +42,14 @@ class Item:
         size: Bytes as it is stored; None where the store does not say.
         records: How many records it holds, where a manifest says so.
         expected: What it is compared with when it is opened: what the listing or the manifest says of it.
+        storage_options: With which it is opened.
     """
 
     path: str
     size: int | None
     records: int | None = None
     expected: Expected = field(default=Expected(None), compare=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def listed(cls, info: ObjectInfo) -> Item:
@@ -180,8 +182,11 @@ async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
             raise
         hint = f"{error.reason}; what lies in a directory is {error.path}/"
         raise NotFoundError(hint, error.path) from error
+    options = storages.storage_options
     return [
-        item if item.size is not None else replace(item, size=shard.expected.size, expected=shard.expected)
+        replace(item, storage_options=options)
+        if item.size is not None
+        else replace(item, size=shard.expected.size, expected=shard.expected, storage_options=options)
         for item, shard in zip(found, asked, strict=True)
     ]
 

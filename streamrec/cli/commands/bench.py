@@ -104,15 +104,8 @@ class Sweep:
 @click.option("--write", is_flag=True, help="Write objects (256 MB) below SOURCE, a directory; remove them at the end.")
 @click.option("--html", metavar="FILE", help="Write a page with the curves there, too; any URL.")
 @options.as_json
-@options.storage_options
-def bench_command(
-    sources: Sequence[str],
-    seconds: float,
-    write: bool,
-    html: str | None,
-    as_json: bool,
-    storage_options: Mapping[str, Any],
-) -> None:
+@options.source_options
+def bench_command(sources: options.Sources, seconds: float, write: bool, html: str | None, as_json: bool) -> None:
     """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
 
     The objects are there already, or are written for this with --write, and removed again, also on Ctrl-C.
@@ -121,10 +114,10 @@ def bench_command(
     connections bring little, and how fast streamrec reads the same objects as records.
     """
     work = sweep_written if write else sweep_store
-    sweep = run(work(sources, seconds, storage_options))
+    sweep = run(work(sources, seconds, sources.storage_options))
     if html is not None:
         page = as_page(", ".join(sources), sweep)
-        run(write_text(html, page, [item.path for item in sweep.objects], storage_options))
+        run(write_text(html, page, [item.path for item in sweep.objects], sources.storage_options))
     if as_json:
         print_json(to_json(sweep))
         return
@@ -222,15 +215,15 @@ async def sweep_store(sources: Sequence[str], seconds: float, storage_options: M
         found = [item for item in await find_records(storages, sources) if item.size]
     if not found:
         raise click.UsageError("these objects are empty, or their sizes are unknown: name others")
-    sample = await take_sample(found, storage_options)
+    sample = await take_sample(found)
     cells = {}
     with progress("measuring", None) as meter:
         for connections in CONNECTIONS:
             for name, size in SIZES.items():
-                cell = cells[connections, name] = await measure(found, connections, size, seconds, storage_options)
+                cell = cells[connections, name] = await measure(found, connections, size, seconds)
                 meter.add(cell.nbytes)
     reads = Sweep(found, cells).knee
-    dataset = await measure_dataset(found, reads, sample.record_bytes, 2 * seconds, storage_options)
+    dataset = await measure_dataset(found, reads, sample.record_bytes, 2 * seconds)
     return Sweep(found, cells, dataset)
 
 
@@ -282,12 +275,10 @@ def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, in
                 yield item.path, start, min(start + size, item.size or 0)
 
 
-async def measure(
-    objects: Sequence[Item], connections: int, size: int, seconds: float, storage_options: Mapping[str, Any]
-) -> Measured:
+async def measure(objects: Sequence[Item], connections: int, size: int, seconds: float) -> Measured:
     """Reads ranges of `size` bytes for a given time, `connections` at once; up to 4 MiB, each is one request."""
     ranges = ranges_of(objects, size)
-    async with storages_for(storage_options) as storages:
+    async with storages_for(objects[0].storage_options) as storages:
         storage = await storages.at(objects[0].path)
         began, cpu = time.perf_counter(), time.process_time()
 
@@ -304,13 +295,11 @@ async def measure(
     return Measured(nbytes, took, cpu_seconds, counts[0].first_byte if counts else None, retries)
 
 
-async def measure_dataset(
-    objects: Sequence[Item], reads: int, record_bytes: float, seconds: float, storage_options: Mapping[str, Any]
-) -> Measured:
+async def measure_dataset(objects: Sequence[Item], reads: int, record_bytes: float, seconds: float) -> Measured:
     """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be several times."""
     began, cpu, meter = time.perf_counter(), time.process_time(), Meter()
     while time.perf_counter() < began + seconds:
-        async with aclosing(batches(objects, record_bytes, storage_options, meter, num_parallel_reads=reads)) as taken:
+        async with aclosing(batches(objects, record_bytes, meter, num_parallel_reads=reads)) as taken:
             async for _ in taken:
                 if time.perf_counter() > began + seconds:
                     break

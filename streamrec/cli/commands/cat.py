@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -31,19 +31,18 @@ from streamrec.shards import ShardReader
 @options.shown(10)
 @options.features
 @options.as_json
-@options.storage_options
+@options.source_options
 def head_command(
-    sources: Sequence[str],
+    sources: options.Sources,
     count: int | None,
     form: Literal["text", "json", "raw"],
     first: int,
     byte: int | None,
     features: Sequence[str] | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
 ) -> None:
     """Prints the first records, and reads no more than these."""
-    run(show(sources, Printer("json" if as_json else form, features), count, first, byte, storage_options))
+    run(show(sources, Printer("json" if as_json else form, features), count, first, byte))
 
 
 def parse_records(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -77,7 +76,7 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
 )
 @options.features
 @options.as_json
-@options.storage_options
+@options.source_options
 def cat_command(
     sources: options.Sources,
     count: int | None,
@@ -87,33 +86,27 @@ def cat_command(
     records: Sequence[int] | None,
     features: Sequence[str] | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
 ) -> None:
     """Prints records, one shard after the other, each checked."""
     printer = Printer("json" if as_json else form, features)
     if records is None:
-        run(show(sources, printer, count, first, byte, storage_options))
+        run(show(sources, printer, count, first, byte))
         return
     if len(sources) != 1 or not sources[0].endswith(".index"):
         raise click.UsageError("--records needs one index (*.index) as SOURCE: streamrec index SHARDS INDEX writes it")
     if first or byte is not None:
         raise click.UsageError("--records says which records: leave out --from-record and --from-byte")
     try:
-        run(show_numbered(sources, records[:count], printer, storage_options))
+        run(show_numbered(sources, records[:count], printer))
     except IndexError as error:
         raise click.UsageError(str(error)) from error
 
 
 async def show(
-    names: Sequence[str],
-    printer: Printer,
-    count: int | None,
-    first: int,
-    byte: int | None,
-    storage_options: Mapping[str, Any],
+    names: options.Sources, printer: Printer, count: int | None, first: int, byte: int | None
 ) -> None:
     """Prints up to `count` records from the `first` over all shards on, or from a byte of the one shard on."""
-    async with storages_for(storage_options) as storages:
+    async with storages_for(names.storage_options) as storages:
         found = await find_records(storages, names)
         shards, skip = without_first(found, first)
         await check_present(storages, found[: len(found) - len(shards)])
@@ -126,7 +119,7 @@ async def show(
                 if count == 0:
                     break
                 block_bytes = None if count is None else 1 << 16
-                async with open_item(shard, storage_options, byte, block_bytes=block_bytes) as reader:
+                async with open_item(shard, byte, block_bytes=block_bytes) as reader:
                     skip, count = await show_shard(reader, printer, shard, skip, count, byte, meter)
     except ValueError as error:
         if byte is None or isinstance(error, streamrec.StreamrecError):
@@ -152,11 +145,9 @@ async def show_shard(
     return skip, count
 
 
-async def show_numbered(
-    index: options.Sources, numbers: Sequence[int], printer: Printer, storage_options: Mapping[str, Any]
-) -> None:
+async def show_numbered(index: options.Sources, numbers: Sequence[int], printer: Printer) -> None:
     """Prints records of an index by their numbers, in that order; reads no others."""
-    source = await streamrec.RecordSource.open(index[0], shard_root=index.shard_root, storage_options=storage_options)
+    source = await streamrec.RecordSource.open(index[0], **vars(index))
     frames = await source.get(numbers)
     places = await source.places(numbers)
     for number, (shard, offset, _) in enumerate(zip(*(part.tolist() for part in places), strict=True)):

@@ -111,10 +111,10 @@ class Conversion:
 @options.overwrite
 @ray_option
 @options.as_json
-@options.storage_options
+@options.source_options
 @options.target_options
 def convert_command(
-    sources: Sequence[str],
+    sources: options.Sources,
     target: str,
     source: str | None,
     wanted: str | None,
@@ -126,7 +126,6 @@ def convert_command(
     overwrite: bool,
     ray_address: str | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
     target_options: Mapping[str, Any],
 ) -> None:
     """Writes the Examples of all SOURCEs to TARGET in another format.
@@ -157,9 +156,9 @@ def convert_command(
         shard_bytes = SHARD_BYTES
     compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
     reading = Reading(None if features is None else tuple(features))
-    goal = Target(pattern, compression, target_options or storage_options)
+    goal = Target(pattern, compression, target_options or sources.storage_options)
     limits = shard_bytes, shard_records
-    how = Conversion(source, reading, storage_options, goal, form, text or (), *limits, overwrite, ray_address is not None)
+    how = Conversion(source, reading, sources.storage_options, goal, form, text or (), *limits, overwrite, ray_address is not None)
     if ray_address is not None:
         connect(ray_address)
     written = run(convert(sources, schema, how))
@@ -314,8 +313,8 @@ async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGen
 
 async def read_tfrecords(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
     """The records of TFRecord shards, maybe with some of their features only."""
-    sample, number = await take_sample(found, how.storage_options), 0
-    async with aclosing(batches(found, sample.record_bytes, how.storage_options, meter)) as blocks:
+    sample, number = await take_sample(found), 0
+    async with aclosing(batches(found, sample.record_bytes, meter)) as blocks:
         async for frames in blocks:
             if how.reading.features is not None:
                 frames = await anyio.to_thread.run_sync(select_features, frames, number, how.reading)
@@ -369,7 +368,7 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
         for item in found:
             records = item.records
             if records is None:
-                records = await count_one(item, how.storage_options)
+                records = await count_one(item)
             if number < records:
                 where = display_name(item.path)
                 raise FeatureError(f"{error.reason} (in {where})", error.feature, number) from error

@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
@@ -277,7 +277,8 @@ async def check_list(store: CheckedStore) -> str:
         store.found.extend(await find(store.storages, [store.url]))
     else:
         storage = await store.storages.at(directory)
-        store.found.extend([Item.listed(info) async for info in storage.list(directory)])
+        found = [Item.listed(info) async for info in storage.list(directory)]
+        store.found.extend(replace(item, storage_options=store.options) for item in found)
     size = sum(item.size or 0 for item in store.found)
     return f"{plural(len(store.found), 'object')}, {format_bytes(size)}"
 
@@ -326,7 +327,7 @@ async def check_version(store: CheckedStore, item: Item) -> str:
 async def check_speed(store: CheckedStore, item: Item) -> str:
     rates = []
     for connections in (1, 16):
-        done = await measure([item], connections, 1 << 22, 1.0, store.options)
+        done = await measure([item], connections, 1 << 22, 1.0)
         rates.append(f"{done.rate:,.0f} MB/s with {plural(connections, 'connection')}")
     return ", ".join(rates)
 

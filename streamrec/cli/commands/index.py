@@ -63,7 +63,7 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
 @options.overwrite
 @ray_option
 @options.as_json
-@options.storage_options
+@options.source_options
 def index_command(
     names: options.Sources,
     from_idx: str | None,
@@ -75,7 +75,6 @@ def index_command(
     overwrite: bool,
     ray_address: str | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
 ) -> int:
     """Writes INDEX (a name that ends in .index): what a manifest says, and where each record lies.
 
@@ -94,13 +93,13 @@ def index_command(
     if ray_address and (check or stat or join or update or part):
         raise click.UsageError("--ray divides the work by itself: leave the other options out")
     if check:
-        return run(check_index(index, names.shard_root, as_json, storage_options))
+        return run(check_index(index, names, as_json))
     if stat:
-        return run(print_stat(index, as_json, storage_options))
+        return run(print_stat(index, names, as_json))
     if ray_address is not None:
         connect(ray_address)
     replaces, how = overwrite or update, {"idx_files": from_idx, "part": part, "update": update}
-    found = run(build(sources, index, names.shard_root, join, replaces, ray_address, storage_options, **how))
+    found = run(build(sources, index, names, join, replaces, ray_address, **how))
     if as_json:
         print_json({"index": found.path, "records": len(found), "shards": len(found.shards), "digest": found.digest})
     else:
@@ -111,21 +110,21 @@ def index_command(
 async def build(
     sources: list[str],
     index: str,
-    shard_root: str | None,
+    typed: options.Sources,
     join: bool,
     overwrite: bool,
     ray_address: str | None,
-    storage_options: Mapping[str, Any],
     **how: Any,
 ) -> streamrec.shards.Index:
     """Writes an index; `how` is passed to `write_index`."""
+    storage_options = typed.storage_options
     target = index if how["part"] is None else streamrec.shards.part_of(index, *how["part"])
     async with storages_for(storage_options) as storages:
         if not overwrite:
             await refuse_existing(storages, [target])
         if join:
             return await join_index(sources, index, storage_options=storage_options)
-        shards = await find_records(storages, sources or [index], shard_root)
+        shards = await find_records(storages, sources or [index], typed.shard_root)
     paths = [shard.path for shard in shards]
     if ray_address is not None:
         return await build_on(paths, index, how["idx_files"], storage_options)
@@ -157,10 +156,10 @@ async def write_part(
     await streamrec.write_index(list(paths), index, idx_files=idx_files, part=part, storage_options=storage_options)
 
 
-async def check_index(index: str, shard_root: str | None, as_json: bool, storage_options: Mapping[str, Any]) -> int:
+async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
     """Compares each shard's size and version with what the index says."""
-    async with storages_for(storage_options) as storages:
-        found = (await open_index(await storages.at(index), index)).follow(shard_root)
+    async with storages_for(typed.storage_options) as storages:
+        found = (await open_index(await storages.at(index), index)).follow(typed.shard_root)
         hows = await map_concurrently(partial(difference, storages), found.shards, 16)
     differing = [{"path": shard.path, "how": how} for shard, how in zip(found.shards, hows, strict=True) if how]
     if as_json:
@@ -185,9 +184,9 @@ async def difference(storages: Storages, shard: streamrec.shards.ShardInfo) -> s
     return None
 
 
-async def print_stat(index: str, as_json: bool, storage_options: Mapping[str, Any]) -> int:
+async def print_stat(index: str, typed: options.Sources, as_json: bool) -> int:
     """What an index holds."""
-    async with storages_for(storage_options) as storages:
+    async with storages_for(typed.storage_options) as storages:
         storage = await storages.at(index)
         found = await open_index(storage, index)
         size = (await storage.stat(index)).size or 0

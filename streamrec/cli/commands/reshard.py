@@ -80,14 +80,13 @@ class ReshardPlan:
 @options.overwrite
 @ray_option
 @options.as_json
-@options.storage_options
+@options.source_options
 @options.target_options
 def reshard_command(
-    sources: Sequence[str],
+    sources: options.Sources,
     target: str,
     compression: str | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
     target_options: Mapping[str, Any],
     **how: Any,
 ) -> None:
@@ -101,10 +100,10 @@ def reshard_command(
     kind = compression_of(target, compression)
     pattern = pattern_of(target, kind, plan.shards)
     check_plan(plan, pattern)
-    goal = Target(pattern, kind, target_options or storage_options)
+    goal = Target(pattern, kind, target_options or sources.storage_options)
     if plan.ray_address is not None:
         connect(plan.ray_address)
-    shards, manifest = run(reshard(sources, goal, plan, storage_options))
+    shards, manifest = run(reshard(sources, goal, plan))
     if as_json:
         rows = [{key: value for key, value in asdict(shard).items() if key != "marks"} for shard in shards]
         print_json({"manifest": manifest, "shards": rows})
@@ -129,22 +128,20 @@ def check_plan(plan: ReshardPlan, pattern: str) -> None:
         raise click.UsageError("--shuffle needs all records in one place: leave --ray out")
 
 
-async def reshard(
-    sources: Sequence[str], target: Target, plan: ReshardPlan, storage_options: Mapping[str, Any]
-) -> tuple[list[ShardInfo], str]:
+async def reshard(sources: options.Sources, target: Target, plan: ReshardPlan) -> tuple[list[ShardInfo], str]:
     """Reads, maybe shuffles, and writes; returns the new shards and the manifest's URL."""
     manifest = plan.manifest or target.manifest
     async with AsyncExitStack() as stack:
-        storages = await stack.enter_async_context(storages_for(storage_options))
+        storages = await stack.enter_async_context(storages_for(sources.storage_options))
         goal = await stack.enter_async_context(storages_for(target.storage_options))
         found = await find_records(storages, sources)
         spared = await check_target(storages, sources, found, goal, target, manifest, plan.overwrite)
         objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
         await stack.enter_async_context(objects)
         if plan.ray_address is not None:
-            shards = await write_on(found, target, objects, plan, storage_options)
+            shards = await write_on(found, target, objects, plan)
         else:
-            records, total = await open_records(stack, found, plan, storage_options)
+            records, total = await open_records(stack, found, plan)
             if plan.shards is None:
                 shards = await write_limited(records, target, objects, plan.shard_bytes, plan.shard_records)
             else:
@@ -155,19 +152,19 @@ async def reshard(
 
 
 async def open_records(
-    stack: AsyncExitStack, found: Sequence[Item], plan: ReshardPlan, storage_options: Mapping[str, Any]
+    stack: AsyncExitStack, found: Sequence[Item], plan: ReshardPlan
 ) -> tuple[AsyncIterator[Frames], int]:
     """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack closes all."""
-    sample, size = await take_sample(found, storage_options), total_bytes(found)
+    sample, size = await take_sample(found), total_bytes(found)
     if not plan.shuffle:
-        total = sum(await count_all(found, storage_options)) if plan.shards else 0
+        total = sum(await count_all(found)) if plan.shards else 0
         meter = stack.enter_context(progress("writing", size))
-        records = batches(found, sample.record_bytes, storage_options, meter)
+        records = batches(found, sample.record_bytes, meter)
         return await stack.enter_async_context(aclosing(records)), total
     shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
     plain = size if sample.compressions == ("",) or size is None else size * 4  # a guess
     with progress("reading", size) as meter:
-        async with aclosing(batches(found, sample.record_bytes, storage_options, meter)) as records:
+        async with aclosing(batches(found, sample.record_bytes, meter)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
     return await stack.enter_async_context(aclosing(shuffle.shuffled(meter))), shuffle.records
@@ -182,22 +179,18 @@ async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
 
 
 async def write_on(
-    found: Sequence[Item],
-    target: Target,
-    objects: Replacement,
-    plan: ReshardPlan,
-    storage_options: Mapping[str, Any],
+    found: Sequence[Item], target: Target, objects: Replacement, plan: ReshardPlan
 ) -> list[ShardInfo]:
     """Writes new shards on a cluster, whose numbers of records differ by at most one."""
     unknown = [item for item in found if item.records is None]
-    counts = iter(await map_on(partial(count_one, storage_options=storage_options), unknown))
+    counts = iter(await map_on(count_one, unknown))
     known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
     expected = {item.path: replace(item.expected, records=item.records) for item in known}
     count = how_many(plan, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
     paths = [shard_path(target.pattern, number) for number in range(count)]
     places = [await objects.name(path) for path in paths]
-    work = partial(write_one, shards, expected, target, count, storage_options)
+    work = partial(write_one, shards, expected, target, count, dict(found[0].storage_options))
     written = await map_on(work, list(enumerate(places)))
     return [replace(shard, path=path) for shard, path in zip(written, paths, strict=True)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -45,19 +45,15 @@ FREQUENT_JSON: Final = 20
 @options.features
 @click.option("--html", metavar="FILE", help="Write a page with plots and thumbnails there, too; any URL.")
 @options.as_json
-@options.storage_options
+@options.source_options
 def stat_command(
-    sources: Sequence[str],
-    features: Sequence[str] | None,
-    html: str | None,
-    as_json: bool,
-    storage_options: Mapping[str, Any],
+    sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool
 ) -> None:
     """Reads all records, and shows for each feature how often it is missing, min, mean, max, and frequent values.
 
     Strings are measured by their lengths in bytes. Which features there are is inferred from up to 1,000 records.
     """
-    shards, stats = run(collect(sources, features, html, storage_options))
+    shards, stats = run(collect(sources, features, html))
     if as_json:
         print_json(to_json(shards, stats), data=True)
         return
@@ -70,20 +66,20 @@ def stat_command(
 
 
 async def collect(
-    sources: Sequence[str], wanted: Sequence[str] | None, html: str | None, storage_options: Mapping[str, Any]
+    sources: options.Sources, wanted: Sequence[str] | None, html: str | None
 ) -> tuple[list[Item], DatasetStats]:
-    async with storages_for(storage_options) as storages:
+    async with storages_for(sources.storage_options) as storages:
         shards = await find_records(storages, sources)
-        sample = await take_sample(shards, storage_options)
+        sample = await take_sample(shards)
         stats = DatasetStats(sample.schema, lambda name: wanted is None or name in wanted)
         check_names(wanted, sample)
         with progress("reading", total_bytes(shards)) as meter:
-            async with aclosing(batches(shards, sample.record_bytes, storage_options, meter)) as blocks:
+            async with aclosing(batches(shards, sample.record_bytes, meter)) as blocks:
                 async for frames in blocks:
                     await anyio.to_thread.run_sync(stats.add, frames)
         if html is not None:
             text = as_page(", ".join(sources), summary(shards, stats), stats)
-            await write_text(html, text, [shard.path for shard in shards], storage_options)
+            await write_text(html, text, [shard.path for shard in shards], sources.storage_options)
     return shards, stats
 
 
