@@ -39,8 +39,6 @@ from streamrec.bridge.job import Job
 from streamrec.bridge.loop import check_owner, is_inherited, loop_thread, raise_unless_exiting
 from streamrec.errors import ClosedError
 
-__all__ = ["SyncIterator", "iterate"]
-
 T = TypeVar("T")
 
 CLOSED = "this iterator was closed, by close(), by leaving its `with` block, or by an interrupt; make a new one"

@@ -25,8 +25,6 @@ from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, c
 from streamrec.example.features import encode_name
 from streamrec.kernels.arrow_buffers import large_binary, load_pyarrow
 
-__all__ = ["ArrowBatch", "arrow_array"]
-
 NUMBERS: Final = frozenset(
     {
         *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),

@@ -31,8 +31,6 @@ from streamrec.example.features import (
 from streamrec.example.plan import ParsePlan, padding_of
 from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, Records, Rows
 
-__all__ = ["to_columns"]
-
 RULES: Final[Mapping[type[KeyedPartition], str]] = {
     RaggedFeature.RowSplits: "row splits must ascend from 0 to that number",
     RaggedFeature.RowLengths: "row lengths must not be negative, and add up to that number",

@@ -14,22 +14,6 @@ from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
 from streamrec.kernels.arrow_buffers import export_binary
 
-__all__ = [
-    "MAX_EMPTY_ROWS",
-    "NO_GAPS",
-    "BytesColumn",
-    "Column",
-    "RaggedTensor",
-    "SparseTensor",
-    "Values",
-    "check_column",
-    "check_indices",
-    "check_splits",
-    "list_splits",
-    "row_splits",
-    "with_nulls",
-]
-
 MAX_EMPTY_ROWS: Final = 1 << 25
 """A batch may have this many more rows than values: a few bytes that claim more must not fill the memory."""
 NO_GAPS: Final = (

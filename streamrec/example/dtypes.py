@@ -10,8 +10,6 @@ import numpy as np
 
 from streamrec.errors import FeatureError, MissingExtraError
 
-__all__ = ["TENSOR_DTYPES", "dtype_name", "named_dtype", "nearest_kind", "tensor_dtype"]
-
 TENSOR_DTYPES: Final = {
     "float32": 1,
     "float64": 2,

@@ -24,15 +24,6 @@ from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureL
 from streamrec.example.values import PackedColumn, declared_kinds, to_column, to_columns, to_values
 from streamrec.kernels._native import encode_examples as _encode
 
-__all__ = [
-    "bytes_feature",
-    "encode_example",
-    "encode_examples",
-    "encode_sequence_example",
-    "float_feature",
-    "int64_feature",
-]
-
 _FEATURE_LISTS_TAG = b"\x12"
 _Packed: TypeAlias = tuple[bytes, int, Any, Any, Any]
 _FAILURES = {

@@ -25,17 +25,6 @@ from streamrec.arguments import described
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import dtype_name, nearest_kind
 
-__all__ = [
-    "Dtype",
-    "Feature",
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "RaggedFeature",
-    "SparseFeature",
-    "VarLenFeature",
-    "encode_name",
-]
-
 Dtype: TypeAlias = type[np.int64] | type[np.float32] | type[bytes]
 """The three kinds of values that an Example holds: `np.int64`, `np.float32` and `bytes`."""
 

@@ -33,16 +33,6 @@ from streamrec.example.features import Feature, FixedLenSequenceFeature
 from streamrec.example.plan import ParsePlan, make_plan
 from streamrec.example.walk import Code, Offsets, Records, failure, walk_examples, walk_sequences
 
-__all__ = [
-    "is_scalar",
-    "parse_and_count",
-    "parse_batch",
-    "parse_example",
-    "parse_sequence_example",
-    "parse_single_example",
-    "parse_single_sequence_example",
-]
-
 Columns: TypeAlias = dict[str, Column]
 
 

@@ -29,8 +29,6 @@ from streamrec.example.features import (
 )
 from streamrec.example.walk import FeatureSlot
 
-__all__ = ["ParsePlan", "make_plan", "padding_of"]
-
 MessagePart: TypeAlias = Literal["examples", "example", "context", "lists"]
 """What a description is of: a batch of Examples, one Example, or the context or feature lists of SequenceExamples."""
 

@@ -13,8 +13,6 @@ from streamrec.errors import FeatureError
 from streamrec.example.dtypes import tensor_dtype
 from streamrec.example.messages import Example
 
-__all__ = ["decode_json_example", "decode_raw", "object_of"]
-
 
 def decode_raw(
     input_bytes: Any, out_type: object, little_endian: bool = True, fixed_length: int | None = None

@@ -29,8 +29,6 @@ from streamrec.example.features import (
 )
 from streamrec.example.messages import Example, SequenceExample, is_example_list
 
-__all__ = ["FeatureSummary", "Schema", "infer_features"]
-
 
 @dataclass(frozen=True)
 class FeatureSummary:

@@ -24,8 +24,6 @@ from streamrec.errors import FeatureError
 from streamrec.example.dtypes import TENSOR_DTYPES, tensor_dtype
 from streamrec.example.messages import TensorProto, TensorShapeProto
 
-__all__ = ["parse_tensor", "serialize_tensor"]
-
 _STRING: Final = 7
 _NAMES: Final = {number: name for name, number in TENSOR_DTYPES.items()}
 # The field that holds a dtype's values where they aren't in tensor_content; float8s have float8_val.

@@ -32,8 +32,6 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import NO_GAPS, RaggedTensor, check_indices, check_splits, list_splits, with_nulls
 from streamrec.example.features import FIELDS, Dtype, as_dtype
 
-__all__ = ["KindValues", "PackedColumn", "declared_kinds", "to_column", "to_columns", "to_values"]
-
 Data: TypeAlias = npt.NDArray[Any] | tuple[bytes, ...]
 
 

@@ -28,17 +28,6 @@ from streamrec.errors import FeatureError
 from streamrec.example.features import NUMBERS, Dtype
 from streamrec.kernels import _native
 
-__all__ = [
-    "Code",
-    "FeatureSlot",
-    "Found",
-    "Records",
-    "Rows",
-    "failure",
-    "walk_examples",
-    "walk_sequences",
-]
-
 Array: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
