@@ -33,7 +33,7 @@ MAY_IMPORT = {
         *("display", "arguments", "html", "errors", "kernels", "lazy", "tfrecord"),
         *("example", "storage", "shards", "bridge"),
     },
-    "interchange": {"display", "errors", "example"},
+    "interchange": {"display", "errors", "example", "lazy"},
     "__init__": {"bridge", "errors", "kernels", "lazy", "tfrecord", "example", "storage", "shards", "pipeline"},
 }
 """Which rooms a room may import besides itself. Rooms that are not named here stand above all of these."""

@@ -161,26 +161,24 @@ def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int
 
     What was found is the kind's field number (KIND; 0 is none of the three) or the number of values (COUNT).
     """
-    return FeatureError(_reason(code, slot, found), None if slot is None else slot.name, record)
-
-
-def _reason(code: Code, slot: FeatureSlot | None, found: int) -> str:
     if code is Code.MESSAGE or slot is None:
-        return "the bytes are not a serialized message; was the record read whole, and is it the right type?"
+        reason = "the bytes are not a serialized message; was the record read whole, and is it the right type?"
+        return FeatureError(reason, None if slot is None else slot.name, record)
     wanted = slot.dtype.__name__
-    if code is Code.KIND:
-        kind = next((dtype for dtype, number in NUMBERS.items() if number == found), None)
-        if kind is None:
-            return f"found an unknown kind of values where {wanted} is wanted; write the record again"
-        name = kind.__name__
-        code = name if kind is bytes else f"np.{name}"
-        return f"found {name} values where {wanted} is wanted: write {code} as the feature's dtype"
-    if code is Code.LIST:
-        return f"the {wanted} values are damaged; write the record again"
-    if code is Code.COUNT:
+    kind = next((dtype for dtype, number in NUMBERS.items() if number == found), None)
+    if code is Code.KIND and kind is None:
+        reason = f"found an unknown kind of values where {wanted} is wanted; write the record again"
+    elif code is Code.KIND and kind is not None:
+        dtype = "bytes" if kind is bytes else f"np.{kind.__name__}"
+        reason = f"found {kind.__name__} values where {wanted} is wanted: write {dtype} as the feature's dtype"
+    elif code is Code.LIST:
+        reason = f"the {wanted} values are damaged; write the record again"
+    elif code is Code.COUNT:
         multiple = "" if slot.dense else "a multiple of "
-        return f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
-    return f"found nothing where {slot.size:,} {wanted} values are wanted"
+        reason = f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
+    else:
+        reason = f"found nothing where {slot.size:,} {wanted} values are wanted"
+    return FeatureError(reason, slot.name, record)
 
 
 def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Found], int]:

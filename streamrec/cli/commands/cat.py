@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -32,17 +32,9 @@ from streamrec.shards import ShardReader
 @options.features
 @options.as_json
 @options.source_options
-def head_command(
-    sources: options.Sources,
-    count: int | None,
-    form: Literal["text", "json", "raw"],
-    first: int,
-    byte: int | None,
-    features: Sequence[str] | None,
-    as_json: bool,
-) -> None:
+def head_command(sources: options.Sources, **how: Any) -> None:
     """Prints the first records, and reads no more than these."""
-    run(show(sources, Printer("json" if as_json else form, features), count, first, byte))
+    print_records(sources, **how)
 
 
 def parse_records(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -77,17 +69,22 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
 @options.features
 @options.as_json
 @options.source_options
-def cat_command(
+def cat_command(sources: options.Sources, **how: Any) -> None:
+    """Prints records, one shard after the other, each checked."""
+    print_records(sources, **how)
+
+
+def print_records(
     sources: options.Sources,
     count: int | None,
     form: Literal["text", "json", "raw"],
     first: int,
     byte: int | None,
-    records: Sequence[int] | None,
     features: Sequence[str] | None,
     as_json: bool,
+    records: Sequence[int] | None = None,
 ) -> None:
-    """Prints records, one shard after the other, each checked."""
+    """Prints records; see the commands' options."""
     printer = Printer("json" if as_json else form, features)
     if records is None:
         run(show(sources, printer, count, first, byte))

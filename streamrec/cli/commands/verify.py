@@ -17,7 +17,7 @@ from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, map_concurrently, open_item, run, total_bytes
-from streamrec.cli.sources import MANIFESTS, Item, find_records, manifests_below, storages_for
+from streamrec.cli.sources import MANIFESTS, Item, find_records, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_sources
 from streamrec.shards import Expected, is_below, location_of
 from streamrec.storage import Replacement, is_url
@@ -83,9 +83,9 @@ async def verify_sources(
     sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None
 ) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan]]:
     """What differs from each manifest that was given, and what each shard holds that was read."""
-    names = [name for name in sources if not name.endswith(MANIFESTS)]
+    names, below = [name for name in sources if not name.endswith(MANIFESTS)], list[str]()
     async with storages_for(sources.storage_options) as storages:
-        below = await manifests_below(storages, names)
+        listed = await find_records(storages, names, manifests=below)
     manifests = list(dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below]))
     with progress("comparing", None):
         reports = [await streamrec.verify(name, **vars(sources)) for name in manifests]
@@ -95,7 +95,7 @@ async def verify_sources(
     async with storages_for(sources.storage_options) as storages:
         named = await find_records(storages, manifests, sources.shard_root)
         verified = {shard.path for shard in named}
-        others = [shard for shard in await find_records(storages, names, warn=False) if shard.path not in verified]
+        others = [shard for shard in listed if shard.path not in verified]
         wanted = [
             replace(shard, expected=Expected(None))  # it is read as it is: how it differs is in the report
             for shard in named
