@@ -22,14 +22,12 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import MAX_EMPTY_ROWS, BytesColumn, Column, RaggedTensor, SparseTensor, Values
 from streamrec.example.features import (
     Dtype,
-    Feature,
     FixedLenSequenceFeature,
     KeyedPartition,
     RaggedFeature,
     SparseFeature,
 )
-from streamrec.example.plan import ParsePlan, padding_of
-from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, Records, Rows
+from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, ParsePlan, Records, Rows, padding_of
 
 RULES: Final[Mapping[type[KeyedPartition], str]] = {
     RaggedFeature.RowSplits: "row splits must ascend from 0 to that number",
@@ -60,8 +58,8 @@ def to_columns(
         FeatureError: Sparse positions or ragged partitions that don't fit their values.
     """
     parts: dict[str, Any] = {
-        slot.name: each if as_found else _part(slot, form, each, count, spanned)
-        for slot, form, as_found, each in zip(plan.slots, plan.forms, plan.as_found, found, strict=True)
+        slot.name: each if slot.as_found else _part(slot, each, count, spanned)
+        for slot, each in zip(plan.slots, found, strict=True)
     }
     columns = combine(plan, parts, single) if plan.composite else parts
     return {name: _only(column) for name, column in columns.items()} if single else columns
@@ -78,15 +76,15 @@ def _only(column: Any) -> Any:
     return column[0]
 
 
-def _part(slot: FeatureSlot, form: Feature, found: Found, count: int, spanned: Records | None) -> Part:
+def _part(slot: FeatureSlot, found: Found, count: int, spanned: Records | None) -> Part:
     if not isinstance(found, Rows):
         longest = [] if slot.pad is None else [len(found) // (count * slot.size or 1)]
         shaped = found.reshape(count, *longest, *slot.shape, *found.shape[1:])
         return _values(shaped, slot.dtype, spanned, slot.default)
-    if isinstance(form, FixedLenSequenceFeature):
-        return _padded(slot, form, found, spanned)
+    if isinstance(slot.form, FixedLenSequenceFeature):
+        return _padded(slot, slot.form, found, spanned)
     found = found.with_values(_values(found.flat_values, slot.dtype, spanned))
-    if isinstance(form, RaggedFeature):
+    if isinstance(slot.form, RaggedFeature):
         return found
     rows, places, most = positions(found.splits)
     if not isinstance(found.values, Rows):

@@ -30,8 +30,16 @@ from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
 from streamrec.example.columns import BytesColumn, Column
 from streamrec.example.features import Feature, FixedLenSequenceFeature
-from streamrec.example.plan import ParsePlan, make_plan
-from streamrec.example.walk import Code, Offsets, Records, failure, walk_examples, walk_sequences
+from streamrec.example.walk import (
+    Code,
+    Offsets,
+    ParsePlan,
+    Records,
+    failure,
+    make_plan,
+    walk_examples,
+    walk_sequences,
+)
 
 Columns: TypeAlias = dict[str, Column]
 
@@ -208,8 +216,8 @@ def parse_sequences(
         raise name_example(error, names, single, records, list_plan.features) from None
     lengths = {
         slot.name: np.diff(raw.splits).reshape(() if single else count)
-        for slot, form, raw in zip(list_plan.slots, list_plan.forms, steps, strict=True)
-        if isinstance(form, FixedLenSequenceFeature)
+        for slot, raw in zip(list_plan.slots, steps, strict=True)
+        if isinstance(slot.form, FixedLenSequenceFeature)
     }
     return columns, list_columns, lengths
 

@@ -26,7 +26,7 @@ from streamrec.example import (
     encode_examples,
 )
 from streamrec.example.parse import parse_and_count
-from streamrec.example.plan import make_plan
+from streamrec.example.walk import make_plan
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, FeatureValues, example_of, features_of
 
 Kinds = Mapping[str, str]

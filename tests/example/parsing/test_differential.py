@@ -34,7 +34,7 @@ from streamrec.example.parse import (
     parse_single_example,
     parse_single_sequence_example,
 )
-from streamrec.example.plan import make_plan
+from streamrec.example.walk import make_plan
 from tests.example.compare import assert_same_columns
 from tests.example.conftest import WALKS, walking
 from tests.example.strategies import (
