@@ -4,10 +4,9 @@
 - `commands/`: the commands: their arguments, what they do and print. `ls`, `count` and `info` are in `info.py`, `head`
   and `cat` in `cat.py`, any other in a file of its name;
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records;
-- `writing.py`, `shuffling.py`: new shards, a random order;
+- `writing.py`: new shards;
 - `output.py`, `records.py`: text, tables and progress, records;
-- `cluster.py`: tasks on a Ray cluster;
-- `feature_stats.py`: what `stat` counts, in bounded memory.
+- `cluster.py`: tasks on a Ray cluster.
 """
 
 import os

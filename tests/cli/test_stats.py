@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Frames, encode_example, infer_features
-from streamrec.cli.feature_stats import DatasetStats, FrequentValues, Histogram, Moments
+from streamrec.cli.commands.reshard import DiskShuffle
+from streamrec.cli.commands.stat import DatasetStats, FrequentValues, Histogram, Moments
 from streamrec.cli.output import Meter
-from streamrec.cli.shuffling import DiskShuffle
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
 PARTS = st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=5)

@@ -18,22 +18,11 @@ import anyio
 import click
 
 from streamrec import CorruptRecordError, FeatureError, Frames
-from streamrec.cli import options
+from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
 from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
-from streamrec.cli.writing import (
-    SHARD_BYTES,
-    Feed,
-    Target,
-    check_numbered,
-    check_target,
-    compression_of,
-    pattern_of,
-    write_limited,
-    write_manifest,
-)
 from streamrec.display import display_name
 from streamrec.interchange import (
     FORMATS,
@@ -68,7 +57,7 @@ class Conversion:
     source: str | None
     reading: Reading
     storage_options: Mapping[str, Any]
-    target: Target
+    target: writing.Target
     form: Format
     text: Sequence[str]
     shard_bytes: int | None
@@ -147,16 +136,16 @@ def convert_command(
         )
     pattern = target_pattern(target, form)
     if shard_bytes or shard_records:
-        check_numbered(pattern)
+        writing.check_numbered(pattern)
         if ray_address is not None:
             raise click.UsageError(
                 "with --ray each SOURCE becomes one file: leave --shard-bytes and --shard-records out"
             )
     elif is_numbered(pattern):
-        shard_bytes = SHARD_BYTES
-    compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
+        shard_bytes = writing.SHARD_BYTES
+    compression = writing.compression_of(pattern, None) if form.name == "tfrecord" else ""
     reading = Reading(None if features is None else tuple(features))
-    goal = Target(pattern, compression, target_options or sources.storage_options)
+    goal = writing.Target(pattern, compression, target_options or sources.storage_options)
     limits = shard_bytes, shard_records
     how = Conversion(source, reading, sources.storage_options, goal, form, text or (), *limits, overwrite, ray_address is not None)
     if ray_address is not None:
@@ -179,7 +168,7 @@ def target_pattern(target: str, form: Format) -> str:
     directory = directory_of(target)
     if directory is not None and form.name != "tfrecord":
         return f"{directory}shard-{{shard:05d}}{FORMATS[form.name][0]}"
-    return pattern_of(target, "", None)
+    return writing.pattern_of(target, "", None)
 
 
 async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -> list[ShardInfo]:
@@ -187,7 +176,7 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
     async with storages_for(how.storage_options) as storages, storages_for(how.target.storage_options) as goal:
         found = await find_records(storages, sources)
         files = [*found, *(() if schema is None else [Item(schema, None)])]
-        spared = await check_target(storages, sources, files, goal, how.target, how.manifest, how.overwrite)
+        spared = await writing.check_target(storages, sources, files, goal, how.target, how.manifest, how.overwrite)
         if schema is not None:
             columns = await read_schema(storages, schema, how.reading)
             kinds = {column.name: column.kind for column in columns if column.kind is not None}
@@ -202,7 +191,7 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
 async def write(found: Sequence[Item], how: Conversion, objects: Replacement) -> list[ShardInfo]:
     """Writes all files, here or on a cluster, and the manifest."""
     if how.on_cluster and len(found) > 1:
-        check_numbered(how.target.pattern)
+        writing.check_numbered(how.target.pattern)
     if look := how.look:
         if how.on_cluster:
             seen = reduce(look.join, await map_on(partial(look_at_one, how), found))
@@ -216,7 +205,7 @@ async def write(found: Sequence[Item], how: Conversion, objects: Replacement) ->
         with progress("writing", total_bytes(found)) as meter:
             written = await write_records(found, how, objects, meter)
     if how.manifest is not None:
-        await write_manifest(how.manifest, how.target, written, objects)
+        await writing.write_manifest(how.manifest, how.target, written, objects)
     return written
 
 
@@ -382,8 +371,8 @@ async def write_records(
     """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
     async with aclosing(read(found, how, meter)) as records:
         if how.form.name == "tfrecord":
-            return await write_limited(records, how.target, objects, how.shard_bytes, how.shard_records)
-        feed, written, done = Feed(records), list[ShardInfo](), 0
+            return await writing.write_limited(records, how.target, objects, how.shard_bytes, how.shard_records)
+        feed, written, done = writing.Feed(records), list[ShardInfo](), 0
         begin = codec_of(how.form.name).encoder
         while not written or not await feed.ended():
             path = shard_path(how.target.pattern, len(written))
@@ -394,7 +383,7 @@ async def write_records(
 
 
 async def write_file(
-    feed: Feed, path: str, encoder: FileEncoder, how: Conversion, objects: Replacement
+    feed: writing.Feed, path: str, encoder: FileEncoder, how: Conversion, objects: Replacement
 ) -> ShardInfo:
     """Writes one file, up to a limit."""
     compressor = zlib.compressobj(wbits=31) if how.form.gzip else None

@@ -13,7 +13,7 @@ import numpy as np
 import streamrec
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.feature_stats import Moments
+from streamrec.cli.commands.stat import Moments
 from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import map_concurrently, run, total_bytes
