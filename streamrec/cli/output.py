@@ -43,6 +43,12 @@ def print_line(*lines: str) -> None:
         print(display_text(line))
 
 
+def print_written(things: str, written: Sequence[Any], ending: str = "") -> None:
+    """Prints how many files were written, each with `records` and `bytes`, and how much they hold."""
+    records, size = sum(each.records for each in written), sum(each.bytes for each in written)
+    print_line(f"{plural(len(written), things)}, {plural(records, 'record')}, {format_bytes(size)}{ending}")
+
+
 def print_record(*lines: str) -> None:
     """Prints lines of values of records, with controls escaped."""
     for line in lines:

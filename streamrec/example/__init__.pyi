@@ -34,9 +34,8 @@ from streamrec.example.parse import (
     parse_single_example,
     parse_single_sequence_example,
 )
-from streamrec.example.raw import decode_json_example, decode_raw
 from streamrec.example.schema import FeatureSummary, Schema, infer_features
-from streamrec.example.tensor import parse_tensor, serialize_tensor
+from streamrec.example.tensor import decode_json_example, decode_raw, parse_tensor, serialize_tensor
 
 __all__ = [
     "ArrowBatch",

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from streamrec.errors import FeatureError
-from streamrec.example.raw import object_of
+from streamrec.example.tensor import object_of
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,

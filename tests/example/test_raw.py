@@ -13,7 +13,7 @@ from streamrec.example.encode import encode_example
 from streamrec.example.features import FixedLenFeature
 from streamrec.example.messages import Example
 from streamrec.example.parse import parse_single_example
-from streamrec.example.raw import decode_json_example, decode_raw
+from streamrec.example.tensor import decode_json_example, decode_raw
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import click
 from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
+from streamrec.cli.output import Meter, print_error, print_json, print_line, print_written, progress
 from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.display import display_name
@@ -157,8 +157,7 @@ def convert_command(
         files = [{"path": file.path, "records": file.records, "bytes": file.bytes} for file in written]
         print_json({"files": files, "manifest": how.manifest})
         return
-    records, size = sum(file.records for file in written), sum(file.bytes for file in written)
-    print_line(f"{plural(len(written), 'file')}, {plural(records, 'record')}, {format_bytes(size)}")
+    print_written("file", written)
     if how.manifest is not None:
         print_line(f"manifest: {how.manifest}")
 

@@ -22,7 +22,7 @@ import numpy as np
 from streamrec import Framer, Frames, ShardWriter, StorageError, encode_records
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
+from streamrec.cli.output import Meter, plural, print_error, print_json, print_line, print_written, progress
 from streamrec.cli.reading import batches, count_all, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.display import display_name
@@ -99,8 +99,7 @@ def reshard_command(
         rows = [{key: value for key, value in asdict(shard).items() if key != "marks"} for shard in shards]
         print_json({"manifest": manifest, "shards": rows})
         return
-    records, size = sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)
-    print_line(f"{plural(len(shards), 'shard')}, {plural(records, 'record')}, {format_bytes(size)}")
+    print_written("shard", shards)
     print_line(f"manifest: {manifest}")
 
 
