@@ -502,7 +502,7 @@ class DatasetStats:
         self.records.records += len(frames)
         self.records.numbers.add(frames.lengths)
         for figures, column in zip(self.features, self._columns(frames), strict=True):
-            figures.add(column.flat_values, values_per_record(column.nested_row_splits))
+            figures.add(column.flat_values, values_each(column.nested_row_splits))
 
     def _columns(self, frames: Frames) -> list[Any]:
         if self._lists:
@@ -511,11 +511,11 @@ class DatasetStats:
         return list(parse_example(frames, self._context, string_columns=True).values()) if self._context else []
 
 
-def values_per_record(splits: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+def values_each(splits: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
     """How many values each record has, over all its steps.
 
     Examples:
-        >>> values_per_record([np.array([0, 2, 3]), np.array([0, 4, 4, 5])]).tolist()
+        >>> values_each([np.array([0, 2, 3]), np.array([0, 4, 4, 5])]).tolist()
         [4, 1]
     """
     ends = splits[0]
