@@ -354,7 +354,7 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 
 @functools.lru_cache(maxsize=256)
 def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
-    """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
+    """The compiled plan; slots are compared by identity, and `make_plan` makes them once for each description."""
     compiled, layout = [], list[tuple[int, int, np.dtype[Any]] | None]()
     for slot in slots:
         fills = slot.default if slot.pad is None else slot.pad
