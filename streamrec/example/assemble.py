@@ -3,10 +3,10 @@
 Nothing here looks at a message. The functions serve Examples and SequenceExamples, and values of every kind; byte
 strings that were asked for as spans become BytesColumns. One message is a batch of one, without its first dimension.
 
-Partitions, with the meaning of tf.io.RaggedFeature, come from a record, so anyone may have written them. They are checked
-in int64, record by record, before they become row splits, whatever `validate` says: where TensorFlow 2.21 raises, and
-where it returns row splits that lead outside of the values, or gives values of one record to another, a FeatureError
-names the record.
+Partitions, with the meaning of tf.io.RaggedFeature, come from a record, so anyone may have written them. They are
+checked in int64, record by record, before they become row splits, whatever `validate` says: where TensorFlow 2.21
+raises, and where it returns row splits that lead outside of the values, or gives values of one record to another, a
+FeatureError names the record.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn

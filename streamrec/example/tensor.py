@@ -280,7 +280,7 @@ def decode_raw(
     return np.frombuffer(joined, stored).astype(dtype).reshape(shape)
 
 
-def decode_json_parse_json(json_examples: Any) -> Any:
+def decode_json_example(json_examples: Any) -> Any:
     r"""Turns Examples in JSON into serialized Examples.
 
     Args:
@@ -294,7 +294,7 @@ def decode_json_parse_json(json_examples: Any) -> Any:
         FeatureError: Text that is not JSON, or not an Example.
 
     Example:
-        >>> decode_json_parse_json('{"features": {"feature": {"a": {"int64List": {"value": [1]}}}}}')
+        >>> decode_json_example('{"features": {"feature": {"a": {"int64List": {"value": [1]}}}}}')
         b'\n\x0c\n\n\n\x01a\x12\x05\x1a\x03\n\x01\x01'
     """
     strings = _string_array(json_examples)

@@ -397,7 +397,7 @@ def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedC
         except FeatureError as error:
             raise FeatureError(error.reason, name, index) from error
         kind = found if kind is None else kind
-        if found not in (None, kind):
+        if found is not None and kind is not None and found is not kind:
             what = f"{found.__name__} where {kind.__name__} is wanted, as in the rows before"
             raise FeatureError(f"{what}; convert the rows to one kind, or declare it", name, index)
         rows.append(data)

@@ -7,7 +7,7 @@ tensor of Ray Data is the list of its values. null is a missing feature, and `[n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -38,7 +38,7 @@ BINARIES: Final = ("binary", "large_binary", "binary_view")
 """Types of Arrow by name, since older versions of pyarrow lack some."""
 
 
-def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
+def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> BytesColumn | list[bytes]:
     """The rows of a `pyarrow.RecordBatch`, as serialized Examples."""
     kinds = {field.name: kind_of(field, wanted) for field in batch.schema}
     if len(kinds) < batch.num_columns:

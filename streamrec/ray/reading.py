@@ -197,17 +197,12 @@ async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[tupl
         assigned = [assign_records(survey.known, count, reader, None, survey.manifest) for reader in range(count)]
         bounds = [total * reader // count for reader in range(count + 1)]
         return [
-            (own, bounds[reader + 1] - bounds[reader], survey.nbytes // count)
-            for reader, own in enumerate(assigned)
+            (own, bounds[reader + 1] - bounds[reader], survey.nbytes // count) for reader, own in enumerate(assigned)
         ]
     async with Storages(shards.storage_options, filesystem=shards.filesystem, retry=shards.retry) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
     size = {shard.path: shard.size for shard in survey.sizes}
-    return [
-        (own, None, sum(portion_bytes(portion, size[portion.path]) for portion in own))
-        for own in plan
-        if own
-    ]
+    return [(own, None, sum(portion_bytes(portion, size[portion.path]) for portion in own)) for own in plan if own]
 
 
 def portion_bytes(portion: Portion, size: int) -> int:

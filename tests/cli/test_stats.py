@@ -17,7 +17,7 @@ from streamrec.cli.commands.reshard import DiskShuffle
 from streamrec.cli.commands.stat import DatasetStats, FrequentValues, Histogram, Moments
 from streamrec.cli.output import Meter
 
-FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=64)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 PARTS = st.lists(st.lists(FLOATS, min_size=1, max_size=20), min_size=1, max_size=5)
 
 

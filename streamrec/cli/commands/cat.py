@@ -99,9 +99,7 @@ def print_records(
         raise click.UsageError(str(error)) from error
 
 
-async def show(
-    names: options.Sources, printer: Printer, count: int | None, first: int, byte: int | None
-) -> None:
+async def show(names: options.Sources, printer: Printer, count: int | None, first: int, byte: int | None) -> None:
     """Prints up to `count` records from the `first` over all shards on, or from a byte of the one shard on."""
     async with storages_for(names.storage_options) as storages:
         found = await find_records(storages, names)

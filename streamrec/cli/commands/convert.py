@@ -147,7 +147,9 @@ def convert_command(
     reading = Reading(None if features is None else tuple(features))
     goal = writing.Target(pattern, compression, target_options or sources.storage_options)
     limits = shard_bytes, shard_records
-    how = Conversion(source, reading, sources.storage_options, goal, form, text or (), *limits, overwrite, ray_address is not None)
+    how = Conversion(
+        source, reading, sources.storage_options, goal, form, text or (), *limits, overwrite, ray_address is not None
+    )
     if ray_address is not None:
         connect(ray_address)
     written = run(convert(sources, schema, how))
@@ -364,9 +366,7 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
         raise
 
 
-async def write_records(
-    found: Sequence[Item], how: Conversion, objects: Replacement, meter: Meter
-) -> list[ShardInfo]:
+async def write_records(found: Sequence[Item], how: Conversion, objects: Replacement, meter: Meter) -> list[ShardInfo]:
     """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
     async with aclosing(read(found, how, meter)) as records:
         if how.form.name == "tfrecord":

@@ -30,6 +30,7 @@ from streamrec.pipeline import read_portions
 from streamrec.shards import Expected, ShardInfo, assign_records, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages
 
+
 @dataclass(frozen=True, slots=True)
 class ReshardPlan:
     """How to make shards; see the command's options."""
@@ -63,7 +64,9 @@ class ReshardPlan:
     help="Shards up to this size, as 200MB or 64MiB.  [default: 200MB]",
 )
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Shards of up to N records.")
-@click.option("--compression", type=click.Choice(writing.COMPRESSIONS), help="[default: as TARGET ends: .gz, .zz, .zst]")
+@click.option(
+    "--compression", type=click.Choice(writing.COMPRESSIONS), help="[default: as TARGET ends: .gz, .zz, .zst]"
+)
 @click.option("--shuffle", is_flag=True, help="All records in a random order; they wait on disk for it.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order.")
 @click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
@@ -286,8 +289,10 @@ class DiskShuffle:
     def _open_buckets(self, nbytes: int) -> Iterator[list[IO[bytes]]]:
         count = min(BUCKETS, nbytes // self._bucket_bytes + 1)
         with folder_errors(self._folder), ExitStack() as stack:
-            made = (tempfile.NamedTemporaryFile(dir=self._folder, buffering=128 << 10, delete=False) for _ in range(count))
-            yield [stack.enter_context(file) for file in made]
+            yield [
+                stack.enter_context(tempfile.NamedTemporaryFile("w+b", 128 << 10, dir=self._folder, delete=False))
+                for _ in range(count)
+            ]
 
     def _write(self, frames: Frames, files: list[IO[bytes]]) -> int:
         """Scatters these records to the files; returns how many bytes they take up."""

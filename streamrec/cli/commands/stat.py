@@ -1,4 +1,4 @@
-"""`streamrec stat`: statistics of each feature, in the terminal and as a page, in memory that does not grow with the data.
+"""`streamrec stat`: statistics of each feature in the terminal and as a page, in memory that does not grow with them.
 
 - `Histogram` does not need to know the range of the numbers. Bins are [k * 2**e, (k + 1) * 2**e) for whole k. Where a
   number is outside, the width doubles until all fit, and neighbours are joined: no count moves over a bin's edge, so
@@ -62,9 +62,7 @@ DIGITS: Final = 40
 @click.option("--html", metavar="FILE", help="Write a page with plots and thumbnails there, too; any URL.")
 @options.as_json
 @options.source_options
-def stat_command(
-    sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool
-) -> None:
+def stat_command(sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool) -> None:
     """Reads all records, and shows for each feature how often it is missing, min, mean, max, and frequent values.
 
     Strings are measured by their lengths in bytes. Which features there are is inferred from up to 1,000 records.

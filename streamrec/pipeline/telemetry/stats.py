@@ -233,7 +233,7 @@ class Stats:
         """What limits the run, in a word or a few: "the network", "map: your function resize", "the consumer", ..."""
         return find_bottleneck(self.chain, self.consumer_waited, self.seconds, self.storage.backends)
 
-    def counters(self) -> Iterator[tuple[Metric, list[tuple[dict[str, Any], float]]]]:
+    def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
         """All plain numbers that never fall, as exporters take them: each with its values, and the labels of these."""
         yield from self.storage.counters()
         for counter in CONSUMER_COUNTERS:

@@ -17,8 +17,7 @@ from streamrec.example import parse
 from streamrec.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
 from streamrec.example.messages import Example
 from streamrec.example.parse import parse_and_count, parse_example, parse_sequence_example
-from streamrec.example.walk import make_plan
-from streamrec.example.walk import Records
+from streamrec.example.walk import Records, make_plan
 from streamrec.kernels import _native
 from streamrec.tfrecord import Frames, Scattered
 from tests.effort import draws
