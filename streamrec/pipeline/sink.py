@@ -254,7 +254,7 @@ class Encoder:
             return as_record(element)
         if isinstance(element, Frames):
             return element
-        if isinstance(element, BytesColumn):
+        if isinstance(element, BytesColumn) and len(element.shape) != 1:
             element = element.to_numpy()
         if isinstance(element, np.ndarray) and element.dtype == object:
             return self._strings(element)

@@ -115,6 +115,7 @@ class Storages:
         report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
 
     Attributes:
+        storage_options: As they were given.
         connections: What all streams share.
         statistics: What happened so far; `statistics.snapshot()` at any time, from any thread.
     """
@@ -133,7 +134,7 @@ class Storages:
     ) -> None:
         self._retry = check_source(storage_options, filesystem, retry)
         self.connections = Connections(buffer_bytes, KneeSearch(START, max_connections))
-        self._options = dict(storage_options or {})
+        self.storage_options = dict(storage_options or {})
         self._filesystem = filesystem
         self.statistics = current()
         self._reporter = Reporter(self.statistics, report_interval)
@@ -192,16 +193,16 @@ class Storages:
 
     async def _make(self, place: str, url: str) -> Storage:
         protocol = protocol_of(url)
-        source = ClientOptions(protocol, self._options, self._filesystem, url)
+        source = ClientOptions(protocol, self.storage_options, self._filesystem, url)
         connect = await asyncio.to_thread(load_backend, source)  # an import takes up to a second
-        key, kept = key_of(connect.__module__, place, self._options, self._filesystem, astuple(self._retry))
+        key, kept = key_of(connect.__module__, place, self.storage_options, self._filesystem, astuple(self._retry))
         try:
             making = partial(borrow, key, kept, partial(connect, source, self._retry))
             backend, release = await attempt(self._retry, url, making, "connecting")
         except StreamrecError:
             raise
         except Exception as error:
-            cause = masked_cause(error, self._options)
+            cause = masked_cause(error, self.storage_options)
             raise StorageError(
                 f"no client can be made from these storage options ({type(error).__name__}: {cause}): check their "
                 "names and values, and the environment that it looks at",

@@ -17,8 +17,7 @@ from streamrec.example.encode import encode_example
 from streamrec.example.features import FixedLenFeature
 from streamrec.example.messages import Example, TensorProto, TensorShapeProto
 from streamrec.example.parse import parse_single_example
-from streamrec.example.raw import decode_json_example, decode_raw
-from streamrec.example.tensor import parse_tensor, serialize_tensor
+from streamrec.example.tensor import decode_json_example, decode_raw, parse_tensor, serialize_tensor
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "tensors"
 NUMBERS = [path.stem for path in sorted(GOLDEN.glob("*.npy")) if not path.stem.endswith(".bits")]
