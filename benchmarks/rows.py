@@ -120,7 +120,7 @@ def upload(task: Task) -> Callable[[], int]:
     count = task["nbytes"] // batch.nbytes
 
     async def write() -> int:
-        url = task["urls"][0]
+        url = f"{task['urls'][0]}-{os.getpid()}-{time.monotonic_ns()}"  # a free name: replacing one costs copies
         async with streamrec.ShardWriter(url, storage_options=task["options"]) as writer:
             for _ in range(count):
                 await writer.write_batch(batch)

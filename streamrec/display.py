@@ -202,15 +202,11 @@ def _masked_link(link: str, unknown: bool) -> str:
         fragment = sharp + (STARS if fragment else "")
     path, question, query = rest.partition("?")
     if web:
-        path = re.sub(r";([^/;=]+)(=[^/;]*)?", lambda part: _masked_parameter(part, unknown), path)
+        path = re.sub(r";([^/;=]+)(=[^/;]*)?", lambda part: f";{_masked_query(part[0][1:], True, unknown)}", path)
     else:
         path = re.sub(rf"(?i)([#;][\w-]*{SENSITIVE}[\w-]*=)[^#;/]+", rf"\1{STARS}", path)
     query = _masked_query(query, web, unknown)
     return f"{link[: len(scheme)]}://{path}{question}{query}{fragment}{tail}"
-
-
-def _masked_parameter(part: re.Match[str], unknown: bool) -> str:
-    return f";{_masked_query(part[0][1:], True, unknown)}"
 
 
 def _masked_user(scheme: str, rest: str) -> str:
@@ -271,16 +267,17 @@ def mask_values(text: str, options: object) -> str:
 
 def _strings(options: object) -> set[str]:
     if isinstance(options, Mapping):
-        return {found for name, value in options.items() for found in _strings(value) if not _is_harmless(name, found)}
+        return {
+            found
+            for name, value in options.items()
+            for found in _strings(value)
+            if name not in SHOWN_OPTIONS or "@" in found or "?" in found
+        }
     if isinstance(options, list | tuple | set | frozenset):
         return {found for value in options for found in _strings(value)}
     if isinstance(options, bytes):
         options = options.decode(errors="replace")
     return {options} if isinstance(options, str) and len(options) > 3 else set()
-
-
-def _is_harmless(name: object, value: str) -> bool:
-    return name in SHOWN_OPTIONS and "@" not in value and "?" not in value
 
 
 SHOWN_OPTIONS: Final = frozenset({"endpoint_url", "region_name", "backend", "protocol", "target_protocol", "project"})
@@ -325,12 +322,10 @@ class _Shown(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
-            record.args = tuple(_displayed(value) for value in record.args)
+            record.args = tuple(
+                value if isinstance(value, int | float) else display_text(str(value)) for value in record.args
+            )
         return True
-
-
-def _displayed(value: object) -> object:
-    return value if isinstance(value, int | float) else display_text(str(value))
 
 
 logger: Final = logging.getLogger("streamrec")

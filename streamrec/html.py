@@ -81,6 +81,8 @@ h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin: 2.5rem 0 .3rem; border-
   padding-top: 1rem }
 p { margin: .3rem 0 } .faint { color: var(--faint) } code { overflow-wrap: anywhere }
 .beside { display: flex; flex-wrap: wrap; gap: 2rem; align-items: flex-start }
+.plot { display: flex; align-items: flex-end; width: 520px; max-width: 100%; height: 112px;
+  border-bottom: 1px solid var(--faint) } .plot span { flex: 1; background: var(--bar) }
 svg { width: 520px; max-width: 100%; height: auto } .bar { fill: var(--bar) } .axis { stroke: var(--faint) }
 text { font-size: 11px; fill: var(--faint) } .curve { fill: none; stroke: var(--bar); stroke-width: 2 }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }

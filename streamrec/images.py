@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from io import BytesIO
-from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -244,18 +244,13 @@ def check_size(height: int, width: int, channels: int) -> None:
         raise FeatureError(f"the image has {height:,} x {width:,} pixels: more than {MAX_BYTES >> 20} MiB are refused")
 
 
-def decoder(name: str) -> ModuleType:
+def decoder(name: str) -> Any:
     """A decoder's module.
 
     Raises:
         MissingExtraError: It is not installed.
     """
     try:
-        if name == "simplejpeg":
-            import simplejpeg
-
-            return simplejpeg  # type: ignore[no-any-return]
-        from PIL import Image
+        return import_module(name)
     except ImportError as error:
         raise MissingExtraError("images need other packages: pip install 'streamrec[images]'") from error
-    return Image

@@ -10,15 +10,14 @@ Needs `pip install 'streamrec[opentelemetry]'`, and an SDK with an exporter, as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter
 
 from streamrec.pipeline import Stats
-from streamrec.pipeline.telemetry.stats import COUNTERS as STAGE_COUNTERS
-from streamrec.storage import Counts, Snapshot
-from streamrec.storage.statistics import COUNTERS
+from streamrec.storage import Distribution, Snapshot
+from streamrec.storage.statistics import Metric
 
 __all__ = ["observe"]
 
@@ -34,64 +33,29 @@ def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None
         meter: Where the instruments are made; None: the global provider's, by the name "streamrec".
     """
     meter = meter or get_meter("streamrec")
-    for counter in COUNTERS:
-        value = partial(_field, counter.field)
-        callback = partial(_observed, snapshot, value)
+    for counter, _ in snapshot().counters():
+        callback = partial(_counted, snapshot, counter)
         meter.create_observable_counter(f"streamrec.{counter.name}", [callback], counter.unit, counter.help)
-    meter.create_observable_counter(
-        "streamrec.retries", [partial(_retries, snapshot)], "1", "Attempts that failed and were made again."
-    )
-    for name, unit, taken in (
-        ("count", "1", lambda counts: counts.first_byte.count),
-        ("sum", "s", lambda counts: counts.first_byte.total),
+    for name, unit, create, value in (
+        ("count", "1", meter.create_observable_counter, lambda times: times.count),
+        ("sum", "s", meter.create_observable_counter, lambda times: times.total),
+        ("p50", "s", meter.create_observable_gauge, lambda times: times.quantile(0.5)),
+        ("p99", "s", meter.create_observable_gauge, lambda times: times.quantile(0.99)),
     ):
-        callback = partial(_observed, snapshot, taken)
-        meter.create_observable_counter(f"streamrec.first_byte.{name}", [callback], unit, "Heads of responses.")
-    for name, share in (("p50", 0.5), ("p99", 0.99)):
-        callback = partial(_observed, snapshot, partial(_quantile, share))
-        meter.create_observable_gauge(f"streamrec.first_byte.{name}", [callback], "s", "Time to the first byte.")
-    for counter in STAGE_COUNTERS:
-        callback = partial(_staged, snapshot, counter.field)
-        meter.create_observable_counter(f"streamrec.stage.{counter.name}", [callback], counter.unit, counter.help)
-    for name in ("waited", "busy"):
-        callback = partial(_consumer, snapshot, f"consumer_{name}")
-        told = f"Seconds that the consumer was in: {name}."
-        meter.create_observable_counter(f"streamrec.consumer_{name}_seconds", [callback], "s", told)
+        told = "Time from a request to the head of its response."
+        create(f"streamrec.first_byte.{name}", [partial(_first_byte, snapshot, value)], unit, told)
 
 
-def _field(name: str, counts: Counts) -> float:
-    value: float = getattr(counts, name)
-    return value
+def _counted(
+    snapshot: Callable[[], Snapshot | Stats], counter: Metric, options: CallbackOptions
+) -> Iterator[Observation]:
+    values = next(values for each, values in snapshot().counters() if each == counter)
+    return (Observation(value, labels) for labels, value in values)
 
 
-def _quantile(share: float, counts: Counts) -> float:
-    return counts.first_byte.quantile(share)
-
-
-def _stores(snapshot: Callable[[], Snapshot | Stats]) -> Iterable[tuple[str, Counts]]:
+def _first_byte(
+    snapshot: Callable[[], Snapshot | Stats], value: Callable[[Distribution], float], options: CallbackOptions
+) -> Iterator[Observation]:
     found = snapshot()
-    return (found.storage if isinstance(found, Stats) else found).backends.items()
-
-
-def _observed(
-    snapshot: Callable[[], Snapshot | Stats], value: Callable[[Counts], float], options: CallbackOptions
-) -> Iterable[Observation]:
-    return [Observation(value(counts), {"backend": backend}) for backend, counts in _stores(snapshot)]
-
-
-def _retries(snapshot: Callable[[], Snapshot | Stats], options: CallbackOptions) -> Iterator[Observation]:
-    for backend, counts in _stores(snapshot):
-        for cause, count in counts.retries.items():
-            yield Observation(count, {"backend": backend, "cause": cause})
-
-
-def _staged(snapshot: Callable[[], Snapshot | Stats], field: str, options: CallbackOptions) -> Iterable[Observation]:
-    found = snapshot()
-    for row, stage in enumerate(found.stages if isinstance(found, Stats) else ()):
-        yield Observation(getattr(stage, field), {"row": row, "stage": stage.title})
-
-
-def _consumer(snapshot: Callable[[], Snapshot | Stats], field: str, options: CallbackOptions) -> Iterable[Observation]:
-    found = snapshot()
-    if isinstance(found, Stats):
-        yield Observation(getattr(found, field))
+    for backend, counts in (found.storage if isinstance(found, Stats) else found).backends.items():
+        yield Observation(value(counts.first_byte), {"backend": backend})

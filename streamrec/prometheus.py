@@ -17,13 +17,12 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import ClassVar
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from streamrec.pipeline import Stats
-from streamrec.pipeline.telemetry.stats import COUNTERS as STAGE_COUNTERS
 from streamrec.storage import Distribution, Snapshot
-from streamrec.storage.statistics import BOUNDS, COUNTERS
+from streamrec.storage.statistics import BOUNDS
 
 __all__ = ["StatisticsCollector"]
 
@@ -54,46 +53,19 @@ class StatisticsCollector(Collector):
         if self._snapshot is None:
             return
         found = self._snapshot()
+        for counter, values in found.counters():
+            name = f"{self._prefix}_{counter.name.replace('.', '_')}"
+            metric = Metric(name, counter.help, "counter")
+            for labels, value in values:
+                metric.add_sample(f"{name}_total", {key: str(label) for key, label in labels.items()}, value)
+            yield metric
         snapshot = found.storage if isinstance(found, Stats) else found
-        yield from self._counters(snapshot)
-        yield self._retries(snapshot)
         yield self._first_byte(snapshot)
         streams = len(snapshot.streams)
         yield GaugeMetricFamily(f"{self._prefix}_open_streams", "Objects that are being read.", value=streams)
         if isinstance(found, Stats):
-            yield from self._consumer(found)
-            yield from self._stages(found)
-
-    def _consumer(self, stats: Stats) -> Iterator[Metric]:
-        for name, told, value in (
-            ("waited", "Time that the consumer waited for data.", stats.consumer_waited),
-            ("busy", "Time that the consumer worked.", stats.consumer_busy),
-        ):
-            yield CounterMetricFamily(f"{self._prefix}_consumer_{name}_seconds", told, value=value)
-        yield GaugeMetricFamily(f"{self._prefix}_queued_bytes", "Bytes that wait for the consumer.", value=stats.queued)
-
-    def _stages(self, stats: Stats) -> Iterator[Metric]:
-        for counter in STAGE_COUNTERS:
-            family = CounterMetricFamily(f"{self._prefix}_stage_{counter.name}", counter.help, labels=["row", "stage"])
-            for row, stage in enumerate(stats.stages):
-                family.add_metric([str(row), stage.title], getattr(stage, counter.field))
-            yield family
-
-    def _counters(self, snapshot: Snapshot) -> Iterator[Metric]:
-        for counter in COUNTERS:
-            family = CounterMetricFamily(f"{self._prefix}_{counter.name}", counter.help, labels=["backend"])
-            for backend, counts in snapshot.backends.items():
-                family.add_metric([backend], getattr(counts, counter.field))
-            yield family
-
-    def _retries(self, snapshot: Snapshot) -> Metric:
-        family = CounterMetricFamily(
-            f"{self._prefix}_retries", "Attempts that failed and were made again.", labels=["backend", "cause"]
-        )
-        for backend, counts in snapshot.backends.items():
-            for cause, count in counts.retries.items():
-                family.add_metric([backend, cause], count)
-        return family
+            queued = "Bytes that wait for the consumer."
+            yield GaugeMetricFamily(f"{self._prefix}_queued_bytes", queued, value=found.queued)
 
     def _first_byte(self, snapshot: Snapshot) -> Metric:
         family = HistogramMetricFamily(

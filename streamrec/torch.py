@@ -34,7 +34,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Final
 
@@ -260,9 +259,7 @@ class Loader(Epochs[Any]):
         return converted(element, lambda array, name: to_tensor(array, name).to(self.device))
 
     def _staged(self, element: Any) -> Any:
-        if isinstance(element, Moving) and self._staging is not None:
-            return self._staging.deliver(element)
-        return element
+        return element if self._staging is None else self._staging.deliver(element)
 
 
 def check_device(device: Any) -> None:
@@ -308,83 +305,61 @@ class CudaStream:
             tensor.record_stream(current)
 
 
-@dataclass(slots=True)
-class Slot:
-    """Pinned memory for one batch.
-
-    Attributes:
-        buffers: Tensors of bytes, one for each array; as large as the largest so far.
-        event: After the last copies from it; None before the first.
-    """
-
-    buffers: list[Any] = field(default_factory=list)
-    event: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class Moving:
-    """An element whose tensors are on their way.
-
-    Attributes:
-        element: The element, with tensors of the device.
-        tensors: These tensors.
-        event: After their copies.
-    """
-
-    element: Any
-    tensors: list[Any]
-    event: Any
-
-
 class Staging:
     """Moves elements to a device on a side stream, with pinned memory for that many batches."""
 
     def __init__(self, stream: CudaStream, slots: int) -> None:
         self._stream = stream
         self._most = slots
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[tuple[list[Any], Any]] = deque()  # pinned buffers, and the event after copies from them
 
     @property
     def pinned_bytes(self) -> int:
         """Bytes of pinned memory."""
-        return sum(buffer.numel() for slot in self._slots for buffer in slot.buffers)
+        return sum(buffer.numel() for buffers, _ in self._slots for buffer in buffers)
 
-    def move(self, element: Any) -> Moving:
-        """Begins to move an element; waits only where all slots are being copied from."""
-        slot = self._free_slot()
+    def move(self, element: Any) -> tuple[Any, list[Any], Any]:
+        """Begins to move an element; waits only where all slots are being copied from.
+
+        Returns:
+            The element with tensors of the device, these tensors, and an event after their copies.
+        """
+        buffers = self._free_buffers()
         tensors: list[Any] = []
 
         def leaf(array: npt.NDArray[Any], name: str) -> Any:
-            tensors.append(self._stream.copy(self._staged(slot, len(tensors), array, name)))
+            tensors.append(self._stream.copy(self._staged(buffers, len(tensors), array, name)))
             return tensors[-1]
 
         try:
             moved = converted(element, leaf)
         finally:
-            slot.event = self._stream.record()
-            self._slots.append(slot)
-        return Moving(moved, tensors, slot.event)
+            event = self._stream.record()
+            self._slots.append((buffers, event))
+        return moved, tensors, event
 
-    def deliver(self, moving: Moving) -> Any:
+    def deliver(self, moving: tuple[Any, list[Any], Any]) -> Any:
         """The element, for work on the device that begins from now on."""
-        self._stream.hand_over(moving.tensors, moving.event)
-        return moving.element
+        element, tensors, event = moving
+        self._stream.hand_over(tensors, event)
+        return element
 
-    def _free_slot(self) -> Slot:
-        oldest = self._slots[0].event if self._slots else None
+    def _free_buffers(self) -> list[Any]:
+        """The buffers of a slot: tensors of bytes, one for each array, as large as the largest so far."""
+        oldest = self._slots[0][1] if self._slots else None
         if oldest is None or (len(self._slots) < self._most and not oldest.query()):
-            return Slot()
+            return []
         oldest.synchronize()
-        return self._slots.popleft()
+        return self._slots.popleft()[0]
 
-    def _staged(self, slot: Slot, index: int, array: npt.NDArray[Any], name: str) -> Any:
-        """The array's bytes in the slot, as a pinned tensor."""
+    def _staged(self, buffers: list[Any], index: int, array: npt.NDArray[Any], name: str) -> Any:
+        """The array's bytes in a slot, as a pinned tensor."""
         dtype = dtype_of(array, name)
-        if index == len(slot.buffers):
-            slot.buffers.append(self._stream.pinned(array.nbytes))
-        elif slot.buffers[index].numel() < array.nbytes:
-            slot.buffers[index] = self._stream.pinned(array.nbytes)
-        buffer = slot.buffers[index][: array.nbytes]
+        if index == len(buffers):
+            buffers.append(self._stream.pinned(array.nbytes))
+        elif buffers[index].numel() < array.nbytes:
+            buffers[index] = self._stream.pinned(array.nbytes)
+        buffer = buffers[index][: array.nbytes]
         native = array.dtype.newbyteorder("=")
         np.copyto(buffer.numpy().view(native).reshape(array.shape), array)
         return buffer.view(dtype).view(array.shape)

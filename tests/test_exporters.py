@@ -79,7 +79,8 @@ def test_prometheus_reads_at_each_scrape(statistics: Statistics) -> None:
     for stage, title in ((0, "TFRecordDataset"), (1, "batch")):
         row = stats_of(statistics).stages[stage]
         for counter in STAGE_COUNTERS:
-            assert found[f"streamrec_stage_{counter.name}_total", str(stage), title] == getattr(row, counter.field)
+            name = f"streamrec_{counter.name.replace('.', '_')}_total"
+            assert found[name, str(stage), title] == getattr(row, counter.field)
     assert found["streamrec_open_streams",] == 2
 
 

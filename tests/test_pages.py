@@ -1,18 +1,25 @@
 """README.md and the pages of docs/: their snippets run, the site builds, and its links lead somewhere."""
 
 import contextlib
+import doctest
 import gc
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import s3fs
 
+import streamrec
+from benchmarks.faults import DOCS, ROWS, STORES, Cell, measure_all, tables, with_tables, words
+from benchmarks.machine import RESULTS
 from tests.adapters.conftest import client_environment
 from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_python
 from tests.servers.real import Store
@@ -136,3 +143,146 @@ def test_site_builds(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "tutorial" / "index.html").exists()
+
+
+def test_the_page_is_made_from_the_data() -> None:
+    page = DOCS.read_text()
+    assert with_tables(page, tables(json.loads((RESULTS / "faults.json").read_text()))) == page
+
+
+def test_the_data_is_whole() -> None:
+    results = json.loads((RESULTS / "faults.json").read_text())
+    measured = {(row["store"], row["fault"], row["client"]) for row in results["rows"]}
+    assert measured == {
+        (store, name, client) for store, clients in STORES.items() for name in ROWS for client in clients
+    }
+
+
+def test_streamrec_never_hands_on_wrong_data() -> None:
+    results = json.loads((RESULTS / "faults.json").read_text())
+    ours = [row for row in results["rows"] if row["client"] == "streamrec"]
+    assert len(ours) == 2 * len(ROWS)
+    assert {row["outcome"] for row in ours} <= {"data", "error"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (Cell("data", "", 0.21, 2), "all data, 0.2 s, 2"),
+        (Cell("wrong data", "", 1.0, 3), "**wrong data, no error**, 1.0 s, 3"),
+        (Cell("error", "OSError", 5.0, None), "`OSError`, 5.0 s"),
+    ],
+)
+def test_words(cell: Cell, text: str) -> None:
+    assert words(cell) == text
+
+
+@pytest.mark.thorough
+def test_it_measures() -> None:
+    found = {(row["store"], row["client"]): row for row in measure_all(["reset"], parallel=3)}
+    assert found.keys() == {(store, client) for store, clients in STORES.items() for client in clients}
+    assert {row["outcome"] for row in found.values()} == {"data"}
+    assert found["s3", "streamrec"]["requests"] == found["gcs", "streamrec"]["requests"] == 2
+
+
+def data(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def row(name: str, **wanted: object) -> dict[str, Any]:
+    """The one row of a benchmark's data that has these values."""
+    [found] = [one for one in data(name)["rows"] if all(one.get(key) == value for key, value in wanted.items())]
+    return found
+
+
+def two(value: float) -> str:
+    """Two significant places, halves rounded up."""
+    exact = Decimal(repr(value))
+    return str(exact.quantize(Decimal(1).scaleb(min(0, exact.adjusted() - 1)), ROUND_HALF_UP))
+
+
+def of_streamrec(name: str, kind: str, other: str) -> str:
+    found = row(name, row=kind)
+    return two(found["dataset"]["mb_s"] / found[other]["mb_s"])
+
+
+FIGURES: dict[str, Callable[[], list[str]]] = {
+    "benchmarks.local`": lambda: [two(one["ratio"]) for one in data("local")["rows"]],
+    "benchmarks.pipeline --only forty`": lambda: [
+        two(row("pipeline", row="forty")["tf.data"][key]) for key in ("ratio", "cpu_ratio")
+    ],
+    "benchmarks.pipeline --only images`": lambda: [
+        two(row("pipeline", row="images")["tf.data"][key]) for key in ("ratio", "cpu_ratio")
+    ],
+    "benchmarks.encode`": lambda: [two(row("encode", records="four scalar features")["ratio"])],
+    "benchmarks.training`": lambda: [
+        two(row("training", side=side)["speed"]) for side in ("streamrec", "tf.data", "DataLoader")
+    ],
+    "benchmarks.tls --only nginx`": lambda: [
+        two(row("tls", server="nginx", tls=True)["streamrec"][f"{key}_of_bare"]) for key in ("mb_s", "cpu")
+    ],
+    "benchmarks.paced --only large`": lambda: [
+        of_streamrec("paced", "large", one) for one in ("s3fs_open", "gcsfs_open")
+    ],
+    "benchmarks.paced --only small`": lambda: [of_streamrec("paced", "small", "s3fs_open")],
+}
+"""What stands in the row of a command, in this order."""
+
+
+def table() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(r"^\| .*`benchmarks\..*$", text, re.MULTILINE)
+
+
+def test_the_table_is_short_and_each_row_is_checked() -> None:
+    assert len(table()) == len(FIGURES) <= 8
+
+
+@pytest.mark.parametrize("command", FIGURES)
+def test_figures(command: str) -> None:
+    [line] = [one for one in table() if command in one]
+    result = line.split("|")[3]
+    assert re.findall(r"\d+(?:\.\d+)?", result) == FIGURES[command](), line
+
+
+def test_every_module_with_data_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for path in RESULTS.glob("*.json"):
+        module = path.stem.removesuffix("_memory")
+        assert f"benchmarks.{module}" in page, f"docs/benchmarks.md says nothing of {path.name}"
+
+
+PACKAGE = Path(streamrec.__file__).parent
+NEEDS = {"torch": "torch", "jax": "jax", "grain": "grain"}
+"""The packages that a module of an adapter needs, which are no part of the usual environment."""
+
+APART = {"jax", "grain"}
+"""Those that are imported in a process of their own: with JAX in a process, each fork that a later test makes warns."""
+
+
+def needs(name: str) -> str | None:
+    return NEEDS.get(name.split(".")[1]) if "." in name else None
+
+
+def modules_with_examples() -> list[str]:
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text()]
+    names = [".".join(("streamrec", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in paths]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.peer] if needs(name) else []) for name in modules_with_examples()],
+)
+def test_examples_in_docstrings(name: str) -> None:
+    package = needs(name)
+    if package and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    if package in APART:
+        code = f"import doctest, {name} as module; failed, tried = doctest.testmod(module); assert tried and not failed"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried, f"{name} has examples that doctest does not find"
+    assert not failed

@@ -29,7 +29,7 @@ FEATURES = {
 }
 
 
-def encode(images: Images, labels: Labels, first_id: int) -> streamrec.example.EncodedBatch:
+def encode(images: Images, labels: Labels, first_id: int) -> streamrec.BytesColumn:
     """Records of images: all in one buffer, which `ShardWriter.write_batch` takes as it is.
 
     Args:

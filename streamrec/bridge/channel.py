@@ -33,8 +33,6 @@ from typing import Generic, TypeAlias, TypeVar
 from streamrec.bridge.loop import LoopThread
 from streamrec.errors import ClosedError
 
-__all__ = ["Channel", "End", "Put"]
-
 T = TypeVar("T")
 
 PUTS_PER_TURN = 64  # a turn of the loop costs some 10 us, a put 1

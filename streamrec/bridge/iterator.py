@@ -39,8 +39,6 @@ from streamrec.bridge.job import Job
 from streamrec.bridge.loop import check_owner, is_inherited, loop_thread, raise_unless_exiting
 from streamrec.errors import ClosedError
 
-__all__ = ["SyncIterator", "iterate"]
-
 T = TypeVar("T")
 
 CLOSED = "this iterator was closed, by close(), by leaving its `with` block, or by an interrupt; make a new one"
@@ -117,7 +115,9 @@ class SyncIterator(Generic[T]):
                     self._ended = not self._closed
                     error = entry.error
         except BaseException as interrupt:
-            self._close_for(interrupt)
+            self._closed = self._closed or not self._ended
+            job.stop_for(interrupt)
+            self._channel.discard()
             raise
         return self._finish(error)
 
@@ -145,11 +145,6 @@ class SyncIterator(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
-
-    def _close_for(self, interrupt: BaseException) -> None:
-        self._closed = self._closed or not self._ended
-        self._job.stop_for(interrupt)
-        self._channel.discard()
 
     def _finish(self, error: BaseException | None) -> T:
         if self._closed:

@@ -38,8 +38,6 @@ try:
 except ModuleNotFoundError:  # then nothing in this process can have set its variable
     sniffio = None
 
-__all__ = ["Job", "detached", "run", "synchronous"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

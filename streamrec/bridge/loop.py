@@ -38,17 +38,6 @@ from typing import Any, NoReturn
 
 from streamrec.errors import ClosedError, LoopThreadError
 
-__all__ = [
-    "EXITING",
-    "GRACE",
-    "Latch",
-    "LoopThread",
-    "check_owner",
-    "is_inherited",
-    "loop_thread",
-    "raise_unless_exiting",
-]
-
 GRACE = 5.0  # seconds for cleanup that no caller waits for; not tuned
 
 STOPPED = "the bridge's event loop was stopped from outside (loop.stop()); start again, and leave that loop alone"

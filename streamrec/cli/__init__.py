@@ -4,11 +4,9 @@
 - `commands/`: the commands: their arguments, what they do and print. `ls`, `count` and `info` are in `info.py`, `head`
   and `cat` in `cat.py`, any other in a file of its name;
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records;
-- `writing.py`, `shuffling.py`: new shards, a random order;
-- `output.py`, `rendering.py`, `records.py`: text, tables and progress, records;
-- `cluster.py`: tasks on a Ray cluster;
-- `measuring.py`: how fast a store is;
-- `feature_stats.py`: what `stat` counts, in bounded memory.
+- `writing.py`: new shards;
+- `output.py`, `records.py`: text, tables and progress, records;
+- `cluster.py`: tasks on a Ray cluster.
 """
 
 import os

@@ -7,6 +7,8 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
@@ -16,7 +18,7 @@ CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account
 
 SECRET: Final = re.compile("secret|token|password|account_key|connection_string", re.IGNORECASE)
 
-SHARD_ROOT: Final = "streamrec.shard_root"
+SOURCES: Final = "streamrec.sources"
 
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
@@ -26,32 +28,6 @@ Decorated = Callable[..., Any]
 def examples(*lines: str) -> str:
     """The end of a command's help: what people type."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
-
-
-def storage_options(function: Decorated) -> Decorated:
-    """Adds `-o key=value`."""
-    return click.option(
-        "-o",
-        "--option",
-        "storage_options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=parse_options,
-        help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
-    )(function)
-
-
-def target_options(function: Decorated) -> Decorated:
-    """Adds `-O key=value`."""
-    return click.option(
-        "-O",
-        "--target-option",
-        "target_options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=parse_options,
-        help="A storage option for TARGET alone; with one of these, no -o counts for it.",
-    )(function)
 
 
 def parse_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
@@ -116,36 +92,68 @@ def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -
 
 
 class Sources(tuple[str, ...]):
-    """The names that were typed.
+    """The names that were typed, and the options of the same command that say how they are read.
 
     Attributes:
         shard_root: The directory that manifests among them may name shards in, besides their own; None for none.
+        storage_options: Of their stores.
     """
 
     shard_root: str | None = None
+    storage_options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
     def typed(cls, context: click.Context, _: click.Parameter, names: Sequence[str]) -> Sources:
-        """The names of an argument, with the `--shard-root` of the same command."""
+        """The names of an argument, with these options."""
         found = cls(names)
-        found.shard_root = context.meta.get(SHARD_ROOT)
+        vars(found).update(context.meta.get(SOURCES, {}))
+        return found
+
+    @staticmethod
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        """Keeps what an option says of the names."""
+        found = parse_options(context, parameter, value) if parameter.name == "storage_options" else value
+        context.meta.setdefault(SOURCES, {})[parameter.name] = found
         return found
 
 
-def shard_root(function: Decorated) -> Decorated:
-    """Adds `--shard-root URL`, which `Sources` take."""
+def parse_names(_: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
+    """The names that `A,B` says; None without one."""
+    return [name for name in (text or "").split(",") if name] or None
 
-    def keep(context: click.Context, _: click.Parameter, value: str | None) -> None:
-        context.meta[SHARD_ROOT] = value
 
-    return click.option(
-        "--shard-root",
-        metavar="URL",
-        is_eager=True,
-        expose_value=False,
-        callback=keep,
-        help="The directory of the shards that a manifest or an index names, where it is not its own.",
-    )(function)
+_storage_options = partial(
+    click.option,
+    "-o",
+    "--option",
+    "storage_options",
+    multiple=True,
+    is_eager=True,
+    metavar="KEY=VALUE",
+    callback=Sources.keep,
+    help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
+)
+storage_options, source_options = _storage_options(), _storage_options(expose_value=False)
+target_options = click.option(
+    "-O",
+    "--target-option",
+    "target_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=parse_options,
+    help="A storage option for TARGET alone; with one of these, no -o counts for it.",
+)
+shard_root = click.option(
+    "--shard-root",
+    metavar="URL",
+    is_eager=True,
+    expose_value=False,
+    callback=Sources.keep,
+    help="The directory of the shards that a manifest or an index names, where it is not its own.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
+features = click.option("--features", metavar="A,B", callback=parse_names, help="Only these features.")
+overwrite = click.option("--overwrite", is_flag=True, help="Replace what is there.")
 
 
 def sources(function: Decorated) -> Decorated:
@@ -154,49 +162,14 @@ def sources(function: Decorated) -> Decorated:
     return argument(shard_root(function))
 
 
-def as_json(function: Decorated) -> Decorated:
-    """Adds `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")(function)
-
-
-def parse_names(_: click.Context, parameter: click.Parameter, text: str | None) -> list[str] | None:
-    """The names that `A,B` says; None without one."""
-    return [name for name in (text or "").split(",") if name] or None
-
-
-def features(function: Decorated) -> Decorated:
-    """Adds `--features a,b`."""
-    return click.option("--features", metavar="A,B", callback=parse_names, help="Only these features.")(function)
-
-
 def shown(count: int | None) -> Callable[[Decorated], Decorated]:
     """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
+    number, most, form = click.IntRange(0), "Records at most.", click.Choice(["text", "json", "raw"])
+    after = "Begin at the first record whose header is at or after byte N (one shard, not compressed)."
     choices = (
-        click.option(
-            "-n",
-            "count",
-            metavar="N",
-            type=click.IntRange(0),
-            default=count,
-            show_default=True,
-            help="Records at most.",
-        ),
-        click.option("--as", "form", type=click.Choice(["text", "json", "raw"]), default="text", show_default=True),
-        click.option(
-            "--from-record", "first", type=click.IntRange(0), default=0, metavar="N", help="Leave out N records before."
-        ),
-        click.option(
-            "--from-byte",
-            "byte",
-            type=click.IntRange(0),
-            metavar="N",
-            help="Begin at the first record whose header is at or after byte N (one shard, not compressed).",
-        ),
+        click.option("--from-byte", "byte", type=number, metavar="N", help=after),
+        click.option("--from-record", "first", type=number, default=0, metavar="N", help="Leave out N records before."),
+        click.option("--as", "form", type=form, default="text", show_default=True),
+        click.option("-n", "count", metavar="N", type=number, default=count, show_default=True, help=most),
     )
-
-    def decorate(function: Decorated) -> Decorated:
-        for choice in reversed(choices):
-            function = choice(function)
-        return function
-
-    return decorate
+    return lambda function: reduce(lambda decorated, choice: choice(decorated), choices, function)

@@ -1,10 +1,13 @@
-"""What is printed: lines for people, JSON for scripts, sizes in words; progress on standard error."""
+"""What is printed: lines and tables for people, JSON for scripts, sizes in words; progress on standard error.
+
+A command that shows neither a table nor progress does not load rich, which is slow to import.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -38,6 +41,12 @@ def print_line(*lines: str) -> None:
     """Prints lines about names and stores, with secrets masked and controls escaped."""
     for line in lines:
         print(display_text(line))
+
+
+def print_written(things: str, written: Sequence[Any], ending: str = "") -> None:
+    """Prints how many files were written, each with `records` and `bytes`, and how much they hold."""
+    records, size = sum(each.records for each in written), sum(each.bytes for each in written)
+    print_line(f"{plural(len(written), things)}, {plural(records, 'record')}, {format_bytes(size)}{ending}")
 
 
 def print_record(*lines: str) -> None:
@@ -95,20 +104,16 @@ def format_number(value: float | int | None) -> str:
 
 
 class Meter:
-    """How many bytes are done."""
+    """How many bytes are `done`."""
 
     def __init__(self, show: Callable[[int], None] = lambda done: None) -> None:
-        self._done = 0
+        self.done = 0
         self._show = show
 
     def add(self, nbytes: int) -> None:
         """Counts more bytes as done."""
-        self._done += nbytes
-        self._show(self._done)
-
-    def set(self, nbytes: int) -> None:
-        """Sets how many bytes are done in all."""
-        self.add(nbytes - self._done)
+        self.done += nbytes
+        self._show(self.done)
 
 
 @contextmanager
@@ -117,5 +122,25 @@ def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[
     if quiet or not sys.stderr.isatty():
         yield Meter()
         return
-    with import_module("streamrec.cli.rendering").bar(doing, total) as show:  # rich is slow to import
-        yield Meter(show)
+    rich = import_module("rich.progress")
+    columns = rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn()
+    console = import_module("rich.console").Console(stderr=True)
+    with rich.Progress(rich.TextColumn(doing), *columns, console=console, transient=True) as shown:
+        task = shown.add_task("", total=total)
+        yield Meter(lambda done: shown.update(task, completed=done))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table. A column whose name begins with ">" is set to the right."""
+    rich, text = import_module("rich.table"), import_module("rich.text")
+    table = rich.Table(box=rich.box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    for row in rows:
+        table.add_row(*(text.Text(escape(cell)) for cell in row))
+    width = None if sys.stdout.isatty() else 1 << 14  # of a pipe: no line is cut or folded
+    console = import_module("rich.console").Console(file=sys.stdout, highlight=False, width=width)
+    with console.capture() as capture:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))

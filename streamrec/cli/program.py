@@ -141,7 +141,8 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except StreamrecError as error:
         print_failure(error, error)
-        return code_of(error)
+        bad_data = CorruptRecordError | TruncatedShardError | FeatureError | ManifestError | IntegrityError
+        return BAD_DATA if isinstance(error, bad_data) else 2 if isinstance(error, MissingExtraError) else STORE_FAILED
     except OSError as error:  # standard output on a full disk, say
         print_error(error)
         return STORE_FAILED
@@ -152,10 +153,3 @@ def print_failure(what: object, error: BaseException) -> None:
     print_error(what)
     for note in getattr(error, "__notes__", ()):
         print_error(note)
-
-
-def code_of(error: StreamrecError) -> int:
-    """The exit code for an error of the library."""
-    if isinstance(error, CorruptRecordError | TruncatedShardError | FeatureError | ManifestError | IntegrityError):
-        return BAD_DATA
-    return 2 if isinstance(error, MissingExtraError) else STORE_FAILED

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
-from itertools import islice
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -18,20 +17,13 @@ from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import kind_of_all
 from streamrec.cli.sources import Item, storages_for
 from streamrec.interchange import Kind
-from streamrec.shards import Expected, Piece, Portion, ReadOptions, ShardReader
-from streamrec.tfrecord import LONG_BYTES
+from streamrec.shards import LONG_BYTES, Expected, Piece, Portion, ReadOptions, ShardReader
 
 PARALLEL: Final = 8
 """Shards that are read at the same time."""
 
 BATCH_BYTES: Final = 8 << 20
 """About the size of a batch."""
-
-SAMPLED_SHARDS: Final = 8
-SAMPLED_RECORDS: Final = 125
-"""Records of each sampled shard; fewer where they are long."""
-
-SAMPLED_BYTES: Final = 4 << 20
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -87,21 +79,16 @@ async def map_concurrently(
 
 
 @asynccontextmanager
-async def open_item(
-    item: Item, storage_options: Mapping[str, Any], start: int | None = None, **how: Any
-) -> AsyncIterator[ShardReader]:
+async def open_item(item: Item, start: int | None = None, **how: Any) -> AsyncIterator[ShardReader]:
     """Opens a shard, from the first record at byte `start` or after it; `how` is passed to `ReadOptions`.
 
     The shard must be as it was listed, or as a manifest says.
     """
-    async with storages_for(storage_options) as storages:
+    async with storages_for(item.storage_options) as storages:
         storage, piece = await storages.at(item.path), Piece(start) if start else None
-        options = ReadOptions(**how)
-        reader = await ShardReader.open(storage, item.path, options, piece=piece, expected=item.expected)
-        try:
+        made = await ShardReader.open(storage, item.path, ReadOptions(**how), piece=piece, expected=item.expected)
+        async with aclosing(made) as reader:
             yield reader
-        finally:
-            await reader.aclose()
 
 
 async def blocks(
@@ -120,22 +107,20 @@ async def blocks(
 
 
 async def batches(
-    shards: Sequence[Item],
-    record_bytes: float,
-    options: Mapping[str, Any],
-    on_bytes_read: Callable[[int], None],
-    **reading: Any,
+    shards: Sequence[Item], record_bytes: float, meter: Meter, **reading: Any
 ) -> AsyncGenerator[streamrec.Frames, None]:
     """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
 
-    `on_bytes_read` is called with how many bytes were read in all; `reading` is passed to `TFRecordDataset`.
+    The meter counts the bytes that are read; `reading` is passed to `TFRecordDataset`.
     """
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
+    options = shards[0].storage_options if shards else {}
     dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
-    size = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1))))
+    size, nbytes = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1)))), 0
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as run:
         async for frames in run:
-            on_bytes_read(run.stats().bytes_read)
+            done, nbytes = nbytes, run.stats().bytes_read
+            meter.add(nbytes - done)
             yield frames
 
 
@@ -164,43 +149,36 @@ class Sample:
         return sum(map(len, self.records)) / len(self.records) if self.records else 0.0
 
 
-async def take_sample(shards: Sequence[Item], storage_options: Mapping[str, Any]) -> Sample:
-    """Reads the beginnings of some shards."""
-    step = max(1, len(shards) // SAMPLED_SHARDS)
-    samples = await map_concurrently(
-        partial(first_records, storage_options=storage_options), shards[::step][:SAMPLED_SHARDS]
-    )
+async def take_sample(shards: Sequence[Item]) -> Sample:
+    """Reads the beginnings of up to 8 shards: up to 1,000 records, fewer where they are long."""
+    step = max(1, len(shards) // 8)
+    samples = await map_concurrently(first_records, shards[::step][:8])
     records = tuple(record for taken, _ in samples for record in taken)
     return Sample(records, tuple(dict.fromkeys(compression for _, compression in samples)))
 
 
-async def first_records(shard: Item, storage_options: Mapping[str, Any]) -> tuple[list[bytes], str]:
+async def first_records(shard: Item) -> tuple[list[bytes], str]:
     """The first records of a shard, and how it is compressed."""
     taken: list[bytes] = []
-    nbytes = 0
-    async with open_item(shard, storage_options, block_bytes=1 << 16) as reader:
-        async for frames in reader.frames():
-            for record in islice(frames, SAMPLED_RECORDS - len(taken)):
-                taken.append(record)
-                nbytes += len(record)
-                if nbytes >= SAMPLED_BYTES:
-                    return taken, reader.compression_type
-            if len(taken) == SAMPLED_RECORDS:
+    async with open_item(shard, block_bytes=1 << 16) as reader:
+        async for record in reader:
+            taken.append(record)
+            if len(taken) == 125 or sum(map(len, taken)) >= 4 << 20:
                 break
         return taken, reader.compression_type
 
 
-async def count_all(shards: Sequence[Item], storage_options: Mapping[str, Any]) -> list[int]:
+async def count_all(shards: Sequence[Item]) -> list[int]:
     """The number of records of each shard; the command reads no shard whose number a manifest says."""
     unknown = [shard for shard in shards if shard.records is None]
     with progress("counting", total_bytes(unknown)) as meter:
-        counts = iter(await map_concurrently(partial(count_one, meter=meter, storage_options=storage_options), unknown))
+        counts = iter(await map_concurrently(partial(count_one, meter=meter), unknown))
     return [next(counts) if shard.records is None else shard.records for shard in shards]
 
 
-async def count_one(shard: Item, storage_options: Mapping[str, Any], meter: Meter | None = None) -> int:
+async def count_one(shard: Item, meter: Meter | None = None) -> int:
     """The number of records of one shard, by their lengths."""
-    async with open_item(shard, storage_options, verify=False, long_bytes=LONG_BYTES) as reader:
+    async with open_item(shard, verify=False, long_bytes=LONG_BYTES) as reader:
         async for _ in blocks(reader, meter):
             pass
         return reader.place.record

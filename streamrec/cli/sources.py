@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from streamrec.cli.options import Sources
 from streamrec.cli.output import plural, print_error
 from streamrec.display import display_name
 from streamrec.errors import ManifestError, NotFoundError
-from streamrec.shards import Expected, Manifest, expand_name, list_shards, read_manifest, sizes_of
+from streamrec.shards import Expected, expand_name, list_shards, read_manifest, sizes_of
 from streamrec.storage import ObjectInfo, RetryPolicy, Storages, is_url
 
 BUCKET = re.compile(r"(?!file:|local:|memory:|https?:)[a-z0-9+.-]+://[^/*?\[]+")
@@ -42,12 +41,14 @@ class Item:
         size: Bytes as it is stored; None where the store does not say.
         records: How many records it holds, where a manifest says so.
         expected: What it is compared with when it is opened: what the listing or the manifest says of it.
+        storage_options: With which it is opened.
     """
 
     path: str
     size: int | None
     records: int | None = None
     expected: Expected = field(default=Expected(None), compare=False)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def listed(cls, info: ObjectInfo) -> Item:
@@ -73,12 +74,13 @@ async def find(storages: Storages, names: Sequence[str]) -> list[Item]:
 
 
 async def find_records(
-    storages: Storages, names: Sequence[str], shard_root: str | None = None, *, warn: bool = True
+    storages: Storages, names: Sequence[str], shard_root: str | None = None, manifests: list[str] | None = None
 ) -> list[Item]:
     """The shards that the names stand for.
 
-    Manifests may name shards below `shard_root` besides their own directory; None: that of the `Sources`. With `warn`,
-    a warning tells of shards of which a manifest.json in a directory says otherwise.
+    Manifests may name shards below `shard_root` besides their own directory; None: that of the `Sources`. Where
+    `manifests` is a list, the manifests of directories are added to it; else a warning tells of shards of which they
+    say otherwise.
     """
     if isinstance(names, Sources):
         shard_root = names.shard_root
@@ -92,7 +94,7 @@ async def find_records(
                 for shard in manifest.shards
             ]
         elif directory:
-            found += await shards_below(storages, directory, warn)
+            found += await shards_below(storages, directory, manifests)
         else:
             found += await find_matching(storages, name)
     return await add_sizes(storages, found)
@@ -122,50 +124,36 @@ async def find_below(storages: Storages, directory: str) -> list[Item]:
     return found
 
 
-async def shards_below(storages: Storages, directory: str, warn: bool) -> list[Item]:
+async def shards_below(storages: Storages, directory: str, manifests: list[str] | None) -> list[Item]:
     """All shards below a directory, with the numbers of records that a manifest.json there has."""
     inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
         raise NotFoundError("this directory holds no shard", directory)
-    for manifest in await manifests_among(storages, inside):
+    for item in inside:
+        if not item.path.endswith("/manifest.json"):
+            continue
+        try:
+            manifest = (await read_manifest(await storages.at(item.path), item.path)).follow(None)
+        except ManifestError:  # another program's, or it names shards elsewhere
+            continue
         differing = []
         for shard in manifest.shards:
-            item = shards.get(shard.path)
-            if item is None or item.size != shard.bytes or not same_version(item.expected.version, shard.version):
+            known = shards.get(shard.path)
+            versions = {shard.version, known and known.expected.version} - {None}  # stores and manifests need not say
+            if known is None or known.size != shard.bytes or len(versions) > 1:
                 differing.append(shard.path)
             else:
-                shards[shard.path] = replace(item, records=shard.records)
-        if differing and warn:
+                shards[shard.path] = replace(known, records=shard.records)
+        if manifests is not None:
+            manifests.append(manifest.path)
+        elif differing:
             name, first = display_name(manifest.path), display_name(differing[0])
             print_error(
                 f"{name} says otherwise of {plural(len(differing), 'shard')}, the first of them {first}: what the "
                 f"directory holds is read; streamrec verify {name} tells more"
             )
     return list(shards.values())
-
-
-def same_version(one: str | None, other: str | None) -> bool:
-    """Whether two versions of an object may be one: stores and manifests need not say."""
-    return one is None or other is None or one == other
-
-
-async def manifests_below(storages: Storages, names: Sequence[str]) -> list[str]:
-    """The manifests of data sets below those names that are directories."""
-    directories = [found for name in await expand_names(storages, names) if (found := directory_of(name))]
-    inside = [item for directory in directories for item in await find_below(storages, directory)]
-    return [manifest.path for manifest in await manifests_among(storages, inside)]
-
-
-async def manifests_among(storages: Storages, found: Sequence[Item]) -> list[Manifest]:
-    """Each manifest.json that is a manifest, and names shards below its own directory only."""
-    manifests = []
-    for item in found:
-        if item.path.endswith("/manifest.json"):
-            with suppress(ManifestError):  # another program's
-                manifest = await read_manifest(await storages.at(item.path), item.path)
-                manifests.append(manifest.follow(None))
-    return manifests
 
 
 async def find_matching(storages: Storages, name: str) -> list[Item]:
@@ -184,8 +172,11 @@ async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:
             raise
         hint = f"{error.reason}; what lies in a directory is {error.path}/"
         raise NotFoundError(hint, error.path) from error
+    options = storages.storage_options
     return [
-        item if item.size is not None else replace(item, size=shard.expected.size, expected=shard.expected)
+        replace(item, storage_options=options)
+        if item.size is not None
+        else replace(item, size=shard.expected.size, expected=shard.expected, storage_options=options)
         for item, shard in zip(found, asked, strict=True)
     ]
 

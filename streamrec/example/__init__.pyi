@@ -1,7 +1,6 @@
 from streamrec.example.arrow import ArrowBatch
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.encode import (
-    EncodedBatch,
     bytes_feature,
     encode_example,
     encode_examples,
@@ -35,15 +34,13 @@ from streamrec.example.parse import (
     parse_single_example,
     parse_single_sequence_example,
 )
-from streamrec.example.raw import decode_json_example, decode_raw
 from streamrec.example.schema import FeatureSummary, Schema, infer_features
-from streamrec.example.tensor import parse_tensor, serialize_tensor
+from streamrec.example.tensor import decode_json_example, decode_raw, parse_tensor, serialize_tensor
 
 __all__ = [
     "ArrowBatch",
     "BytesColumn",
     "BytesList",
-    "EncodedBatch",
     "Example",
     "ExampleListWithContext",
     "Feature",

@@ -25,8 +25,6 @@ from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, c
 from streamrec.example.features import encode_name
 from streamrec.kernels.arrow_buffers import large_binary, load_pyarrow
 
-__all__ = ["ArrowBatch", "arrow_array"]
-
 NUMBERS: Final = frozenset(
     {
         *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -97,27 +95,19 @@ def check_names(text: Iterable[str], columns: Iterable[str]) -> None:
         )
 
 
-def _check_utf8(name: str, spans: npt.NDArray[np.int64], data: Any, per_row: int) -> None:
-    """Raises FeatureError for the first string that is not UTF-8; a row has `per_row` of them.
-
-    All bytes together are decoded at once: if that succeeds, only a string that begins within a character is wrong.
-    """
-    view = memoryview(data).cast("B")
-    starts = spans[:, 0][spans[:, 0] < spans[:, 1]]
-    if not len(starts):
-        return
+def _check_utf8(name: str, strings: Any, per_row: int) -> None:
+    """Raises FeatureError for the first string that is not UTF-8; a row has `per_row` of them."""
+    pa = load_pyarrow()
     try:
-        str(view[spans[0, 0] : spans[-1, 1]], "utf-8")
-        if not (np.frombuffer(view, np.uint8)[starts] & 0xC0 == 0x80).any():
-            return
-    except UnicodeDecodeError:
-        pass
-    for number, (start, end) in enumerate(spans.tolist()):
-        try:
-            str(view[start:end], "utf-8")
-        except UnicodeDecodeError as error:
-            reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave the column out of text="
-            raise FeatureError(reason, name, number // per_row) from None
+        strings.validate(full=True)
+    except pa.ArrowInvalid:
+        for number, data in enumerate(strings.view(pa.large_binary())):
+            try:
+                data.as_py().decode()
+            except UnicodeDecodeError as error:
+                what = f"{error.reason} at byte {error.start}"
+                reason = f"bytes that are not UTF-8 ({what}): leave the column out of text="
+                raise FeatureError(reason, name, number // per_row) from None
 
 
 def arrow_array(name: str, column: Any, text: bool = False) -> Any:
@@ -135,14 +125,15 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
         if array.dtype.kind == "S":  # strings of limited length, of which NumPy drops the zeros at the end
             array = array.astype(object)
         if array.dtype == object:
-            return _strings(name, array.shape, _bytes_column(name, array), text)
+            strings = array.reshape(-1).tolist()
+            if not all(isinstance(string, bytes) for string in strings):
+                raise FeatureError("an object array has no counterpart in Arrow unless it is of bytes", name)
+            return _strings(name, array.shape, BytesColumn.of(strings, array.shape), text)
     if text:
         raise FeatureError("this column has no byte strings, and only these can be text: leave it out of text=", name)
-    return _struct(name, column) if isinstance(column, Mapping) else _numbers(name, array)
-
-
-def _struct(name: str, columns: Mapping[str, Any]) -> Any:
-    arrays = {part: arrow_array(part, column) for part, column in columns.items()}
+    if not isinstance(column, Mapping):
+        return _numbers(name, array)
+    arrays = {part: arrow_array(part, each) for part, each in column.items()}
     _check_lengths(name, arrays)
     return load_pyarrow().StructArray.from_arrays(list(arrays.values()), fields=_fields(arrays))
 
@@ -179,9 +170,10 @@ def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any
         strings = strings.compact()
         spans = strings.spans.reshape(-1, 2)
     check_spans(spans, memoryview(strings.buffer).nbytes)
+    flat = large_binary(strings.buffer, spans, text)
     if text:
-        _check_utf8(name, spans, strings.buffer, max(1, len(spans) // max(1, shape[0] if shape else 1)))
-    return _nest(name, shape, large_binary(strings.buffer, spans, text))
+        _check_utf8(name, flat, max(1, len(spans) // max(1, shape[0] if shape else 1)))
+    return _nest(name, shape, flat)
 
 
 def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:
@@ -212,13 +204,3 @@ def _ragged_array(name: str, column: RaggedTensor, text: bool) -> Any:
         kind = (pa.large_list if wide else pa.list_)(*_fields({"item": inner}))
         inner = pa.Array.from_buffers(kind, len(splits) - 1, [None, offsets], children=[inner])
     return inner
-
-
-def _bytes_column(name: str, array: npt.NDArray[Any]) -> BytesColumn:
-    """An object array of bytes as a column."""
-    strings = array.reshape(-1).tolist()
-    if not all(isinstance(string, bytes) for string in strings):
-        raise FeatureError("an object array has no counterpart in Arrow unless it is of bytes", name)
-    ends = np.cumsum([len(string) for string in strings], dtype=np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), ends])[:-1] if len(ends) else ends
-    return BytesColumn(b"".join(strings), np.stack([starts, ends], axis=-1).reshape(*array.shape, 2))

@@ -2,25 +2,41 @@
 
 Nothing here looks at a message. The functions serve Examples and SequenceExamples, and values of every kind; byte
 strings that were asked for as spans become BytesColumns. One message is a batch of one, without its first dimension.
+
+Partitions, with the meaning of tf.io.RaggedFeature, come from a record, so anyone may have written them. They are
+checked in int64, record by record, before they become row splits, whatever `validate` says: where TensorFlow 2.21
+raises, and where it returns row splits that lead outside of the values, or gives values of one record to another, a
+FeatureError names the record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.errors import FeatureError
-from streamrec.example.columns import BytesColumn, Column, RaggedTensor, SparseTensor, Values
-from streamrec.example.features import Dtype, Feature, FixedLenSequenceFeature, RaggedFeature, SparseFeature
-from streamrec.example.plan import ParsePlan, padding_of
-from streamrec.example.ragged import Rows, keyed_partitions, partition_batch
-from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, Raw, Records
+from streamrec.example.columns import MAX_EMPTY_ROWS, BytesColumn, Column, RaggedTensor, SparseTensor, Values
+from streamrec.example.features import (
+    Dtype,
+    FixedLenSequenceFeature,
+    KeyedPartition,
+    RaggedFeature,
+    SparseFeature,
+)
+from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, ParsePlan, Records, Rows, padding_of
 
-__all__ = ["to_columns"]
+RULES: Final[Mapping[type[KeyedPartition], str]] = {
+    RaggedFeature.RowSplits: "row splits must ascend from 0 to that number",
+    RaggedFeature.RowLengths: "row lengths must not be negative, and add up to that number",
+    RaggedFeature.RowStarts: "row starts must ascend from 0 to that number at most",
+    RaggedFeature.RowLimits: "row limits must ascend, the last one to that number",
+    RaggedFeature.ValueRowIds: "there must be that many row ids, ascending and not negative",
+}
+
 
 Part: TypeAlias = "Values | SparseTensor | Rows"
 """A column before features are combined: ragged ones are still Rows."""
@@ -42,8 +58,8 @@ def to_columns(
         FeatureError: Sparse positions or ragged partitions that don't fit their values.
     """
     parts: dict[str, Any] = {
-        slot.name: each if as_found else _part(slot, form, each, count, spanned)
-        for slot, form, as_found, each in zip(plan.slots, plan.forms, plan.as_found, found, strict=True)
+        slot.name: each if slot.as_found else _part(slot, each, count, spanned)
+        for slot, each in zip(plan.slots, found, strict=True)
     }
     columns = combine(plan, parts, single) if plan.composite else parts
     return {name: _only(column) for name, column in columns.items()} if single else columns
@@ -60,21 +76,21 @@ def _only(column: Any) -> Any:
     return column[0]
 
 
-def _part(slot: FeatureSlot, form: Feature, found: Found, count: int, spanned: Records | None) -> Part:
-    if not isinstance(found, Raw):
+def _part(slot: FeatureSlot, found: Found, count: int, spanned: Records | None) -> Part:
+    if not isinstance(found, Rows):
         longest = [] if slot.pad is None else [len(found) // (count * slot.size or 1)]
         shaped = found.reshape(count, *longest, *slot.shape, *found.shape[1:])
         return _values(shaped, slot.dtype, spanned, slot.default)
-    if isinstance(form, FixedLenSequenceFeature):
-        return _padded(slot, form, found, spanned)
-    values, splits, inner = _values(found.values, slot.dtype, spanned), found.splits, found.inner
-    if isinstance(form, RaggedFeature):
-        return Rows(values, splits) if inner is None else Rows(Rows(values, inner), splits)
-    rows, places, most = positions(splits)
-    if inner is None:
-        return sparse_tensor(values, (rows, places), (count, most))
-    steps, items, most_items = positions(inner)
-    return sparse_tensor(values, (rows[steps], places[steps], items), (count, most, most_items))
+    if isinstance(slot.form, FixedLenSequenceFeature):
+        return _padded(slot, slot.form, found, spanned)
+    found = found.with_values(_values(found.flat_values, slot.dtype, spanned))
+    if isinstance(slot.form, RaggedFeature):
+        return found
+    rows, places, most = positions(found.splits)
+    if not isinstance(found.values, Rows):
+        return sparse_tensor(found.values, (rows, places), (count, most))
+    steps, items, most_items = positions(found.values.splits)
+    return sparse_tensor(found.flat_values, (rows[steps], places[steps], items), (count, most, most_items))
 
 
 def _values(values: Array, dtype: Dtype, spanned: Records | None, default: Array | None = None) -> Values:
@@ -93,9 +109,7 @@ def _column(records: Records, spans: Array, default: Array | None) -> BytesColum
         return _worth(records, column)
     strings = column.to_numpy()
     strings[missing] = fill[missing]
-    joined: list[bytes] = strings.reshape(-1).tolist()
-    ends = np.cumsum([0, *map(len, joined)])
-    return BytesColumn(b"".join(joined), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(*column.shape, 2))
+    return BytesColumn.of(strings.reshape(-1).tolist(), column.shape)
 
 
 def _worth(records: Records, column: BytesColumn) -> BytesColumn:
@@ -117,10 +131,10 @@ def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
-def _padded(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Raw, spanned: Records | None) -> Values:
+def _padded(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spanned: Records | None) -> Values:
     """Rows of different lengths as one array of `[rows, longest, *shape]`: of byte strings, or of feature lists."""
-    values, pad = found.values, padding_of(form)
-    splits = found.splits if found.inner is None else found.splits * slot.size
+    values, pad = found.flat_values, padding_of(form)
+    splits = found.splits * slot.size if isinstance(found.values, Rows) else found.splits
     lengths = np.diff(splits)
     longest = int(lengths.max(initial=0))
     if values.dtype == object:
@@ -153,14 +167,21 @@ def combine(plan: ParsePlan, parts: dict[str, Part], single: bool) -> dict[str, 
 
 def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part], single: bool) -> RaggedTensor:
     assert isinstance(part, Rows)
-    if not feature.partitions:
-        return part.tensor(feature.row_splits_dtype)
-    rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
-    if single and not isinstance(part.values, Rows):
-        for partition in keyed_partitions(feature):  # in a batch these are not rows
-            if isinstance(partition, RaggedFeature.RowSplits) and not len(rows[partition.key].values):
-                raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
-    return partition_batch(part, feature, rows).tensor(feature.row_splits_dtype)
+    if feature.partitions:
+        rows = {name: other for name, other in parts.items() if isinstance(other, Rows)}
+        if single and not isinstance(part.values, Rows):
+            for partition in feature.keyed_partitions:  # in a batch these are not rows
+                if isinstance(partition, RaggedFeature.RowSplits) and not len(rows[partition.key].values):
+                    raise FeatureError(f"{partition.key!r} holds nothing, and row splits start with 0")
+        part = partition_batch(part, feature, rows)
+    splits, values = [part.splits], part.values
+    while isinstance(values, Rows):
+        splits.append(values.splits)
+        values = values.values
+    most = max(int(each[-1]) for each in splits)
+    if feature.row_splits_dtype is np.int32 and most >= 2**31:
+        raise FeatureError(f"{most:,} values, which int32 does not count: give row_splits_dtype=np.int64")
+    return RaggedTensor(values, tuple(each.astype(feature.row_splits_dtype, copy=False) for each in splits))
 
 
 def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
@@ -199,3 +220,116 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
 def counts(tensor: SparseTensor) -> Offsets:
     """How many values each example has."""
     return np.bincount(tensor.indices[:, 0], minlength=int(tensor.dense_shape[0]))
+
+
+def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
+    """Splits each row's values by the same row of the partitions.
+
+    Args:
+        rows: One row of values for each example of a batch; for feature lists, a row of steps for each
+            example.
+        feature: Its `partitions` are applied from the innermost to the outermost.
+        partitions: The int64 rows of each partition's feature, by key, as deep as `rows`.
+
+    Raises:
+        FeatureError: A partition does not fit the values. It names the example.
+    """
+    if not isinstance(rows.values, Rows):
+        return split_rows(rows, feature, partitions)
+    steps: dict[str, Rows] = {}
+    for key in [partition.key for partition in feature.keyed_partitions]:
+        split = partitions[key]
+        other = np.flatnonzero(rows.lengths != split.lengths)
+        if len(other):
+            found, wanted = split.lengths[other[0]], rows.lengths[other[0]]
+            reason = f"{key!r} has another number of steps, {found:,}, than the values, {wanted:,}"
+            raise FeatureError(reason, None, int(other[0]))
+        assert isinstance(split.values, Rows)
+        steps[key] = split.values
+    try:
+        return Rows(split_rows(rows.values, feature, steps), rows.splits)
+    except FeatureError as error:
+        record = int(np.searchsorted(rows.splits, error.record or 0, "right")) - 1
+        raise FeatureError(error.reason, None, record) from None
+
+
+def split_rows(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
+    for partition in reversed(feature.partitions):
+        if isinstance(partition, RaggedFeature.UniformRowLength):
+            rows = split_evenly(rows, partition.length)
+            continue
+        found, wanted = len(partitions[partition.key].lengths), len(rows.lengths)
+        if found != wanted:  # steps of one example
+            raise FeatureError(f"{partition.key!r} has another number of steps, {found:,}, than the values, {wanted:,}")
+        rows = split_by(rows, partition, partitions[partition.key])
+    return rows
+
+
+def split_evenly(rows: Rows, length: int) -> Rows:
+    odd = np.flatnonzero(rows.lengths % length)
+    if len(odd):
+        raise FeatureError(f"{rows.lengths[odd[0]]:,} values make no rows of {length:,}", None, int(odd[0]))
+    splits = rows.splits // length
+    if isinstance(rows.values, Rows):
+        return Rows(Rows(rows.values, np.arange(int(splits[-1]) + 1) * length), splits)
+    return Rows(rows.values.reshape(-1, length, *rows.values.shape[1:]), splits)
+
+
+def split_by(rows: Rows, partition: KeyedPartition, split: Rows) -> Rows:
+    """One partition for each row of a batch; `split` holds one row of numbers for each row."""
+    if isinstance(partition, RaggedFeature.ValueRowIds):
+        ends, counts = ends_by_row_ids(rows, partition, split)
+    else:
+        ends, counts = ends_by_bounds(rows, partition, split)
+    splits, outer = np.append(0, ends), np.append(0, np.cumsum(counts))
+    descents = np.repeat(np.arange(len(counts)), counts)[splits[1:] < splits[:-1]]
+    # Sums of hostile numbers may wrap around: splits that ascend from 0 to the number of values show that none did.
+    refuse(np.append(descents, np.flatnonzero(splits[outer[1:]] != rows.splits[1:])), rows, partition, split)
+    return Rows(Rows(rows.values, splits), outer)
+
+
+def ends_by_bounds(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Offsets, Offsets]:
+    """Where each new row ends, among all values, and how many of them each row of the batch has."""
+    numbers, counts = np.asarray(split.values), split.lengths
+    if isinstance(partition, RaggedFeature.RowLengths):
+        return np.cumsum(numbers), counts
+    full = counts > 0
+    firsts, owners = split.splits[:-1][full], np.repeat(np.arange(len(counts)), counts)
+    ends = numbers + rows.splits[owners]
+    if isinstance(partition, RaggedFeature.RowLimits):
+        return ends, counts
+    refuse(np.flatnonzero(full)[numbers[firsts] != 0], rows, partition, split)
+    if isinstance(partition, RaggedFeature.RowSplits):
+        return np.delete(ends, firsts), counts - full
+    ends = np.roll(ends, -1)
+    ends[split.splits[1:][full] - 1] = rows.splits[1:][full]
+    return ends, counts
+
+
+def ends_by_row_ids(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Offsets, Offsets]:
+    """The same by the row of each value."""
+    numbers, counts = np.asarray(split.values), split.lengths
+    owners = np.repeat(np.arange(len(counts)), counts)
+    descend = (numbers[1:] < numbers[:-1]) & (owners[1:] == owners[:-1])
+    wrong = [owners[numbers < 0], owners[1:][descend], np.flatnonzero(counts != rows.lengths)]
+    refuse(np.concatenate(wrong), rows, partition, split)
+    full = counts > 0
+    made = np.zeros_like(counts)
+    made[full] = numbers[split.splits[1:][full] - 1]
+    if int(made.max(initial=0)) > MAX_EMPTY_ROWS or int(made.sum()) > MAX_EMPTY_ROWS + len(numbers):
+        record = int(made.argmax())
+        reason = f"{made[record]:,} rows, of which most are empty: a batch may have {MAX_EMPTY_ROWS:,} of them"
+        raise FeatureError(reason, None, record)
+    made[full] += 1
+    before = np.cumsum(made) - made
+    return np.cumsum(np.bincount(numbers + before[owners], minlength=int(made.sum()))), made
+
+
+def refuse(wrong: Offsets, rows: Rows, partition: KeyedPartition, split: Rows) -> None:
+    """Raises a FeatureError that names the first of the rows of the batch that are wrong, if there is one."""
+    if len(wrong):
+        record = int(wrong.min())
+        found = np.asarray(split.values)[split.splits[record] : split.splits[record + 1]]
+        shown = ", ".join(map(str, found[:8].tolist())) + (", ..." if len(found) > 8 else "")
+        key, rule, count = partition.key, RULES[type(partition)], rows.lengths[record]
+        raise FeatureError(f"{key!r} is [{shown}], which does not split {count:,} values: {rule}", None, record)

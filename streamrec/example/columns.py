@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -13,22 +13,6 @@ from streamrec import html, kernels
 from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
 from streamrec.kernels.arrow_buffers import export_binary
-
-__all__ = [
-    "MAX_EMPTY_ROWS",
-    "NO_GAPS",
-    "BytesColumn",
-    "Column",
-    "RaggedTensor",
-    "SparseTensor",
-    "Values",
-    "check_column",
-    "check_indices",
-    "check_splits",
-    "list_splits",
-    "row_splits",
-    "with_nulls",
-]
 
 MAX_EMPTY_ROWS: Final = 1 << 25
 """A batch may have this many more rows than values: a few bytes that claim more must not fill the memory."""
@@ -75,6 +59,12 @@ class BytesColumn:
         self.places = spans
         self._sources: tuple[Any, ...] = (view,)
         self._joined: BytesColumn | None = None
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes], shape: tuple[int, ...] = (-1,)) -> BytesColumn:
+        """A column of copies of these strings, back to back."""
+        ends = np.cumsum([0, *map(len, strings)])
+        return cls(b"".join(strings), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(*shape, 2))
 
     @classmethod
     def over(cls, sources: Any, places: npt.NDArray[np.int64]) -> BytesColumn:
@@ -152,7 +142,13 @@ class BytesColumn:
 
     def __iter__(self) -> Iterator[Any]:
         """The strings, or the columns of the first dimension."""
+        if len(self.shape) == 1:
+            return (self._string(*place) for place in self.places.tolist())
         return (self[index] for index in range(len(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        packed = self.compact()
+        return BytesColumn, (bytes(packed.buffer), packed.spans)
 
     def __repr__(self) -> str:
         """Shape and bytes, not the strings."""

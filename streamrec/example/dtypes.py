@@ -10,8 +10,6 @@ import numpy as np
 
 from streamrec.errors import FeatureError, MissingExtraError
 
-__all__ = ["TENSOR_DTYPES", "dtype_name", "named_dtype", "nearest_kind", "tensor_dtype"]
-
 TENSOR_DTYPES: Final = {
     "float32": 1,
     "float64": 2,
@@ -69,23 +67,12 @@ def nearest_kind(name: str) -> str:
 
 def tensor_dtype(dtype: object) -> np.dtype[Any]:
     """The NumPy dtype of a dtype, a Python type, a name or a TensorFlow DType; object for strings."""
-    if dtype in (bytes, str):
-        return np.dtype(object)
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
-    if not isinstance(name, str):
-        name = _numpy_name(dtype)
-    if name in ("string", "bytes", "object") or name.startswith(("bytes", "str")):
+    name = dtype_name(dtype)
+    if name == "object" or name.startswith(("bytes", "str")):
         return np.dtype(object)
     if name not in TENSOR_DTYPES:
-        raise FeatureError(f"TensorFlow's tensors have no dtype {dtype!r}; convert to one that they have")
+        raise FeatureError(f"TensorFlow's tensors have no dtype {dtype!r}: give np.float32, 'int64', bytes ...")
     return named_dtype(name)
-
-
-def _numpy_name(dtype: Any) -> str:
-    try:
-        return str(np.dtype(dtype).name)
-    except TypeError as error:
-        raise FeatureError(f"{dtype!r} where a dtype is wanted; give np.float32, 'int64', bytes ...") from error
 
 
 def named_dtype(name: str) -> np.dtype[Any]:

@@ -11,30 +11,17 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, overload
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from streamrec.arguments import check_spans
 from streamrec.errors import FeatureError
-from streamrec.example.features import encode_name
+from streamrec.example.columns import BytesColumn
+from streamrec.example.features import NUMBERS, Dtype, encode_name
 from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
-from streamrec.example.rows import PackedColumn, to_column, to_columns
-from streamrec.example.values import Kind, declared_kind, to_values
+from streamrec.example.values import PackedColumn, declared_kinds, to_column, to_columns, to_values
 from streamrec.kernels._native import encode_examples as _encode
-
-__all__ = [
-    "EncodedBatch",
-    "bytes_feature",
-    "encode_example",
-    "encode_examples",
-    "encode_sequence_example",
-    "float_feature",
-    "int64_feature",
-]
 
 _FEATURE_LISTS_TAG = b"\x12"
 _Packed: TypeAlias = tuple[bytes, int, Any, Any, Any]
@@ -46,49 +33,13 @@ _FAILURES = {
 }
 
 
-def feature_of(kind: Kind, values: Any) -> Feature:
+def feature_of(kind: Dtype | None, values: Any) -> Feature:
     """The Feature message of some values: an array of numbers or a sequence of bytes."""
-    if kind is Kind.BYTES:
+    if kind is bytes:
         return Feature(bytes_list=BytesList(value=values))
-    if kind is Kind.FLOAT:
+    if kind is np.float32:
         return Feature(float_list=FloatList(value=values.tolist()))
-    if kind is Kind.INT64:
-        return Feature(int64_list=Int64List(value=values.tolist()))
-    return Feature()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class EncodedBatch(Sequence[bytes]):
-    """Serialized records in one buffer: a sequence of bytes, and what a writer takes without unpacking it.
-
-    Args:
-        buffer: All records, one after the other, read-only.
-        spans: int64 of shape `[records, 2]`: start and end of each record in `buffer`. Read-only.
-    """
-
-    buffer: bytes | memoryview
-    spans: npt.NDArray[np.int64]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EncodedBatch, (bytes(self.buffer), self.spans)
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> EncodedBatch: ...
-    def __getitem__(self, index: int | slice) -> bytes | EncodedBatch:
-        if isinstance(index, slice):
-            return EncodedBatch(self.buffer, self.spans[index])
-        return next(iter(EncodedBatch(self.buffer, self.spans[index][None])))
-
-    def __iter__(self) -> Iterator[bytes]:
-        view = memoryview(self.buffer)
-        check_spans(self.spans, view.nbytes)
-        for start, end in self.spans.tolist():
-            yield bytes(view[start:end])
+    return Feature() if kind is None else Feature(int64_list=Int64List(value=values.tolist()))
 
 
 def bytes_feature(value: Any) -> Feature:
@@ -100,7 +51,7 @@ def bytes_feature(value: Any) -> Feature:
     Raises:
         FeatureError: Anything else.
     """
-    return feature_of(*to_values(value, Kind.BYTES))
+    return feature_of(*to_values(value, bytes))
 
 
 def float_feature(value: Any) -> Feature:
@@ -112,7 +63,7 @@ def float_feature(value: Any) -> Feature:
     Raises:
         FeatureError: Anything else.
     """
-    return feature_of(*to_values(value, Kind.FLOAT))
+    return feature_of(*to_values(value, np.float32))
 
 
 def int64_feature(value: Any) -> Feature:
@@ -124,7 +75,7 @@ def int64_feature(value: Any) -> Feature:
     Raises:
         FeatureError: Anything else, floats among it.
     """
-    return feature_of(*to_values(value, Kind.INT64))
+    return feature_of(*to_values(value, np.int64))
 
 
 def encode_example(
@@ -154,30 +105,30 @@ def encode_example(
         >>> encode_example({"label": 3, "name": "a"})
         b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
     """
-    declared = _declared_kinds(kinds)
+    declared = declared_kinds(kinds, features)
     packed: list[_Packed] = []
     for name, value in features.items():
         kind, data = to_values(value, declared.get(name), name)
-        packed.append((encode_name(name), kind, data, None, len(data)))
+        packed.append((encode_name(name), NUMBERS[kind], data, None, len(data)))
     record: bytes = _run(packed, 1, deterministic)[0]
     return record
 
 
 def encode_examples(
     columns: Mapping[str, Any], *, kinds: Mapping[str, Any] | None = None, deterministic: bool = False
-) -> EncodedBatch:
+) -> BytesColumn:
     """Serializes many tf.train.Examples from columns, at native speed.
 
     Args:
         columns: For each feature one row a record, all columns of the same length: an array of shape
             `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor` of one ragged dimension; a
-            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` gives it; `Frames` or another
-            `EncodedBatch` for byte strings in one buffer; a `BytesColumn`.
+            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` gives it; `Frames` or a `BytesColumn`
+            for byte strings in one buffer.
         kinds: As in `encode_example`.
         deterministic: As in `encode_example`.
 
     Returns:
-        The records, in order; none without columns or without rows.
+        The records, in order, of shape `[rows]`; none without columns or without rows. A writer takes them as they are.
 
     Raises:
         FeatureError: As in `encode_example`, with the record where it is known; or columns of different
@@ -189,9 +140,9 @@ def encode_examples(
         (3, True)
     """
     made = to_columns(columns, kinds)
-    packed: list[_Packed] = [(encode_name(col.name), col.kind, col.values, col.spans, col.splits) for col in made]
+    packed: list[_Packed] = [(encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in made]
     buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
-    return EncodedBatch(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
+    return BytesColumn.over(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
 
 
 def encode_sequence_example(
@@ -218,7 +169,7 @@ def encode_sequence_example(
     Raises:
         FeatureError: As in `encode_examples`; with a step's number in place of the record's.
     """
-    declared = _declared_kinds(sequence_kinds)
+    declared = declared_kinds(sequence_kinds, feature_lists)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
     if deterministic:
         columns.sort(key=lambda column: encode_name(column.name))
@@ -235,17 +186,13 @@ def encode_sequence_example(
 def _steps(column: PackedColumn) -> Iterator[Feature]:
     values, splits = column.values, column.splits
     if column.spans is not None:
-        values = tuple(EncodedBatch(values, column.spans))
+        values = tuple(BytesColumn(values, column.spans))
     bounds = np.arange(column.rows + 1) * splits if isinstance(splits, int) else splits
     for step in range(column.rows):
         first, last = int(bounds[step]), int(bounds[step + 1])
         if not 0 <= first <= last <= len(values):
             raise FeatureError(_FAILURES[1], column.name, step)
         yield feature_of(column.kind, values[first:last])
-
-
-def _declared_kinds(kinds: Mapping[str, Any] | None) -> dict[str, Kind]:
-    return {name: declared_kind(dtype, name) for name, dtype in kinds.items()} if kinds else {}
 
 
 def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[Any, bytes]:

@@ -17,7 +17,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, TypeAlias, cast, get_args
+from typing import Any, Final, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 
@@ -25,27 +25,16 @@ from streamrec.arguments import described
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import dtype_name, nearest_kind
 
-__all__ = [
-    "Dtype",
-    "Feature",
-    "FixedLenFeature",
-    "FixedLenSequenceFeature",
-    "RaggedFeature",
-    "SparseFeature",
-    "VarLenFeature",
-    "encode_name",
-]
-
 Dtype: TypeAlias = type[np.int64] | type[np.float32] | type[bytes]
 """The three kinds of values that an Example holds: `np.int64`, `np.float32` and `bytes`."""
 
-_KINDS: Mapping[str, Dtype] = {
-    "int64": np.int64,
-    "float32": np.float32,
-    "string": bytes,
-    "bytes": bytes,
-    "object": bytes,
-}
+FIELDS: Final[Mapping[str, Dtype]] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
+"""The fields of a Feature message, in the order of their numbers, and what each of them holds."""
+
+NUMBERS: Final[Mapping[Dtype | None, int]] = {None: 0, bytes: 1, np.float32: 2, np.int64: 3}
+"""The number of the field that holds such values, for the kernels; 0 is no field."""
+
+_KINDS: Final[Mapping[str, Dtype]] = {"int64": np.int64, "float32": np.float32, "object": bytes}
 
 
 def as_dtype(dtype: object) -> Dtype:
@@ -55,7 +44,7 @@ def as_dtype(dtype: object) -> Dtype:
     if dtype is bytes or dtype is str:
         return bytes
     name = dtype_name(dtype)
-    kind = _KINDS.get("bytes" if name.startswith(("bytes", "str")) else name)
+    kind = bytes if name.startswith(("bytes", "str")) else _KINDS.get(name)
     if kind is None:
         raise FeatureError(f"dtype {dtype!r} is not a kind that an Example holds; {nearest_kind(name)}")
     return kind
@@ -97,13 +86,14 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
         raise FeatureError(
             f"the default has {len(flat)} values and the shape {list(shape)} wants {wanted}; give one for each element"
         )
+    wanted_types = {bytes: bytes | str, np.int64: int, np.float32: int | float}  # bool is an int, as in TensorFlow
+    for item in flat:
+        if not isinstance(item, wanted_types[dtype]):
+            raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
     if dtype is bytes:
         array = np.empty(len(flat), dtype=object)
-        array[:] = [_as_bytes(item) for item in flat]
+        array[:] = [item.encode() if isinstance(item, str) else item for item in flat]
         return array.reshape(shape)
-    for item in flat:
-        if not isinstance(item, int if dtype is np.int64 else int | float):  # bool is an int, here as in TensorFlow
-            raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
     try:
         with np.errstate(over="ignore"):
             return np.array(flat, dtype=dtype).reshape(shape)
@@ -117,14 +107,6 @@ def _flatten(value: Any) -> Iterable[Any]:
             yield from _flatten(item)
     else:
         yield value
-
-
-def _as_bytes(item: Any) -> bytes:
-    if isinstance(item, str):
-        return item.encode()
-    if isinstance(item, bytes):
-        return item
-    raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no bytes")
 
 
 def encode_name(name: object) -> bytes:
@@ -279,6 +261,13 @@ class SparseFeature:
 
 
 @dataclass(frozen=True)
+class KeyedPartition:
+    """Numbers of another feature that split values into rows."""
+
+    key: str
+
+
+@dataclass(frozen=True)
 class RaggedFeature:
     """A feature with any number of values, split further by other features: a RaggedTensor.
 
@@ -292,35 +281,20 @@ class RaggedFeature:
         validate: As in TensorFlow, but partitions that do not fit the values of their record are an error in any case.
     """
 
-    @dataclass(frozen=True)
-    class RowSplits:
+    class RowSplits(KeyedPartition):
         """Row i goes from split i to split i + 1."""
 
-        key: str
-
-    @dataclass(frozen=True)
-    class RowLengths:
+    class RowLengths(KeyedPartition):
         """The length of each row."""
 
-        key: str
-
-    @dataclass(frozen=True)
-    class RowStarts:
+    class RowStarts(KeyedPartition):
         """Where each row starts; the last ends with the values."""
 
-        key: str
-
-    @dataclass(frozen=True)
-    class RowLimits:
+    class RowLimits(KeyedPartition):
         """Where each row ends; the first starts at 0."""
 
-        key: str
-
-    @dataclass(frozen=True)
-    class ValueRowIds:
+    class ValueRowIds(KeyedPartition):
         """The row of each value, in ascending order."""
-
-        key: str
 
     @dataclass(frozen=True)
     class UniformRowLength:
@@ -342,35 +316,25 @@ class RaggedFeature:
         row_splits_dtype: object = np.int32,
         validate: bool = False,
     ) -> None:
-        if not isinstance(partitions, list | tuple) or not all(isinstance(p, PARTITIONS) for p in partitions):
+        if not isinstance(partitions, list | tuple) or not all(isinstance(p, Partition) for p in partitions):
             raise TypeError(f"partitions must be a list of RaggedFeature.RowSplits and its like, not {partitions!r}")
         if not isinstance(validate, bool):
             raise TypeError(f"validate must be a bool, not {validate!r}")
         if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
             raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
         key = None if value_key is None else _as_key(value_key, "value_key")
-        splits = _splits_dtype(row_splits_dtype)
+        splits = {"int32": np.int32, "int64": np.int64}.get(dtype_name(row_splits_dtype))
+        if splits is None:
+            raise FeatureError(f"row_splits_dtype is {row_splits_dtype!r}; it must be np.int32 or np.int64")
         _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
         _set(self, row_splits_dtype=splits, validate=validate)
 
-
-def _splits_dtype(dtype: object) -> type[np.int32] | type[np.int64]:
-    name = dtype_name(dtype)
-    if name == "int32":
-        return np.int32
-    if name == "int64":
-        return np.int64
-    raise FeatureError(f"row_splits_dtype is {dtype!r}; it must be np.int32 or np.int64")
+    @property
+    def keyed_partitions(self) -> list[KeyedPartition]:
+        """The partitions that are features of their own."""
+        return [each for each in self.partitions if isinstance(each, KeyedPartition)]
 
 
-Partition: TypeAlias = (
-    RaggedFeature.RowSplits
-    | RaggedFeature.RowLengths
-    | RaggedFeature.RowStarts
-    | RaggedFeature.RowLimits
-    | RaggedFeature.ValueRowIds
-    | RaggedFeature.UniformRowLength
-)
-PARTITIONS = get_args(Partition)
+Partition: TypeAlias = KeyedPartition | RaggedFeature.UniformRowLength
 Feature: TypeAlias = FixedLenFeature | VarLenFeature | FixedLenSequenceFeature | SparseFeature | RaggedFeature
 """Any of the five configurations."""

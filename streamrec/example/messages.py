@@ -58,7 +58,7 @@ _SCALARS: Final = {
 
 # One line a field: name, number, type. A leading "*" repeats it (numbers are packed, as proto3 packs them),
 # "map:T" is map<string, T>, "oneof:T" joins the oneof `kind`; other types are messages of the package.
-_FEATURE: Final = {
+_MESSAGES: Final = {
     "BytesList": [("value", 1, "*bytes")],
     "FloatList": [("value", 1, "*float")],
     "Int64List": [("value", 1, "*int64")],
@@ -70,20 +70,14 @@ _FEATURE: Final = {
     "Features": [("feature", 1, "map:Feature")],
     "FeatureList": [("feature", 1, "*Feature")],
     "FeatureLists": [("feature_list", 1, "map:FeatureList")],
-}
-_EXAMPLE: Final = {
     "Example": [("features", 1, "Features")],
     "SequenceExample": [("context", 1, "Features"), ("feature_lists", 2, "FeatureLists")],
-}
-# Of TensorFlow Serving's `input.proto`: what TF-Ranking writes, a query and its documents.
-_INPUT: Final = {"ExampleListWithContext": [("examples", 1, "*Example"), ("context", 2, "Example")]}
-_TENSOR_SHAPE: Final = {
+    # Of TensorFlow Serving's `input.proto`: what TF-Ranking writes, a query and its documents.
+    "ExampleListWithContext": [("examples", 1, "*Example"), ("context", 2, "Example")],
     "TensorShapeProto": [("dim", 2, "*TensorShapeProto.Dim"), ("unknown_rank", 3, "bool")],
     "TensorShapeProto.Dim": [("size", 1, "int64"), ("name", 2, "string")],
-}
-# `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps numbers that are new to us.
-# Resource handles (14) and variants (15) hold no array; they pass as unknown fields.
-_TENSOR: Final = {
+    # `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps numbers that are new to us.
+    # Resource handles (14) and variants (15) hold no array; they pass as unknown fields.
     "TensorProto": [
         ("dtype", 1, "int32"),
         ("tensor_shape", 2, "TensorShapeProto"),
@@ -133,53 +127,39 @@ def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, 
         field.type_name = f".{_PACKAGE}.{kind}"
 
 
-def _file(
-    name: str, messages: dict[str, list[tuple[str, int, str]]], *dependencies: str
-) -> descriptor_pb2.FileDescriptorProto:
-    file = descriptor_pb2.FileDescriptorProto(name=name, package=_PACKAGE, syntax="proto3", dependency=dependencies)
-    for path, fields in messages.items():
+def _pool() -> descriptor_pool.DescriptorPool:
+    file = descriptor_pb2.FileDescriptorProto(name="streamrec.proto", package=_PACKAGE, syntax="proto3")
+    for path, fields in _MESSAGES.items():
         outer, _, inner = path.partition(".")
         siblings = file.message_type[-1].nested_type if inner else file.message_type
         message = siblings.add(name=inner or outer)
         for field in fields:
             _add_field(message, *field)
-    return file
-
-
-def _pool() -> descriptor_pool.DescriptorPool:
-    example, framework = "tensorflow/core/example", "tensorflow/core/framework"
     pool = descriptor_pool.DescriptorPool()
-    for file in (
-        _file(f"{example}/feature.proto", _FEATURE),
-        _file(f"{example}/example.proto", _EXAMPLE, f"{example}/feature.proto"),
-        _file("tensorflow_serving/apis/input.proto", _INPUT, f"{example}/example.proto"),
-        _file(f"{framework}/tensor_shape.proto", _TENSOR_SHAPE),
-        _file(f"{framework}/tensor.proto", _TENSOR, f"{framework}/tensor_shape.proto"),
-    ):
-        pool.AddSerializedFile(file.SerializeToString())
+    pool.AddSerializedFile(file.SerializeToString())
     return pool
 
 
-def _message_class(pool: descriptor_pool.DescriptorPool, name: str) -> Any:
+def _message_class(name: str) -> Any:
     """The class of one message, at home in this module so that pickle finds it."""
-    message = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+    message = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
     message.__module__ = __name__
     return message
 
 
 _POOL: Final = _pool()
-BytesList = _message_class(_POOL, "BytesList")
-FloatList = _message_class(_POOL, "FloatList")
-Int64List = _message_class(_POOL, "Int64List")
-Feature = _message_class(_POOL, "Feature")
-Features = _message_class(_POOL, "Features")
-FeatureList = _message_class(_POOL, "FeatureList")
-FeatureLists = _message_class(_POOL, "FeatureLists")
-Example = _message_class(_POOL, "Example")
-SequenceExample = _message_class(_POOL, "SequenceExample")
-ExampleListWithContext = _message_class(_POOL, "ExampleListWithContext")
-TensorShapeProto = _message_class(_POOL, "TensorShapeProto")
-TensorProto = _message_class(_POOL, "TensorProto")
+BytesList = _message_class("BytesList")
+FloatList = _message_class("FloatList")
+Int64List = _message_class("Int64List")
+Feature = _message_class("Feature")
+Features = _message_class("Features")
+FeatureList = _message_class("FeatureList")
+FeatureLists = _message_class("FeatureLists")
+Example = _message_class("Example")
+SequenceExample = _message_class("SequenceExample")
+ExampleListWithContext = _message_class("ExampleListWithContext")
+TensorShapeProto = _message_class("TensorShapeProto")
+TensorProto = _message_class("TensorProto")
 
 
 def is_example_list(record: bytes) -> bool:

@@ -28,20 +28,18 @@ import numpy.typing as npt
 from streamrec import example
 from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
-from streamrec.example.columns import Column
+from streamrec.example.columns import BytesColumn, Column
 from streamrec.example.features import Feature, FixedLenSequenceFeature
-from streamrec.example.plan import ParsePlan, make_plan
-from streamrec.example.walk import Code, Offsets, Records, count_others, failure, walk_examples, walk_sequences
-
-__all__ = [
-    "count_other_features",
-    "is_scalar",
-    "parse_batch",
-    "parse_example",
-    "parse_sequence_example",
-    "parse_single_example",
-    "parse_single_sequence_example",
-]
+from streamrec.example.walk import (
+    Code,
+    Offsets,
+    ParsePlan,
+    Records,
+    failure,
+    make_plan,
+    walk_examples,
+    walk_sequences,
+)
 
 Columns: TypeAlias = dict[str, Column]
 
@@ -117,18 +115,20 @@ def parse_batch(
     plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
 ) -> dict[str, Column]:
     """`parse_example` by a plan that was made before; a `single` message is a batch of one."""
+    return parse_and_count(plan, serialized, string_columns, names, single=single)[0]
+
+
+def parse_and_count(
+    plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
+) -> tuple[dict[str, Column], int]:
+    """The same, and how many features the messages hold that are not described."""
     records = as_records(serialized, string_columns)
     check_names(names, len(records))
     try:
-        found = walk_examples(records, plan.slots, string_columns)
-        return to_columns(plan, found, len(records), records if string_columns else None, single)
+        found, others = walk_examples(records, plan.slots, string_columns)
+        return to_columns(plan, found, len(records), records if string_columns else None, single), others
     except FeatureError as error:
         raise name_example(error, names, single, records) from None
-
-
-def count_other_features(serialized: Any, features: Mapping[str, Feature]) -> int:
-    """How many features a batch holds that are not described; none of it is damaged or of another kind."""
-    return count_others(as_records(serialized, spanned=False), make_plan("examples", features).slots)
 
 
 def parse_sequence_example(
@@ -216,8 +216,8 @@ def parse_sequences(
         raise name_example(error, names, single, records, list_plan.features) from None
     lengths = {
         slot.name: np.diff(raw.splits).reshape(() if single else count)
-        for slot, form, raw in zip(list_plan.slots, list_plan.forms, steps, strict=True)
-        if isinstance(form, FixedLenSequenceFeature)
+        for slot, raw in zip(list_plan.slots, steps, strict=True)
+        if isinstance(slot.form, FixedLenSequenceFeature)
     }
     return columns, list_columns, lengths
 
@@ -288,8 +288,8 @@ def as_records(serialized: Any, spanned: bool) -> Records:
             raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
     if not spanned:
         return Records(items)
-    ends = np.cumsum([0, *map(len, items)])
-    return Records(None, b"".join(items), np.stack([ends[:-1], ends[1:]], axis=1))
+    joined = BytesColumn.of(items)
+    return Records(None, joined.buffer, joined.spans)
 
 
 def _to_list(array: npt.NDArray[Any]) -> list[Any]:

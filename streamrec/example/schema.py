@@ -11,22 +11,23 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from streamrec.errors import FeatureError
-from streamrec.example.features import Dtype, Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
+from streamrec.example.features import (
+    FIELDS,
+    Dtype,
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+)
 from streamrec.example.messages import Example, SequenceExample, is_example_list
-
-__all__ = ["FeatureSummary", "Schema", "infer_features"]
-
-_DTYPES: Mapping[str, Dtype] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
-_CODE: Mapping[Dtype, str] = {bytes: "string", np.float32: "float32", np.int64: "int64"}
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class FeatureSummary:
         feature = self.proposal
         shape = "" if isinstance(feature, RaggedFeature) else f"{list(feature.shape)}, "
         missing = ", allow_missing=True" if getattr(feature, "allow_missing", False) else ""
-        return f"{type(feature).__name__}({shape}{_CODE[feature.dtype]!r}{missing})"
+        dtype = "string" if feature.dtype is bytes else feature.dtype.__name__
+        return f"{type(feature).__name__}({shape}{dtype!r}{missing})"
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class _Counter:
         if kind is None:
             self.without_kind += 1
             return
-        dtype = _DTYPES[kind]
+        dtype = FIELDS[kind]
         if self.dtype not in (None, dtype):
             assert self.dtype is not None
             raise FeatureError(
@@ -215,11 +217,14 @@ def infer_features(
         raise ValueError(f"sample is {sample}; it must not be negative")
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
-    count = 0
+    of, count = SequenceExample if kind == "sequence_example" else Example, 0
     for record, data in enumerate(islice(records, sample)):
         if not count and is_example_list(data):
             raise FeatureError("an ExampleListWithContext: infer those of its examples and its context", None, record)
-        message: Any = _parse(data, kind, record)
+        try:
+            message: Any = of.FromString(data)
+        except DecodeError as error:
+            raise FeatureError(f"{len(data)} bytes do not parse as {of.__name__}: {error}", None, record) from error
         count += 1
         top = message.context if kind == "sequence_example" else message.features
         for name, feature in top.feature.items():
@@ -232,11 +237,3 @@ def infer_features(
         tuple(features[name].summary(count) for name in sorted(features)),
         tuple(lists[name].summary(count) for name in sorted(lists)),
     )
-
-
-def _parse(data: bytes, kind: str, record: int) -> Example | SequenceExample:
-    message = SequenceExample if kind == "sequence_example" else Example
-    try:
-        return message.FromString(data)
-    except DecodeError as error:
-        raise FeatureError(f"{len(data)} bytes do not parse as {message.__name__}: {error}", None, record) from error

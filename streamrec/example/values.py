@@ -1,4 +1,4 @@
-"""What people put into a feature, as one of the three kinds of values that an Example holds.
+"""What people put into a feature, as one of the three kinds of values that an Example holds; and columns of these.
 
 Rules of this file:
 - The kind comes from the value, as in TensorFlow's TFRecord tutorial: bytes and str are bytes (UTF-8); bool,
@@ -10,34 +10,28 @@ Rules of this file:
 - Arrays of more than one dimension are flattened in row-major order; an Example keeps no shapes.
 - None, and null in a column of Arrow or Polars, is an error. (NumPy would make the column floats, and null NaN.)
 - Every error is a FeatureError with the feature's name and both types.
+- A column has one row for each record. An array is split along its first dimension; a list has a row in each
+  item; a ragged tensor of one ragged dimension has its rows, and so has a sparse one whose rows are lists; Frames (or
+  any `buffer` with `spans`) have a byte string each.
+- A list's kind is that of its rows; rows without a kind (empty lists) take it over.
+- Nothing is copied that has its final form already: int64, float32, bytes, a buffer with spans.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import NO_GAPS, check_indices, with_nulls
-from streamrec.example.features import Dtype, as_dtype
+from streamrec.example.columns import NO_GAPS, RaggedTensor, check_indices, check_splits, list_splits, with_nulls
+from streamrec.example.features import FIELDS, Dtype, as_dtype
 
-__all__ = ["Kind", "KindValues", "declared_kind", "is_composite", "natural_kind", "to_values"]
-
-
-class Kind(enum.IntEnum):
-    """The kinds of a Feature; the numbers are those of its oneof's fields."""
-
-    NONE = 0
-    BYTES = 1
-    FLOAT = 2
-    INT64 = 3
-
-
-KIND_NAMES = {Kind.NONE: "no kind", Kind.BYTES: "bytes", Kind.FLOAT: "float32", Kind.INT64: "int64"}
 Data: TypeAlias = npt.NDArray[Any] | tuple[bytes, ...]
 
 
@@ -45,43 +39,60 @@ class KindValues(NamedTuple):
     """The values of one feature.
 
     Args:
-        kind: What they are.
-        data: int64 or float32 of shape `[n]`, C-contiguous; a tuple of bytes for `Kind.BYTES`; an empty tuple
-            for `Kind.NONE`.
+        kind: What they are; None for a feature without a kind, which is written without a list.
+        data: int64 or float32 of shape `[n]`, C-contiguous; a tuple of bytes; an empty tuple without a kind.
     """
 
-    kind: Kind
+    kind: Dtype | None
     data: Data
 
 
-_NOTHING = KindValues(Kind.NONE, ())
+class PackedColumn(NamedTuple):
+    """One feature of many records.
+
+    Args:
+        name: The feature's name.
+        kind: What its values are; see `KindValues`.
+        values: int64 or float32 of shape `[values]`, a tuple of bytes, or the buffer that `spans` cut up.
+        spans: int64 of shape `[values, 2]`, the start and end of each byte string in the buffer; or None.
+        splits: int64 of shape `[rows + 1]`: row i holds the values from split i to split i + 1. Or an int:
+            every row is so wide.
+        rows: The number of records.
+    """
+
+    name: str
+    kind: Dtype | None
+    values: Any
+    spans: npt.NDArray[np.int64] | None
+    splits: npt.NDArray[np.int64] | int
+    rows: int
+
+
+_NOTHING = KindValues(None, ())
 _ACCEPTED = "bytes, str, bool, int, float, or a list or array of these"
-_KINDS_OF_DTYPES = {"b": Kind.INT64, "i": Kind.INT64, "u": Kind.INT64, "f": Kind.FLOAT}
-_ML_DTYPES = {"bfloat16": Kind.FLOAT, "float": Kind.FLOAT, "int": Kind.INT64, "uint": Kind.INT64}
-_KINDS_OF_DECLARED: dict[Dtype, Kind] = {bytes: Kind.BYTES, np.float32: Kind.FLOAT, np.int64: Kind.INT64}
-_EXACT: dict[type, Kind] = {
-    bytes: Kind.BYTES,
-    str: Kind.BYTES,
-    int: Kind.INT64,
-    bool: Kind.INT64,
-    float: Kind.FLOAT,
-}
+_KINDS_OF_DTYPES: Mapping[str, Dtype] = {"b": np.int64, "i": np.int64, "u": np.int64, "f": np.float32}
+_ML_DTYPES: Mapping[str, Dtype] = {"bfloat16": np.float32, "float": np.float32, "int": np.int64, "uint": np.int64}
+_EXACT: Mapping[type, Dtype] = {bytes: bytes, str: bytes, int: np.int64, bool: np.int64, float: np.float32}
 _INT64 = np.iinfo(np.int64)
 _LITTLE_INT64 = np.dtype("<i8")
 _LITTLE_FLOAT32 = np.dtype("<f4")
 
 
-def declared_kind(dtype: object, name: str | None = None) -> Kind:
-    """The kind that a dtype, a Python type, a name or a feature configuration (its `dtype`) means."""
+def declared_kinds(kinds: Mapping[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Dtype]:
+    """The kinds that dtypes, Python types, names or feature configurations (their `dtype`) mean, of these names."""
+    return {name: _declared_kind(dtype, name) for name, dtype in kinds.items() if name in names} if kinds else {}
+
+
+def _declared_kind(dtype: object, name: str) -> Dtype:
     if not isinstance(dtype, type | str):  # NumPy's own types have a `dtype`, too: a property
         dtype = getattr(dtype, "dtype", dtype)
     try:
-        return _KINDS_OF_DECLARED[as_dtype(dtype)]
+        return as_dtype(dtype)
     except FeatureError as error:
         raise FeatureError(error.reason, name) from error
 
 
-def to_values(value: Any, declared: Kind | None = None, name: str | None = None) -> KindValues:
+def to_values(value: Any, declared: Dtype | None = None, name: str | None = None) -> KindValues:
     """The values of one feature, flat."""
     kind = _EXACT.get(type(value))
     if kind is not None:
@@ -103,17 +114,17 @@ def to_values(value: Any, declared: Kind | None = None, name: str | None = None)
     return _of_array(_as_array(value, name), declared, name)
 
 
-def natural_kind(of: type) -> Kind | None:
+def natural_kind(of: type) -> Dtype | None:
     """The kind of a scalar's type; None for any other type."""
     kind = _EXACT.get(of)
     if kind is not None:
         return kind
     if issubclass(of, int | np.integer | np.bool_):
-        return Kind.INT64
+        return np.int64
     if issubclass(of, float | np.floating):
-        return Kind.FLOAT
+        return np.float32
     if issubclass(of, bytes | str | bytearray | memoryview):
-        return Kind.BYTES
+        return bytes
     return _ml_dtype_kind(of.__name__) if of.__module__ == "ml_dtypes" else None
 
 
@@ -122,7 +133,7 @@ def is_composite(value: Any) -> bool:
     return hasattr(value, "dense_shape") or hasattr(value, "nested_row_splits")
 
 
-def _of_composite(value: Any, declared: Kind | None, name: str | None) -> KindValues:
+def _of_composite(value: Any, declared: Dtype | None, name: str | None) -> KindValues:
     """The values of a sparse tensor of one dimension, as parse_single_example gives it."""
     if len(getattr(value, "dense_shape", ())) != 1:
         advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
@@ -134,30 +145,24 @@ def _of_composite(value: Any, declared: Kind | None, name: str | None) -> KindVa
     return to_values(value.values, declared, name)
 
 
-def _ml_dtype_kind(name: str) -> Kind | None:
+def _ml_dtype_kind(name: str) -> Dtype | None:
     """bfloat16, float8_e5m2, int4 and their like: numbers of NumPy's kind "V", which ml_dtypes registers."""
     return _ML_DTYPES.get(name if name == "bfloat16" else name.partition("_")[0].rstrip("0123456789"))
 
 
-def _found(kind_or_type: str, declared: Kind, name: str | None) -> FeatureError:
-    advice = (
-        "round or cut the values yourself and convert them with .astype(np.int64)"
-        if declared is Kind.INT64 and "float" in kind_or_type
-        else f"give {KIND_NAMES[declared]} or declare the kind that it is"
-    )
-    return FeatureError(f"{kind_or_type} where {KIND_NAMES[declared]} is wanted; {advice}", name)
-
-
-def _check_declared(kind: Kind, found: str, declared: Kind | None, name: str | None) -> Kind:
+def _check_declared(kind: Dtype | None, found: str, declared: Dtype | None, name: str | None) -> Dtype | None:
     """The kind to write: the declared one where the natural one fits it."""
     if declared is None or declared is kind:
         return kind
-    if declared is Kind.FLOAT and kind is Kind.INT64:
+    if declared is np.float32 and kind is np.int64:
         return declared
-    raise _found(found, declared, name)
+    advice = f"give {declared.__name__} or declare the kind that it is"
+    if declared is np.int64 and "float" in found:
+        advice = "round or cut the values yourself and convert them with .astype(np.int64)"
+    raise FeatureError(f"{found} where {declared.__name__} is wanted; {advice}", name)
 
 
-def _of_message(feature: Any, declared: Kind | None, name: str | None) -> KindValues:
+def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindValues:
     """The values of a Feature message, ours or TensorFlow's; it says its kind itself."""
     field = feature.WhichOneof("kind") if hasattr(feature, "int64_list") else None
     if field is None:
@@ -165,8 +170,8 @@ def _of_message(feature: Any, declared: Kind | None, name: str | None) -> KindVa
             return _NOTHING
         raise FeatureError(f"a {type(feature).__name__} message where a Feature is wanted", name)
     value = list(getattr(feature, field).value)
-    kind = {"bytes_list": Kind.BYTES, "float_list": Kind.FLOAT, "int64_list": Kind.INT64}[field]
-    _check_declared(kind, f"{KIND_NAMES[kind]} (in a Feature)", declared, name)
+    kind = FIELDS[field]
+    _check_declared(kind, f"{kind.__name__} (in a Feature)", declared, name)
     return _of_leaves(value, set(map(type, value)), declared or kind, name)
 
 
@@ -183,12 +188,12 @@ def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
         raise FeatureError(f"{found} gives no NumPy array: {error}", name) from error
 
 
-def _of_array(array: npt.NDArray[Any], declared: Kind | None, name: str | None) -> KindValues:
+def _of_array(array: npt.NDArray[Any], declared: Dtype | None, name: str | None) -> KindValues:
     if np.ma.is_masked(array):
         raise FeatureError("a masked array where all values are wanted; fill it first", name)
     if array.dtype.kind in "SUTO":
         leaves = array.ravel().tolist()
-        empty = Kind.NONE if array.dtype.kind == "O" else Kind.BYTES
+        empty = None if array.dtype.kind == "O" else bytes
         return _of_leaves(leaves, set(map(type, leaves)), declared, name, empty)
     kind = _KINDS_OF_DTYPES.get(array.dtype.kind)
     if kind is None and array.dtype.type.__module__ == "ml_dtypes":
@@ -197,7 +202,7 @@ def _of_array(array: npt.NDArray[Any], declared: Kind | None, name: str | None) 
         advice = "view or convert it to int64 or float32, or serialize_tensor it"
         raise FeatureError(f"{array.dtype} values where {_ACCEPTED} is wanted; {advice}", name)
     kind = _check_declared(kind, str(array.dtype), declared, name)
-    return KindValues(kind, _to_floats(array) if kind is Kind.FLOAT else _to_int64(array, name))
+    return KindValues(kind, _to_floats(array) if kind is np.float32 else _to_int64(array, name))
 
 
 def _to_floats(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
@@ -244,33 +249,33 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
 
 
 def _of_leaves(
-    leaves: Sequence[Any], types: set[type], declared: Kind | None, name: str | None, empty: Kind = Kind.NONE
+    leaves: Sequence[Any], types: set[type], declared: Dtype | None, name: str | None, empty: Dtype | None = None
 ) -> KindValues:
     """The values of scalars, whose types are given."""
-    if not leaves and empty is Kind.NONE:
-        return _empty(declared)
+    if not leaves and empty is None:
+        return KindValues(declared, () if declared in (None, bytes) else np.empty(0, declared))
     if not types <= _EXACT.keys() and any(issubclass(found, enum.Enum) for found in types):
         leaves = [leaf.value if isinstance(leaf, enum.Enum) else leaf for leaf in leaves]
         types = set(map(type, leaves))
     kind = empty if not types else _kind_of_types(types, declared, leaves, name)
     if declared is not None:
         kind = _check_declared(kind, type(leaves[0]).__name__ if leaves else "str", declared, name)
-    if kind is Kind.INT64:
-        return KindValues(kind, _int64_leaves(leaves if types == {int} else [int(leaf) for leaf in leaves], name))
-    if kind is Kind.FLOAT:
-        return KindValues(kind, _float_leaves(leaves, name))
-    return KindValues(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
+    if kind is bytes:
+        return KindValues(kind, tuple(leaves if types == {bytes} else [_to_bytes(leaf, name) for leaf in leaves]))
+    try:
+        if kind is np.float32:
+            return KindValues(kind, _to_floats(np.array(leaves, dtype=np.float64)))
+        numbers = leaves if types == {int} else [int(leaf) for leaf in leaves]  # NumPy would wrap its own uint64
+        return KindValues(kind, np.array(numbers, dtype=_LITTLE_INT64))
+    except OverflowError as error:
+        if kind is np.float32:
+            raise FeatureError("an int too large for any float where float32 is wanted", name) from error
+        found = next(number for number in map(int, leaves) if not _INT64.min <= number <= _INT64.max)
+        bounds = f"{_INT64.min} to {_INT64.max}"
+        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
 
 
-def _empty(declared: Kind | None) -> KindValues:
-    if declared is None or declared is Kind.NONE:
-        return _NOTHING
-    if declared is Kind.BYTES:
-        return KindValues(declared, ())
-    return KindValues(declared, np.empty(0, np.float32 if declared is Kind.FLOAT else np.int64))
-
-
-def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any], name: str | None) -> Kind:
+def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[Any], name: str | None) -> Dtype | None:
     """The kind that all scalars of a list have."""
     if len(types) == 1:
         kind = natural_kind(*types)
@@ -278,9 +283,9 @@ def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any
             return kind
     kinds = {natural_kind(found) for found in types}
     if len(kinds) == 1 and None not in kinds:
-        return kinds.pop() or Kind.NONE
-    if kinds == {Kind.INT64, Kind.FLOAT} and (declared is Kind.FLOAT or (declared is None and bool not in types)):
-        return Kind.FLOAT
+        return kinds.pop()
+    if kinds == {np.int64, np.float32} and (declared is np.float32 or (declared is None and bool not in types)):
+        return np.float32
     ordered = list(dict.fromkeys(map(type, leaves)))
     for found in ordered:
         if natural_kind(found) is None:
@@ -292,24 +297,6 @@ def _kind_of_types(types: set[type], declared: Kind | None, leaves: Sequence[Any
     )
 
 
-def _int64_leaves(numbers: Sequence[int], name: str | None) -> npt.NDArray[np.int64]:
-    """An array of Python's ints. (NumPy would wrap its own uint64 silently.)"""
-    try:
-        return np.array(numbers, dtype=_LITTLE_INT64)
-    except OverflowError as error:
-        found = next(number for number in numbers if not _INT64.min <= number <= _INT64.max)
-        bounds = f"{_INT64.min} to {_INT64.max}"
-        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
-
-
-def _float_leaves(leaves: Sequence[Any], name: str | None) -> npt.NDArray[np.float32]:
-    try:
-        numbers = np.array(leaves, dtype=np.float64)
-    except OverflowError as error:
-        raise FeatureError("an int too large for any float where float32 is wanted", name) from error
-    return _to_floats(numbers)
-
-
 def _to_bytes(leaf: Any, name: str | None) -> bytes:
     if type(leaf) is bytes:
         return leaf
@@ -319,3 +306,103 @@ def _to_bytes(leaf: Any, name: str | None) -> bytes:
         return leaf.encode()
     except UnicodeEncodeError as error:
         raise FeatureError(f"the str {leaf!r} has no UTF-8 form where bytes is wanted", name) from error
+
+
+def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
+    """All columns of a batch."""
+    declared = declared_kinds(kinds, columns)
+    made = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
+    for column in made:
+        if column.rows != made[0].rows:
+            raise FeatureError(
+                f"{column.rows:,} rows where {made[0].rows:,} are wanted, as in {made[0].name!r}; "
+                "every column needs one row for each record",
+                column.name,
+            )
+    return made
+
+
+def to_column(name: str, value: Any, declared: Dtype | None = None) -> PackedColumn:
+    """One column from any of the forms that `encode_examples` takes."""
+    if hasattr(value, "spans") and hasattr(value, "buffer"):
+        return _of_spans(name, value, declared)
+    if hasattr(value, "nested_row_splits"):
+        return _of_ragged(name, value, declared)
+    if hasattr(value, "dense_shape"):
+        return _of_ragged(name, RaggedTensor(value.values, (list_splits(value, name),)), declared)
+    if isinstance(value, list | tuple | range):
+        return _of_list(name, value, declared)
+    return _column_of_array(name, value, declared)
+
+
+def _of_spans(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
+    if declared is not None and declared is not bytes:
+        raise FeatureError(f"byte strings where {declared.__name__} is wanted", name)
+    spans = np.ascontiguousarray(value.spans, dtype="<i8")
+    if spans.ndim < 2 or spans.shape[-1] != 2:
+        raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is wanted", name)
+    return PackedColumn(name, bytes, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans))
+
+
+def _column_array(name: str, value: Any) -> npt.NDArray[Any]:
+    found = value
+    if not hasattr(value, "__array__") and hasattr(value, "to_numpy"):  # as of Arrow, polars, BytesColumn
+        found = value.to_numpy()
+    if not hasattr(found, "__array__"):
+        raise FeatureError(
+            f"a {type(value).__name__} where a column is wanted: an array, a list with a row for each "
+            "record, a ragged tensor, or Frames",
+            name,
+        )
+    array = with_nulls(value, found if isinstance(found, np.ndarray) else np.asarray(found))
+    if array.ndim == 0:
+        raise FeatureError(f"one {array.dtype} where a column with a row for each record is wanted", name)
+    return array
+
+
+def _column_of_array(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
+    array = _column_array(name, value)
+    if array.dtype.kind == "O" and array.ndim == 1:
+        return _of_list(name, array.tolist(), declared)
+    kind, data = to_values(array, declared, name)
+    width = 0 if kind is None else math.prod(array.shape[1:])
+    return PackedColumn(name, kind, data, None, width, len(array))
+
+
+def _of_ragged(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
+    splits, *inner = check_splits(value, name)
+    if inner:
+        raise FeatureError(
+            f"a ragged tensor of {1 + len(inner)} ragged dimensions, and a feature of an Example is one list: write "
+            "the values as RaggedTensor(flat_values, (splits[1][splits[0]],)), and the lengths of the inner rows as "
+            "RaggedTensor(np.diff(splits[1]), (splits[0],)), a feature that RaggedFeature.RowLengths names",
+            name,
+        )
+    flat = value.flat_values
+    array = flat if isinstance(flat, np.ndarray) else _column_array(name, flat)
+    kind, data = to_values(array, declared, name)
+    width = 0 if kind is None else math.prod(array.shape[1:])
+    bounds = np.ascontiguousarray(splits.astype(np.int64) * width, dtype="<i8")
+    return PackedColumn(name, kind, data, None, bounds, len(splits) - 1)
+
+
+def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedColumn:
+    if all(natural_kind(of) is not None for of in set(map(type, value))):
+        kind, data = to_values(value, declared, name)
+        return PackedColumn(name, kind, data, None, 0 if kind is None else 1, len(value))
+    kind, rows = None, list[Data]()
+    for index, row in enumerate(value):
+        try:
+            found, data = to_values(row, declared, name)
+        except FeatureError as error:
+            raise FeatureError(error.reason, name, index) from error
+        kind = found if kind is None else kind
+        if found is not None and kind is not None and found is not kind:
+            what = f"{found.__name__} where {kind.__name__} is wanted, as in the rows before"
+            raise FeatureError(f"{what}; convert the rows to one kind, or declare it", name, index)
+        rows.append(data)
+    splits = np.zeros(len(rows) + 1, dtype="<i8")
+    np.cumsum(list(map(len, rows)), out=splits[1:])
+    arrays = [data for data in rows if isinstance(data, np.ndarray)]  # an empty list without a kind is none
+    joined = np.concatenate(arrays) if arrays else tuple(chain.from_iterable(rows))
+    return PackedColumn(name, kind, joined, None, splits, len(rows))

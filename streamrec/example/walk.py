@@ -1,5 +1,7 @@
 """The walk over the wire bytes of messages: what it is asked for, what it gives back, and the C kernels that do it.
 
+What it is asked for is a plan, made once for each description (`make_plan`).
+
 All that can be done on whole columns (sparse positions, ragged partitions, padding of strings and feature lists) is
 done after it, once, in NumPy. tests/oracle/parsing.py is the specification of the walk, in plain Python.
 
@@ -18,27 +20,29 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import described
 from streamrec.errors import FeatureError
-from streamrec.example.features import Dtype
+from streamrec.example.features import (
+    NUMBERS,
+    Dtype,
+    Feature,
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    RaggedFeature,
+    SparseFeature,
+    VarLenFeature,
+    default_array,
+    encode_name,
+)
 from streamrec.kernels import _native
-
-__all__ = [
-    "Code",
-    "FeatureSlot",
-    "Found",
-    "Raw",
-    "Records",
-    "count_others",
-    "failure",
-    "walk_examples",
-    "walk_sequences",
-]
 
 Array: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -100,6 +104,8 @@ class FeatureSlot:
 
     Args:
         name: The key.
+        form: What becomes of the values: FixedLenFeature (an array), FixedLenSequenceFeature (a padded array),
+            VarLenFeature (a SparseTensor) or RaggedFeature (a RaggedTensor, with its row_splits_dtype).
         dtype: The kind of values wanted.
         dense: Whether each record has exactly `size` values. If not, any multiple of `size`.
         size: Values of one record (dense), or of one step (a feature list, a padded feature).
@@ -111,9 +117,11 @@ class FeatureSlot:
         shape: The shape of one record or step, for messages.
         pad: What the records' values are filled up with to the number of the longest: one number. None where they are
             not; only numbers of Examples are, and not if dense.
+        as_found: Whether what a walk finds in a batch is the result: numbers, one for each record.
     """
 
     name: str
+    form: Feature
     dtype: Dtype
     dense: bool = False
     size: int = 1
@@ -122,33 +130,157 @@ class FeatureSlot:
     empty_counts: bool = False
     shape: tuple[int, ...] = ()
     pad: np.int64 | np.float32 | None = None
-
-    @property
-    def kind(self) -> int:
-        """The number of the wanted list's field in a Feature message: 1 bytes, 2 float, 3 int64."""
-        return {bytes: 1, np.float32: 2, np.int64: 3}[self.dtype]
+    as_found: bool = False
 
 
 Slots: TypeAlias = tuple[FeatureSlot, ...]
 
 
-class Raw(NamedTuple):
-    """The values of a slot that is neither dense nor padded, as the walk found them.
+MessagePart: TypeAlias = Literal["examples", "example", "context", "lists"]
+"""What a description is of: a batch of Examples, one Example, or the context or feature lists of SequenceExamples."""
+
+_OF_EXAMPLES = (VarLenFeature, SparseFeature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature)
+_FEATURES: dict[MessagePart, tuple[type, ...]] = {
+    "examples": _OF_EXAMPLES,
+    "example": _OF_EXAMPLES,
+    "context": (VarLenFeature, FixedLenFeature, RaggedFeature),
+    "lists": (VarLenFeature, FixedLenSequenceFeature, RaggedFeature),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ParsePlan:
+    """What to look for, and what to make of it.
 
     Args:
-        values: All values joined: int64, float32, or bytes (see the contract).
-        splits: int64, one more than there are records: where each record's values (in a feature list, its
-            steps) start and end.
-        inner: int64, one more than there are steps: where each step's values start and end. None except in
-            feature lists.
+        features: The description, in sorted order.
+        slots: What the walk looks for, in the order of the results: sparse keys, dense keys, ragged keys, as in
+            TensorFlow, each in the sorted order of the features that ask for them.
+        composite: Whether results must be combined further: there is a SparseFeature or RaggedFeature.
     """
 
-    values: Array
+    features: dict[str, Feature]
+    slots: Slots
+    composite: bool
+
+
+def make_plan(part: MessagePart, features: Any) -> ParsePlan:
+    """The plan for a description: a new one, or that of an equal description that was seen before."""
+    if not isinstance(features, Mapping):
+        raise FeatureError(
+            f"features is {described(features)}: it must be a dict of feature configurations, such as "
+            "{'image': FixedLenFeature([], bytes)}"
+        )
+    items = tuple(features.items())
+    try:
+        return _plan(part, items)
+    except TypeError:  # something unhashable, which is not a configuration: making the plan says so
+        return _plan.__wrapped__(part, items)
+
+
+@functools.lru_cache(maxsize=128)
+def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePlan:
+    if not items and part in ("examples", "example"):
+        raise FeatureError("features is empty; describe at least one feature")
+    for name, feature in items:
+        encode_name(name)
+        if not isinstance(feature, _FEATURES[part]):
+            wanted = ", ".join(kind.__name__ for kind in _FEATURES[part])
+            raise FeatureError(f"{type(feature).__name__} where one of {wanted} is wanted", name)
+        if isinstance(feature, FixedLenSequenceFeature) and part != "lists" and not feature.allow_missing:
+            raise FeatureError("a FixedLenSequenceFeature of an Example needs allow_missing=True", name)
+        if isinstance(feature, FixedLenSequenceFeature) and part == "lists" and feature.default_value is not None:
+            raise FeatureError("a feature list is padded with 0 or b''; leave default_value out", name)
+    features = dict(sorted(items))
+    slots = tuple(_slot(part, name, form) for name, form in _forms(features).items())
+    composite = any(isinstance(feature, SparseFeature | RaggedFeature) for feature in features.values())
+    return ParsePlan(features, slots, composite)
+
+
+def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """The keys to look for, with the form of their results; one that is asked for in two ways is refused."""
+    sparse: dict[str, Feature] = {}
+    dense: dict[str, Feature] = {}
+    ragged: dict[str, Feature] = {}
+
+    def want(group: dict[str, Feature], key: str, form: Feature) -> None:
+        if group.setdefault(key, form) != form:
+            raise FeatureError("two features want this key with different dtypes or row_splits_dtypes", key)
+
+    for name, feature in features.items():
+        if isinstance(feature, VarLenFeature):
+            want(sparse, name, feature)
+        elif isinstance(feature, SparseFeature):
+            for key in sorted(feature.index_keys):
+                want(sparse, key, VarLenFeature(np.int64))
+            want(sparse, feature.value_key, VarLenFeature(feature.dtype))
+        elif isinstance(feature, RaggedFeature):
+            keys = [(each.key, np.int64) for each in feature.keyed_partitions]
+            for key, dtype in [(feature.value_key or name, feature.dtype), *keys]:
+                want(ragged, key, RaggedFeature(dtype, row_splits_dtype=feature.row_splits_dtype))
+        else:
+            dense[name] = feature
+    for one, other in ((dense, sparse), (dense, ragged), (ragged, sparse)):
+        if shared := sorted(one.keys() & other.keys()):
+            raise FeatureError("two features want this key in different forms (dense, sparse, ragged)", shared[0])
+    return sparse | dense | ragged
+
+
+def padding_of(form: FixedLenSequenceFeature) -> Any:
+    """What the values of shorter examples are filled up with."""
+    default = form.default_value
+    while isinstance(default, tuple):  # one value, in any nesting
+        default = default[0]
+    if form.dtype is bytes:
+        return default.encode() if isinstance(default, str) else default or b""
+    return default or 0
+
+
+def _slot(part: MessagePart, name: str, form: Feature) -> FeatureSlot:
+    is_list = part == "lists"
+    if isinstance(form, FixedLenFeature):
+        size, default = math.prod(form.shape), None
+        if form.default_value is not None and size:  # TensorFlow takes an empty default for none
+            default = default_array(form.default_value, form.dtype, form.shape)
+        as_found = not form.shape and form.dtype is not bytes
+        required = default is None
+        return FeatureSlot(name, form, form.dtype, True, size, default, required, False, form.shape, None, as_found)
+    if isinstance(form, FixedLenSequenceFeature):
+        required = is_list and not form.allow_missing
+        pad = None if is_list or form.dtype is bytes else np.dtype(form.dtype).type(padding_of(form))
+        size = math.prod(form.shape)
+        return FeatureSlot(name, form, form.dtype, is_list, size, required=required, shape=form.shape, pad=pad)
+    return FeatureSlot(name, form, form.dtype, empty_counts=part == "examples")
+
+
+class Rows(NamedTuple):
+    """Values split into rows; the values may be rows themselves.
+
+    Args:
+        values: An array, a BytesColumn, or Rows.
+        splits: int64, one more than there are rows: row i goes from split i to split i + 1 of the values.
+    """
+
+    values: Any
     splits: Offsets
-    inner: Offsets | None = None
+
+    @property
+    def lengths(self) -> Offsets:
+        """The length of each row."""
+        return np.diff(self.splits)
+
+    @property
+    def flat_values(self) -> Any:
+        """The innermost values."""
+        return self.values.flat_values if isinstance(self.values, Rows) else self.values
+
+    def with_values(self, values: Any) -> Rows:
+        """Rows of other innermost values."""
+        inner = self.values.with_values(values) if isinstance(self.values, Rows) else values
+        return Rows(inner, self.splits)
 
 
-Found: TypeAlias = "Array | Raw"
+Found: TypeAlias = "Array | Rows"
 """What a slot of an Example or a context gave: the values alone where it is dense or padded."""
 
 
@@ -162,48 +294,46 @@ class Code(enum.IntEnum):
     MISSING = 5  # no such key, and no default
 
 
-_KINDS = {1: ("bytes", "bytes"), 2: ("float32", "np.float32"), 3: ("int64", "np.int64")}
-"""What the kinds' field numbers mean: for a person, and as code."""
-
-
 def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int = 0) -> FeatureError:
     """The error for the first thing that a walk could not accept: what was found where what was wanted, and what to do.
 
     What was found is the kind's field number (KIND; 0 is none of the three) or the number of values (COUNT).
     """
-    return FeatureError(_reason(code, slot, found), None if slot is None else slot.name, record)
-
-
-def _reason(code: Code, slot: FeatureSlot | None, found: int) -> str:
     if code is Code.MESSAGE or slot is None:
-        return "the bytes are not a serialized message; was the record read whole, and is it the right type?"
+        reason = "the bytes are not a serialized message; was the record read whole, and is it the right type?"
+        return FeatureError(reason, None if slot is None else slot.name, record)
     wanted = slot.dtype.__name__
-    if code is Code.KIND:
-        if found not in _KINDS:
-            return f"found an unknown kind of values where {wanted} is wanted; write the record again"
-        kind, dtype = _KINDS[found]
-        return f"found {kind} values where {wanted} is wanted: write {dtype} as the feature's dtype"
-    if code is Code.LIST:
-        return f"the {wanted} values are damaged; write the record again"
-    if code is Code.COUNT:
+    kind = next((dtype for dtype, number in NUMBERS.items() if number == found), None)
+    if code is Code.KIND and kind is None:
+        reason = f"found an unknown kind of values where {wanted} is wanted; write the record again"
+    elif code is Code.KIND and kind is not None:
+        dtype = "bytes" if kind is bytes else f"np.{kind.__name__}"
+        reason = f"found {kind.__name__} values where {wanted} is wanted: write {dtype} as the feature's dtype"
+    elif code is Code.LIST:
+        reason = f"the {wanted} values are damaged; write the record again"
+    elif code is Code.COUNT:
         multiple = "" if slot.dense else "a multiple of "
-        return f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
-    return f"found nothing where {slot.size:,} {wanted} values are wanted"
+        reason = f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
+    else:
+        reason = f"found nothing where {slot.size:,} {wanted} values are wanted"
+    return FeatureError(reason, slot.name, record)
 
 
-def walk_examples(records: Records, slots: Slots, spans: bool) -> list[Found]:
-    """What Example messages hold for each slot; no two slots have one name. With `spans`, records are spans too."""
-    arrays, blocks, _ = _walk(records, slots)
-    return _gather(slots, arrays, blocks, records if spans else None)
+def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Found], int]:
+    """What Example messages hold for each slot, and how many of their features have no slot.
+
+    No two slots have one name. With `spans`, records are spans too.
+    """
+    plan, layout = _compile_plan(slots)
+    arrays = _arrays(layout, len(records))
+    found = _native.decode_examples(plan, *records, arrays)
+    if isinstance(found, tuple):
+        raise _failure(found, slots, ())
+    return _gather(slots, arrays, found[0], records if spans else None), found[1]
 
 
-def count_others(records: Records, slots: Slots) -> int:
-    """How many features Examples hold that have no slot."""
-    return _walk(records, slots)[2]
-
-
-def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Raw]]:
-    """What SequenceExamples hold for each slot of the context, and a Raw for each of the feature lists."""
+def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Rows]]:
+    """What SequenceExamples hold for each slot of the context, and for each feature list the rows of its steps."""
     (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
     arrays = _arrays(layout, len(records))
     splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
@@ -224,32 +354,17 @@ _SPLITS = 1, 1, np.dtype(np.int64)
 
 @functools.lru_cache(maxsize=256)
 def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
-    """The compiled plan; slots are compared by identity, and plan.py makes them once for each description."""
-    return _native.decode_plan(tuple(map(_compile_slot, slots))), list(map(_array_layout, slots))
-
-
-def _walk(records: Records, slots: Slots) -> tuple[tuple[Any, ...], list[Any], int]:
-    """The arrays and the blocks of Examples, and how many of their features have no slot."""
-    plan, layout = _compile_plan(slots)
-    arrays = _arrays(layout, len(records))
-    found = _native.decode_examples(plan, *records, arrays)
-    if isinstance(found, tuple):
-        raise _failure(found, slots, ())
-    return arrays, found[0], found[1]
-
-
-def _array_layout(slot: FeatureSlot) -> tuple[int, int, np.dtype[Any]] | None:
-    """One slot's part of the layout."""
-    if slot.pad is not None or (slot.dense and slot.dtype is bytes):
-        return None
-    return (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS
-
-
-def _compile_slot(slot: FeatureSlot) -> tuple[bytes, int, bool, bool, int, bytes | None, bool, bool]:
-    padded = slot.pad is not None
-    fills = slot.pad if padded else slot.default
-    fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
-    return slot.name.encode(), slot.kind, slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
+    """The compiled plan; slots are compared by identity, and `make_plan` makes them once for each description."""
+    compiled, layout = [], list[tuple[int, int, np.dtype[Any]] | None]()
+    for slot in slots:
+        fills = slot.default if slot.pad is None else slot.pad
+        fill = None if fills is None or slot.dtype is bytes else np.ascontiguousarray(fills).tobytes()
+        kind, padded = NUMBERS[slot.dtype], slot.pad is not None
+        form = slot.dense, padded, slot.size, fill, slot.required, slot.empty_counts
+        compiled.append((slot.name.encode(), kind, *form))
+        none = padded or (slot.dense and slot.dtype is bytes)
+        layout.append(None if none else (slot.size, 0, np.dtype(slot.dtype)) if slot.dense else _SPLITS)
+    return _native.decode_plan(tuple(compiled)), layout
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
@@ -270,12 +385,12 @@ def _result(slot: FeatureSlot, array: Any, block: Any, spanned: Records | None) 
         return np.frombuffer(memoryview(block), slot.dtype)
     if slot.dense:
         return _strings(slot, block, None, spanned)
-    return Raw(_values(slot, block, array, spanned), array)
+    return Rows(_values(slot, block, array, spanned), array)
 
 
-def _steps(slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Raw:
+def _steps(slot: FeatureSlot, splits: Any, blocks: tuple[Any, Any], spanned: Records | None) -> Rows:
     values, inner = blocks[0], np.frombuffer(blocks[1], dtype=np.int64)
-    return Raw(_values(slot, values, inner[splits], spanned), splits, inner)
+    return Rows(Rows(_values(slot, values, inner[splits], spanned), inner), splits)
 
 
 def _values(slot: FeatureSlot, block: Any, splits: Array, spanned: Records | None) -> Array:

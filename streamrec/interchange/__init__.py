@@ -4,38 +4,6 @@ An encoder takes serialized Examples and gives the bytes of a file; a decoder do
 as it was: its kind, its values, an empty list, a missing feature. `features.py` holds what all formats have in common.
 """
 
-from streamrec.interchange.features import (
-    FORMATS,
-    Changes,
-    Codec,
-    Field,
-    FileEncoder,
-    Format,
-    Kind,
-    Look,
-    Reading,
-    codec_of,
-    example_of,
-    features_of,
-    format_of,
-    join_schemas,
-    kind_of,
-)
+from streamrec.lazy import lazy_names
 
-__all__ = [
-    "FORMATS",
-    "Changes",
-    "Codec",
-    "Field",
-    "FileEncoder",
-    "Format",
-    "Kind",
-    "Look",
-    "Reading",
-    "codec_of",
-    "example_of",
-    "features_of",
-    "format_of",
-    "join_schemas",
-    "kind_of",
-]
+__getattr__, __dir__, __all__ = lazy_names(__name__)

@@ -7,9 +7,10 @@ tensor of Ray Data is the list of its values. null is a missing feature, and `[n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -19,14 +20,13 @@ from streamrec.errors import FeatureError
 from streamrec.example import (
     ArrowBatch,
     BytesColumn,
-    Example,
     FeatureSummary,
     RaggedFeature,
     RaggedTensor,
     encode_examples,
-    parse_example,
 )
-from streamrec.example.parse import count_other_features
+from streamrec.example.parse import parse_and_count
+from streamrec.example.walk import make_plan
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, FeatureValues, example_of, features_of
 
 Kinds = Mapping[str, str]
@@ -38,7 +38,7 @@ BINARIES: Final = ("binary", "large_binary", "binary_view")
 """Types of Arrow by name, since older versions of pyarrow lack some."""
 
 
-def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> Sequence[bytes]:
+def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> BytesColumn | list[bytes]:
     """The rows of a `pyarrow.RecordBatch`, as serialized Examples."""
     kinds = {field.name: kind_of(field, wanted) for field in batch.schema}
     if len(kinds) < batch.num_columns:
@@ -177,43 +177,26 @@ class NullableParser:
     def __call__(self, records: Any) -> Any:
         if not self.summaries:
             raise FeatureError("no record that was looked at has a feature: give features")
-        features = {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries}
         try:  # an array is parsed faster, where no record lacks the feature
-            columns = parse_example(records, {item.name: item.proposal for item in self.summaries}, string_columns=True)
+            plan = make_plan("examples", {item.name: item.proposal for item in self.summaries})
+            columns, others = parse_and_count(plan, records, string_columns=True)
         except FeatureError:
-            columns = parse_example(records, features, string_columns=True)
-        check_known(records, features)
+            plan = make_plan("examples", {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries})
+            columns, others = parse_and_count(plan, records, string_columns=True)
+        for number, record in enumerate(records if others else ()):
+            for name in features_of(record, number).keys() - plan.features.keys():  # its column would begin too late
+                raise FeatureError("no record that was looked at has it: give features", name, number)
         batch = pa.record_batch(ArrowBatch(columns, text=self.text))
-        present = Present(records)
-        arrays = [nullable(batch.column(item.name), item, present) for item in self.summaries]
+        features_in = cache(lambda row: features_of(records[row], row))
+        arrays = [nullable(batch.column(item.name), item, features_in) for item in self.summaries]
         return pa.record_batch(arrays, [item.name for item in self.summaries])
 
 
-def check_known(records: Any, features: dict[str, RaggedFeature]) -> None:
-    """Refuses records with a feature of which nothing is known, since its column would begin too late."""
-    if count_other_features(records, {**features}):
-        for number, record in enumerate(records):
-            for name in features_of(record, number).keys() - features.keys():
-                raise FeatureError("no record that was looked at has it: give features", name, number)
+def nullable(array: Any, item: FeatureSummary, features_in: Callable[[int], Mapping[str, FeatureValues]]) -> Any:
+    """An array of lists, or of one value or k a record, as the type known of it; null where the feature is missing.
 
-
-class Present:
-    """Which features records hold with a kind, an empty list among them."""
-
-    def __init__(self, records: Any) -> None:
-        self._records = records
-        self._names: dict[int, set[str]] = {}
-
-    def holds(self, row: int, name: str) -> bool:
-        """Whether a record holds a feature."""
-        if row not in self._names:
-            found = Example.FromString(self._records[row]).features.feature
-            self._names[row] = {key for key, feature in found.items() if feature.WhichOneof("kind") is not None}
-        return name in self._names[row]
-
-
-def nullable(array: Any, item: FeatureSummary, present: Present) -> Any:
-    """An array of lists, or of one value or k a record, as the type known of it; null where the feature is missing."""
+    `features_in` tells of a record without values whether its list is empty.
+    """
     width = item.longest
     if not isinstance(array, pa.ListArray):
         return array if width == 1 else pa.FixedSizeListArray.from_arrays(array.flatten(), width)
@@ -221,7 +204,8 @@ def nullable(array: Any, item: FeatureSummary, present: Present) -> Any:
     lengths = np.diff(splits)
     missing = lengths == 0
     if not item.fixed or not item.longest:
-        missing[[row for row in np.flatnonzero(missing).tolist() if present.holds(row, item.name)]] = False
+        empty = [row for row in np.flatnonzero(missing).tolist() if features_in(row).get(item.name, NO_KIND).kind]
+        missing[empty] = False
         offsets = pa.array(splits, mask=np.append(missing, False))
         return type(array).from_arrays(offsets, array.flatten())
     if (others := np.flatnonzero(~missing & (lengths != width))).size:

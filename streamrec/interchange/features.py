@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import tarfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, BinaryIO, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -137,21 +138,22 @@ class FeatureValues(NamedTuple):
 NO_KIND: Final = FeatureValues(None, [None])
 
 
-class FileEncoder(Protocol):
+class FileEncoder(ABC):
     """One file on its way.
 
     Attributes:
         waiting: Bytes of records that were taken, of which nothing was given yet.
     """
 
-    @property
-    def waiting(self) -> int: ...
+    waiting = 0
 
+    @abstractmethod
     def write(self, records: Iterable[bytes]) -> bytes:
         """Takes records; returns the bytes of the file that can be written now."""
 
     def finish(self) -> bytes:
         """The rest of the file."""
+        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Reading:
         changes: Takes note of what an Example does not hold as the file does.
     """
 
-    features: frozenset[str] | None = None
+    features: tuple[str, ...] | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     changes: Changes = field(default_factory=Changes)
 
@@ -197,14 +199,41 @@ class Codec:
 
     Attributes:
         encoder: Begins a file. Takes the columns, the number of its first record, and what takes note of changes.
-        decode: The records of a file, serialized, in batches. Reads the file from its beginning; only Parquet seeks.
-            Raises CorruptRecordError and FeatureError with the record's number.
+        records: The records of a file, serialized. Reads the file from its beginning; only Parquet seeks.
         look: How the columns are found out; None where `encoder` does not look at them.
     """
 
     encoder: Callable[[Sequence[Field], int, Changes], FileEncoder]
-    decode: Callable[[BinaryIO, Reading], Iterator[list[bytes]]]
+    records: Callable[[BinaryIO, Reading], Iterator[bytes]]
     look: Look | None = None
+
+    def decode(self, file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
+        """The records of a file in batches of a bounded size.
+
+        Raises:
+            CorruptRecordError, FeatureError: What is wrong with the next record, and its number. (A FeatureError of
+                `records` counts from the next one.)
+        """
+        batch: list[bytes] = []
+        done, size = 0, 0
+        try:
+            for record in self.records(file, reading):
+                batch.append(record)
+                size += len(record)
+                done += 1
+                if size >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
+                    yield batch
+                    batch, size = [], 0
+        except FeatureError as error:
+            raise FeatureError(error.reason, error.feature, done + (error.record or 0)) from error
+        except StreamrecError:  # the store's
+            raise
+        except DAMAGE as error:
+            what = f"{type(error).__name__}: {error}"
+            reason = f"what follows cannot be decoded ({what}): the file is damaged, or of another format"
+            raise CorruptRecordError(reason, None, None, done) from error
+        if batch:
+            yield batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,35 +322,6 @@ def example_of(features: Mapping[str, FeatureValues]) -> bytes:
     kinds = {name: kind for name, (kind, _) in features.items() if kind is not None}
     lists = {name: values if name in kinds else [] for name, (_, values) in features.items()}
     return encode_example(lists, kinds=kinds, deterministic=True)
-
-
-def batch_records(records: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Records in batches of a bounded size.
-
-    Raises:
-        CorruptRecordError, FeatureError: What is wrong with the next record, and its number. (A FeatureError of
-            `records` counts from the next one.)
-    """
-    batch: list[bytes] = []
-    done, size = 0, 0
-    try:
-        for record in records:
-            batch.append(record)
-            size += len(record)
-            done += 1
-            if size >= BATCH_BYTES or len(batch) == BATCH_RECORDS:
-                yield batch
-                batch, size = [], 0
-    except FeatureError as error:
-        raise FeatureError(error.reason, error.feature, done + (error.record or 0)) from error
-    except StreamrecError:  # the store's
-        raise
-    except DAMAGE as error:
-        what = f"{type(error).__name__}: {error}"
-        reason = f"what follows cannot be decoded ({what}): the file is damaged, or of another format"
-        raise CorruptRecordError(reason, None, None, done) from error
-    if batch:
-        yield batch
 
 
 def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:

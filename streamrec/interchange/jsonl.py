@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from streamrec.errors import FeatureError
-from streamrec.example.raw import object_of
+from streamrec.example.tensor import object_of
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
@@ -33,8 +33,8 @@ from streamrec.interchange.features import (
     Changes,
     Codec,
     FeatureValues,
+    FileEncoder,
     Reading,
-    batch_records,
     example_of,
     features_of,
 )
@@ -46,10 +46,8 @@ CONSTANTS: Final = {"NaN": math.nan, "Infinity": float("inf"), "-Infinity": floa
 ADVICE: Final = "leave it out with --features, or flatten it first"
 
 
-class JsonlEncoder:
+class JsonlEncoder(FileEncoder):
     """Writes JSON lines."""
-
-    waiting = 0
 
     def __init__(self, first: int) -> None:
         self._number = first
@@ -58,10 +56,6 @@ class JsonlEncoder:
     def write(self, records: Iterable[bytes]) -> bytes:
         """A line for each record."""
         return "".join(self._line(record) for record in records).encode()
-
-    def finish(self) -> bytes:
-        """Nothing: each line is complete."""
-        return b""
 
     def _line(self, record: bytes) -> str:
         features = features_of(record, self._number)
@@ -95,10 +89,10 @@ def text_or_base64(value: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def decode_jsonl(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
-    """Reads JSON lines; see `Codec`. Empty lines are passed over."""
+def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+    """Reads JSON lines; empty ones are passed over."""
     shown = dict(reading.kinds)
-    return batch_records(example_from_line(line, reading, shown) for line in file if line.strip())
+    return (example_from_line(line, reading, shown) for line in file if line.strip())
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
@@ -199,4 +193,4 @@ def describe(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-CODEC: Final = Codec(lambda _, first, changes: JsonlEncoder(first), decode_jsonl)
+CODEC: Final = Codec(lambda _, first, changes: JsonlEncoder(first), records_in)

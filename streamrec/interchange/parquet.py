@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
@@ -28,9 +28,9 @@ from streamrec.interchange.features import (
     Codec,
     FeatureValues,
     Field,
+    FileEncoder,
     Look,
     Reading,
-    batch_records,
     columns_of,
     features_of,
     join_schemas,
@@ -43,11 +43,10 @@ ADVICE: Final = "leave --schema out, and all records are looked at first"
 TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None: pa.null()}
 
 
-class ParquetEncoder:
+class ParquetEncoder(FileEncoder):
     """Writes a Parquet file."""
 
     def __init__(self, columns: Sequence[Field], first: int, changes: Changes) -> None:
-        self.waiting = 0
         self._changes = changes
         self._number = first
         self._columns = columns
@@ -65,7 +64,11 @@ class ParquetEncoder:
         for number, (row, _) in enumerate(rows, self._number):
             if unknown := sorted(row.keys() - self._names):
                 raise FeatureError(f"the columns lack this feature: {ADVICE}", unknown[0], number)
-        arrays = [self._array(column, [row for row, _ in rows]) for column in self._columns]
+        columns = [
+            [self._value(column, row.get(column.name), number) for number, (row, _) in enumerate(rows, self._number)]
+            for column in self._columns
+        ]
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, self._schema, strict=True)]
         self._batches.append(pa.record_batch(arrays, schema=self._schema))
         self._number += len(rows)
         self.waiting += sum(size for _, size in rows)
@@ -82,10 +85,6 @@ class ParquetEncoder:
         self._batches, self.waiting = [], 0
         return self._sink.take()
 
-    def _array(self, column: Field, rows: Sequence[Mapping[str, FeatureValues]]) -> Any:
-        values = [self._value(column, row.get(column.name), number) for number, row in enumerate(rows, self._number)]
-        return pa.array(values, type_of(column))
-
     def _value(self, column: Field, feature: FeatureValues | None, number: int) -> Any:
         if feature is None:
             return None
@@ -95,21 +94,15 @@ class ParquetEncoder:
             wanted = f"{'one ' if column.scalar else ''}{column.kind or 'no value'}"
             raise FeatureError(f"{found} where the columns say {wanted}: {ADVICE}", column.name, number)
         if kind == BYTES and column.text:
-            values = self._texts(column, values, number)
+            try:
+                values = [value.decode() for value in values]
+            except UnicodeDecodeError as error:
+                reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave it out of --text"
+                raise FeatureError(reason, column.name, number) from error
         elif kind == BYTES and column.name not in self._changes.binary:
-            self._note_text(column.name, values)
+            for value in filter(None, values):
+                (self._changes.binary if text_of(value) is None else self._changes.text).add(column.name)
         return values[0] if column.scalar else values
-
-    def _texts(self, column: Field, values: Sequence[bytes], number: int) -> list[Any]:
-        try:
-            return [value.decode() for value in values]
-        except UnicodeDecodeError as error:
-            reason = f"bytes that are not UTF-8 ({error.reason} at byte {error.start}): leave it out of --text"
-            raise FeatureError(reason, column.name, number) from error
-
-    def _note_text(self, name: str, values: Sequence[bytes]) -> None:
-        for value in filter(None, values):
-            (self._changes.binary if text_of(value) is None else self._changes.text).add(name)
 
 
 def type_of(column: Field) -> Any:
@@ -142,27 +135,19 @@ class Collected(io.RawIOBase):
         return taken
 
 
-def decode_parquet(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
-    """Reads a Parquet file; see `Codec`. A row group is decoded piece by piece."""
-    return batch_records(examples_in(file, reading))
-
-
-def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+    """Reads a Parquet file. A row group is decoded piece by piece."""
     try:
-        yield from decoded_rows(file, reading)
+        opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+        about = opened.metadata
+        names = [name for name in opened.schema_arrow.names if reading.wants(name)]
+        nbytes = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
+        rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, about.num_rows) // max(1, nbytes)))
+        for batch in opened.iter_batches(rows, columns=names):
+            yield from examples_of(batch, reading.kinds, reading.changes)
     except pa.ArrowException as error:  # some are none of Python's kinds
         raise ValueError(str(error)) from error
 
 
-def decoded_rows(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
-    opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-    about = opened.metadata
-    names = [name for name in opened.schema_arrow.names if reading.wants(name)]
-    nbytes = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
-    rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, about.num_rows) // max(1, nbytes)))
-    for batch in opened.iter_batches(rows, columns=names):
-        yield from examples_of(batch, reading.kinds, reading.changes)
-
-
 LOOK: Final = Look(infer_features, join_schemas, columns_of, saved=True)
-CODEC: Final = Codec(ParquetEncoder, decode_parquet, LOOK)
+CODEC: Final = Codec(ParquetEncoder, records_in, LOOK)

@@ -28,13 +28,12 @@ from streamrec.interchange.features import (
     BYTES,
     FLOAT,
     INT64,
-    Changes,
     Codec,
     FeatureValues,
     Field,
+    FileEncoder,
     Look,
     Reading,
-    batch_records,
     example_of,
     features_of,
 )
@@ -54,10 +53,8 @@ SPECIAL: Final = re.compile(r"[%/\\\x00-\x1f\x7f]")
 MEMBER: Final = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 
 
-class WebDatasetEncoder:
+class WebDatasetEncoder(FileEncoder):
     """Writes a tar."""
-
-    waiting = 0
 
     def __init__(self, columns: Iterable[Field], first: int) -> None:
         self._endings = {column.name: column.ending for column in columns}
@@ -84,10 +81,12 @@ class WebDatasetEncoder:
         else:
             del features[KEY]
         self._number, self._last = self._number + 1, key
-        files = [file_of(name, values, self._endings.get(name, "json")) for name, values in features.items()] or [
-            (NO_FEATURE, b"")
-        ]
-        return b"".join(member(f"{key}.{name}", data) for name, data in files)
+        files = [] if features else [member(f"{key}.{NO_FEATURE}", b"")]
+        for name, values in features.items():
+            escaped = SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
+            ending = self._endings.get(name, "json")
+            files.append(member(f"{key}.{escaped}.{ending}", content_of(values, ending)))
+        return b"".join(files)
 
 
 def key_in(features: Mapping[str, FeatureValues]) -> str | None:
@@ -97,11 +96,6 @@ def key_in(features: Mapping[str, FeatureValues]) -> str | None:
         return None
     text = values[0].decode(errors="replace")
     return text if USABLE_KEY.fullmatch(text) else None
-
-
-def file_of(name: str, values: FeatureValues, ending: str) -> tuple[str, bytes]:
-    """Name and contents of a feature's file."""
-    return f"{SPECIAL.sub(lambda found: f'%{ord(found[0]):02X}', name)}.{ending}", content_of(values, ending)
 
 
 def content_of(values: FeatureValues, ending: str) -> bytes:
@@ -144,10 +138,6 @@ def join_endings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, 
     return made
 
 
-def columns_with(endings: Mapping[str, str], _: Changes) -> tuple[Field, ...]:
-    return tuple(Field(name, ending=ending) for name, ending in endings.items())
-
-
 def member(name: str, data: bytes) -> bytes:
     """A file in a tar."""
     info = tarfile.TarInfo(name)
@@ -187,12 +177,8 @@ class Member(tarfile.TarInfo):
         return found
 
 
-def decode_webdataset(file: BinaryIO, reading: Reading) -> Iterator[list[bytes]]:
-    """Reads a tar; see `Codec`. Files without a dot in their name are passed over."""
-    return batch_records(examples_in(file, reading))
-
-
-def examples_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
+    """Reads a tar. Files without a dot in their name are passed over."""
     with tarfile.open(fileobj=cast(Any, Ending(file)), mode="r|", encoding="utf-8", tarinfo=Member) as tar:
         features: dict[str, FeatureValues] = {}
         last = None
@@ -272,5 +258,10 @@ def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, FeatureValues
     return name, FeatureValues(BYTES, [data])
 
 
-LOOK: Final = Look(endings_in, join_endings, columns_with, saved=False)
-CODEC: Final = Codec(lambda columns, first, _: WebDatasetEncoder(columns, first), decode_webdataset, LOOK)
+LOOK: Final = Look(
+    see=endings_in,
+    join=join_endings,
+    columns=lambda endings, _: tuple(Field(name, ending=ending) for name, ending in endings.items()),
+    saved=False,
+)
+CODEC: Final = Codec(lambda columns, first, _: WebDatasetEncoder(columns, first), records_in, LOOK)

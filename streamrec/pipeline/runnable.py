@@ -131,8 +131,8 @@ class Runnable(Generic[T]):
             options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
             num_shards: Record i goes into shard i modulo `num_shards`; all are written, and compressed, at the same
                 time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` has the order.
-            max_shard_bytes: Shards follow one another, each below this many bytes before it is compressed (a longer
-                record has a shard to itself). By default 200 MB where the pattern has `{shard}`.
+            max_shard_bytes: Shards follow one another, each below this many bytes, as for `ShardWriter`. By default
+                200 MB where the pattern has `{shard}`.
             max_shard_records: Likewise, this many records.
             batched: False: each dict is one Example. True: each is a batch of them in columns, as `encode_examples`
                 takes it. None: it is one where all values are scalars, and else an error.

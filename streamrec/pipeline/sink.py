@@ -22,12 +22,14 @@ from fsspec import AbstractFileSystem
 from streamrec import example
 from streamrec.arguments import described, flag, integer
 from streamrec.example import BytesColumn
-from streamrec.pipeline.elements.chunk import Batches, Chunk, Elements
+from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.engine.queue import ByteQueue, background, fill
 from streamrec.pipeline.iterators import Run
-from streamrec.shards import ShardInfo, ShardSet, ShardTarget
+from streamrec.shards import ShardInfo, ShardTarget
+from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.patterns import is_numbered
+from streamrec.shards.shard_writer import ShardOutput
 from streamrec.storage import Storages, located
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
@@ -67,22 +69,34 @@ async def write_shards(
 
     Returns:
         The shards, in order.
+
+    Raises:
+        ValueError: The target wants more shards at once than fit the memory.
     """
-    report = partial(notify, callback)
-    shards = ShardSet(target, storages, run.memory_budget // 2)
+    shards = ShardOutput(target, storages, **plan_uploads(run.memory_budget // 2, target.num_shards or 1))
+    report = partial(notify, callback, shards)
     try:
-        async with shards:
-            await take_all(run, shards, encoder, report)
+        async with storages:
+            try:
+                records, nbytes = await take_all(run, shards, encoder, report)
+                await shards.close()
+            except BaseException as cause:
+                with anyio.CancelScope(shield=True):
+                    await shards.abort(cause)
+                raise
     finally:
         run.telemetry.ends()
-    report(shards)
-    return shards.shards
+    report(records, nbytes)
+    return tuple(shards.shards)
 
 
-async def take_all(run: Run, shards: ShardSet, encoder: Encoder, report: Callable[[ShardSet], None]) -> None:
-    """Takes all chunks of a run and writes them."""
+async def take_all(
+    run: Run, shards: ShardOutput, encoder: Encoder, report: Callable[[int, int], None]
+) -> tuple[int, int]:
+    """Takes all chunks of a run and writes them; returns how many records these are, and what they take in shards."""
     telemetry, queue = run.telemetry, ByteQueue(run.queue_bytes)
     telemetry.queued = partial(getattr, queue, "held")
+    records = nbytes = 0
     async with background() as tasks:
         tasks.start_soon(fill, queue, run.start())
         telemetry.waits()
@@ -90,23 +104,51 @@ async def take_all(run: Run, shards: ShardSet, encoder: Encoder, report: Callabl
             if chunk.error is not None:
                 raise chunk.error
             telemetry.takes(chunk, iter(()))
-            await write_chunk(chunk, run, shards, encoder)
-            report(shards)
+            made = encoder.frames(chunk.elements)
+            blocks = (
+                made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
+            )
+            for frames in blocks:
+                await shards.write_batch(frames)
+                records += len(frames)
+                nbytes += frames.nbytes + FRAME_BYTES * len(frames)
+            report(records, nbytes)
             telemetry.waits()
+    return records, nbytes
 
 
-async def write_chunk(chunk: Chunk, run: Run, shards: ShardSet, encoder: Encoder) -> None:
-    """Writes one chunk."""
-    made = encoder.frames(chunk.elements)
-    blocks = made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
-    for frames in blocks:
-        await shards.write(frames)
-
-
-def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardSet) -> None:
+def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardOutput, records: int, nbytes: int) -> None:
     """Reports how far it is."""
     if callback is not None:
-        callback(WriteProgress(shards.records, shards.bytes, shards.finished))
+        callback(WriteProgress(records, nbytes, len(shards.finished)))
+
+
+PART_SIZE: Final = 8 << 20
+
+SMALL_PART_SIZE: Final = 5 << 20
+"""The least that S3 takes."""
+
+
+def plan_uploads(memory: int, shards: int) -> dict[str, int]:
+    """How shards that are written at the same time share memory, in bytes: arguments of `ShardOutput`.
+
+    Raises:
+        ValueError: They do not fit.
+
+    >>> plan_uploads(256 << 20, 1), plan_uploads(128 << 20, 12)["part_size"]
+    ({'at_once': 1, 'part_size': 8388608, 'parallel': 4}, 5242880)
+    """
+    parallel = min(4, memory // (shards * PART_SIZE) - 1)
+    if parallel >= 1:
+        return {"at_once": shards, "part_size": PART_SIZE, "parallel": parallel}
+    needed = shards * 2 * SMALL_PART_SIZE
+    if needed > memory and shards > 1:
+        raise ValueError(
+            f"num_shards={shards}: that many shards at once hold {needed:,} bytes, and a half of the memory "
+            f"budget is {memory:,}: give max_shard_bytes or max_shard_records instead, fewer shards, or "
+            f"with_options(memory_budget={2 * needed})"
+        )
+    return {"at_once": shards, "part_size": SMALL_PART_SIZE, "parallel": 1}
 
 
 SHARD_BYTES: Final = 200_000_000
@@ -212,7 +254,7 @@ class Encoder:
             return as_record(element)
         if isinstance(element, Frames):
             return element
-        if isinstance(element, BytesColumn):
+        if isinstance(element, BytesColumn) and len(element.shape) != 1:
             element = element.to_numpy()
         if isinstance(element, np.ndarray) and element.dtype == object:
             return self._strings(element)

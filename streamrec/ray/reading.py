@@ -14,9 +14,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -61,11 +61,6 @@ COUNTERS: Final = {
 }
 """In Ray's metrics."""
 
-SAMPLED_SHARDS: Final = 4
-SAMPLED_RECORDS: Final = 250
-SAMPLED_BYTES: Final = 4 << 20
-"""Of each shard."""
-
 BATCH_BYTES: Final = 16 << 20
 """About how many bytes of records become one block of Arrow columns."""
 
@@ -94,20 +89,6 @@ class ShardSurvey:
     def nbytes(self) -> int:
         """Bytes of all shards."""
         return sum(shard.size for shard in self.sizes)
-
-
-@dataclass(frozen=True)
-class ReadPart:
-    """What one task reads."""
-
-    portions: tuple[Portion, ...]
-    records: int | None
-    nbytes: int
-
-    @property
-    def paths(self) -> list[str]:
-        """The shards."""
-        return list(dict.fromkeys(portion.path for portion in self.portions))
 
 
 class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
@@ -143,15 +124,13 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
         """About as many tasks as Ray asks for."""
-        parts = bridge.run(parts_of, self._shards, self._survey, parallelism)
-        return [self._task(part, per_task_row_limit) for part in parts]
-
-    def _task(self, part: ReadPart, limit: int | None) -> ReadTask:
-        read = partial(tables, self._shards, part, self._survey, self._text)
-        about = BlockMetadata(
-            num_rows=part.records, size_bytes=part.nbytes, input_files=tuple(part.paths), exec_stats=None
-        )
-        return ReadTask(read, about, per_task_row_limit=limit)
+        tasks = []
+        for portions, records, nbytes in bridge.run(parts_of, self._shards, self._survey, parallelism):
+            paths = tuple(dict.fromkeys(portion.path for portion in portions))
+            about = BlockMetadata(num_rows=records, size_bytes=nbytes, input_files=paths, exec_stats=None)
+            read = partial(tables, replace(self._shards, filenames=paths), portions, self._survey, self._text)
+            tasks.append(ReadTask(read, about, per_task_row_limit=per_task_row_limit))
+        return tasks
 
 
 def absolute_path(path: str) -> str:
@@ -193,26 +172,23 @@ def infer_from(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
 
 
 async def first_records(storages: Storages, shards: Shards, sizes: Sequence[ShardSize]) -> dict[str, list[bytes]]:
-    """Records from the beginnings of some shards, by path."""
+    """Records from the beginnings of up to 4 shards, by path: up to 1,000, fewer where they are long."""
     found: dict[str, list[bytes]] = {}
-    step = max(1, len(sizes) // SAMPLED_SHARDS)
     options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
-    for shard in sizes[::step][:SAMPLED_SHARDS]:
+    for shard in sizes[:: max(1, len(sizes) // 4)][:4]:
         storage = await storages.at(shard.path)
-        reader = await ShardReader.open(storage, shard.path, options, expected=shard.expected)
-        taken, nbytes = 0, 0
-        try:
-            while taken < SAMPLED_RECORDS and nbytes < SAMPLED_BYTES and (frames := await reader.read()) is not None:
-                records = list(islice(frames, SAMPLED_RECORDS - taken))
-                found.setdefault(shard.path, []).extend(records)
-                taken, nbytes = taken + len(records), nbytes + frames.nbytes
-        finally:
-            await reader.aclose()
+        made = await ShardReader.open(storage, shard.path, options, expected=shard.expected)
+        async with aclosing(made) as reader:
+            async for record in reader:
+                taken = found.setdefault(shard.path, [])
+                taken.append(record)
+                if len(taken) == 250 or sum(map(len, taken)) >= 4 << 20:
+                    break
     return found
 
 
-async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[ReadPart]:
-    """Assigns all records to about `count` tasks.
+async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[tuple[list[Portion], int | None, int]]:
+    """Assigns all records to about `count` tasks: what each reads, how many records that is, and about how many bytes.
 
     With a manifest, tasks have equally many records, and begin at its marks; else about equally many bytes.
     """
@@ -222,18 +198,13 @@ async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[Read
         assigned = [assign_records(survey.known, count, reader, None, survey.manifest) for reader in range(count)]
         bounds = [total * reader // count for reader in range(count + 1)]
         return [
-            ReadPart(tuple(own), bounds[reader + 1] - bounds[reader], survey.nbytes // count)
-            for reader, own in enumerate(assigned)
+            (own, bounds[reader + 1] - bounds[reader], survey.nbytes // count) for reader, own in enumerate(assigned)
         ]
     stores = shards.stores
     async with Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
     size = {shard.path: shard.size for shard in survey.sizes}
-    return [
-        ReadPart(tuple(own), None, sum(portion_bytes(portion, size[portion.path]) for portion in own))
-        for own in plan
-        if own
-    ]
+    return [(own, None, sum(portion_bytes(portion, size[portion.path]) for portion in own)) for own in plan if own]
 
 
 def portion_bytes(portion: Portion, size: int) -> int:
@@ -243,10 +214,9 @@ def portion_bytes(portion: Portion, size: int) -> int:
     return (size if portion.piece.end is None else portion.piece.end) - portion.piece.start
 
 
-def tables(shards: Shards, part: ReadPart, survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:
-    """The columns of a part, as Arrow tables; this runs on a worker."""
-    names = Shards(tuple(part.paths), shards.plan, shards.options, shards.stores)
-    records = Dataset(Chain(Portions(names, part.portions))).batch(survey.rows)
+def tables(shards: Shards, portions: list[Portion], survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:
+    """The columns of portions of these shards, as Arrow tables; this runs on a worker."""
+    records = Dataset(Chain(Portions(shards, tuple(portions)))).batch(survey.rows)
     if survey.features is None:
         dataset = records.map(NullableParser(survey.inferred, text))
     else:
@@ -256,11 +226,11 @@ def tables(shards: Shards, part: ReadPart, survey: ShardSurvey, text: tuple[str,
             for batch in run:
                 yield pa.Table.from_batches([pa.record_batch(batch)])
         finally:
-            report(part, run.stats())
+            report(shards.filenames, run.stats())
 
 
-def report(part: ReadPart, stats: Stats) -> None:
-    """Tells Ray what happened to a part."""
+def report(paths: Sequence[str], stats: Stats) -> None:
+    """Tells Ray what happened to a task's shards."""
     stores = stats.storage.backends.values()
     retries = sum(sum(store.retries.values()) for store in stores)
     losses, lost = sum(store.losses for store in stores), sum(store.lost_bytes for store in stores)
@@ -269,9 +239,9 @@ def report(part: ReadPart, stats: Stats) -> None:
         if value:
             Counter(name, meaning).inc(value)
     if retries or losses:
-        more = f" and {len(part.paths) - 1} more shards" if len(part.paths) > 1 else ""
+        more = f" and {len(paths) - 1} more shards" if len(paths) > 1 else ""
         message = "%s%s: %d requests made again, %d damaged places left out (%d bytes)"
-        logger.warning(message, part.paths[0], more, retries, losses, lost)
+        logger.warning(message, paths[0], more, retries, losses, lost)
 
 
 def read_tfrecords(

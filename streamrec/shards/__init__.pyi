@@ -23,18 +23,17 @@ from streamrec.shards.manifest_files import (
     write_manifest_sync,
 )
 from streamrec.shards.opening import ShortShard, may_be_short, open_short_shard, read_short_shards
-from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
+from streamrec.shards.options import LONG_BYTES, Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.patterns import Filenames, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.record_source import RecordSource
-from streamrec.shards.shard_set import ShardSet
-from streamrec.shards.shard_upload import ShardTarget
-from streamrec.shards.shard_writer import ShardWriter
+from streamrec.shards.shard_writer import ShardTarget, ShardWriter
 from streamrec.shards.tfrecord_writer import TFRecordWriter
 
 __all__ = [
+    "LONG_BYTES",
     "OFFSET_BITS",
     "RUN_BYTES",
     "ByteRun",
@@ -53,7 +52,6 @@ __all__ = [
     "ShardInfo",
     "ShardPlace",
     "ShardReader",
-    "ShardSet",
     "ShardTarget",
     "ShardWriter",
     "ShortShard",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from streamrec.arguments import function
 from streamrec.errors import ManifestError, ObjectChangedError
 from streamrec.storage import ObjectInfo
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
 
-__all__ = ["Expected", "Piece", "ReadOptions", "ShardPlace"]
+__all__ = ["LONG_BYTES", "Expected", "Piece", "ReadOptions", "ShardPlace"]
+
+LONG_BYTES: Final = 64 << 20
+"""Records up to this length are held whole where records are only counted or checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +33,9 @@ class ReadOptions:
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
         block_records: Blocks end where that many records, or a multiple of it, have come since the shard's start, if
             their size allows it: then a batch, or a turn, is in one block and need not be copied.
-        long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. None:
-            records of all lengths are returned. Not for pieces of a shard.
+        long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. One
+            that is damaged is read again, and held. None: records of all lengths are returned. Not for pieces of a
+            shard.
     """
 
     compression_type: str | None = None

@@ -1,11 +1,12 @@
 """Pieces of an uncompressed shard: n readers of its pieces deliver each record once, without an index.
 
 A piece has the records whose headers begin in it. The reader of the piece before reads on to the end of its last
-record; this one passes that record's rest over and begins at the first header. `tfrecord.seek` finds it, and says
-when a run of records breaks off too soon to be believed. Only then this file reads what precedes the start, back to
-where the longest record could begin: if a record begins there that spans the whole run, the run lay in its payload,
-and reading begins where that record ends. If there is none, the run is the shard's own, and what breaks it off is
-damage, and is reported.
+record; this one passes that record's rest over and begins at the first header. A payload may hold whole records itself
+(a TFRecord file that is stored as a record), which break off where the payload ends, at the latest before its CRC. So a
+start is settled when whole records have followed one another for SETTLE_BYTES, or to the end of the shard
+(`find_start`). Only where they break off before, what precedes the start is read, back to where the longest record
+could begin: if a record begins there that spans the whole run, the run lay in its payload, and reading begins where
+that record ends. If there is none, the run is the shard's own, and what breaks it off is damage, and is reported.
 
 So on an undamaged shard every record comes once, wherever the cuts are and whatever payloads hold, but for one case: a
 record that holds a TFRecord stream in which records follow one another for more than SETTLE_BYTES after a cut. Its
@@ -18,13 +19,24 @@ at most SLACK_BYTES more, which mostly saves a request.
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import anyio
 
+from streamrec import kernels
 from streamrec.shards.options import Expected, Piece, ShardPlace
 from streamrec.storage import ByteStream, ObjectInfo, Storage
-from streamrec.tfrecord import HEADER_BYTES, find_start, is_record, is_record_header, spanning
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, is_record_header
 
-__all__ = ["PieceStream", "begin_piece"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["PieceStream", "begin_piece", "find_start"]
+
+SETTLE_BYTES = 1 << 20
+"""How far records must follow one another before the first of them is believed to be the shard's own."""
 
 SLACK_BYTES = 64 << 10
 FIRST_BYTES = 64 << 10
@@ -201,3 +213,69 @@ class _Beginning:
         if end == self._stream.info.size:
             return True
         return is_record_header(await self._stream.read_range(end, end + HEADER_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the bytes so far say about where the records begin; places are counted from the first of the bytes.
+
+    Args:
+        at: The first header, or the first place that may still be one.
+        wants: How many bytes from there on are wanted before more can be said; 0 for none.
+        breaks: Where the run of records from `at` on breaks off, too soon to tell why; with `wants`, where the record
+            begins that is not all there, and may never be; None where a run goes on.
+    """
+
+    at: int
+    wants: int = 0
+    breaks: int | None = None
+
+
+def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
+    """Looks for the first header.
+
+    Args:
+        data: The bytes from the wanted start on.
+        max_record_bytes: A longer length is not believed.
+        final: They reach to the end of the shard.
+
+    Returns:
+        With `wants`: more must be read. Else `at` is the first header, or the end where there is none.
+    """
+    size = memoryview(data).nbytes
+    at, wants = kernels.find_header(data, 0, False, max_record_bytes)
+    if wants == HEADER_BYTES:
+        return Start(size) if final else Start(at, wants)
+    _, end, code, wants = kernels.scan_frames(data, at, True, max_record_bytes)
+    if code != kernels.OK or (final and end < size):
+        return Start(at, breaks=end)
+    if final or end - at >= SETTLE_BYTES:
+        return Start(at)
+    return Start(at, max(SETTLE_BYTES, end - at + wants), end)
+
+
+def is_record(data: Buffer) -> bool:
+    """Whether these bytes are one whole good record."""
+    spans, end, _, _ = kernels.scan_frames(data, 0, True, sys.maxsize)
+    return memoryview(spans).nbytes == 16 and end == memoryview(data).nbytes
+
+
+def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:
+    """Start and end of the records that begin in `data` and may hold all up to `reach`; the nearest first.
+
+    Args:
+        data: Bytes from before a start.
+        reach: A place at or after the end of what they may hold, counted from the start of `data`.
+        max_record_bytes: A longer length is not believed.
+    """
+    found = []
+    within = memoryview(data).cast("B")[: reach + FOOTER_BYTES - 1]
+    at, wants = kernels.find_header(within, 0, False, max_record_bytes)
+    while wants != HEADER_BYTES:
+        _, at, code, wants = kernels.scan_frames(within, at, True, max_record_bytes)
+        if code == kernels.OK and wants > HEADER_BYTES and at + wants >= reach + FOOTER_BYTES:
+            found.append((at, at + wants))
+        if at + 1 >= len(within):
+            break
+        at, wants = kernels.find_header(within, at + 1, False, max_record_bytes)
+    return found[::-1]

@@ -19,11 +19,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from operator import length_hint
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
 
 import anyio
 
@@ -46,7 +47,8 @@ from streamrec.storage import (
     check_keywords,
     located,
 )
-from streamrec.tfrecord import MAX_RECORD_BYTES, CompressionType, Framer, Frames, LongRecord, Loss
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
+from streamrec.tfrecord.frames import mask_crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -66,6 +68,23 @@ GROUP_BLOCKS = 2
 """A block may be larger than was asked for, up to this many of them, where it then holds one whole group of records."""
 
 NO_FRAMES = Frames.of([])
+
+
+class LongRecord(NamedTuple):
+    """A good record that was not held.
+
+    Attributes:
+        offset: Of its header in the (decompressed) shard, in bytes.
+        length: Bytes of its payload.
+    """
+
+    offset: int
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its frame."""
+        return HEADER_BYTES + self.length + FOOTER_BYTES
 
 
 class ShardReader:
@@ -116,8 +135,10 @@ class ShardReader:
             max_skipped=options.max_skipped,
             end=opened.end,
             size=None if opened.compression_type else self.info.size,
-            long_bytes=options.long_bytes,
         )
+        self._longest = sys.maxsize if options.long_bytes is None else options.long_bytes
+        self._long_records: list[LongRecord] = []
+        self._held_at = -1  # where a long record begins that is damaged
         self._ahead: bytes | bytearray | None = opened.head
         self._closed = f"{path}: this shard was closed; open it again to read it"
         self._turn = asyncio.Lock()
@@ -179,7 +200,8 @@ class ShardReader:
 
     def take_long_records(self) -> list[LongRecord]:
         """The good records above `long_bytes` since the last call. They come before the block that was read last."""
-        return self._framer.take_long_records()
+        records, self._long_records = self._long_records, []
+        return records
 
     async def plain_bytes(self, start: int, end: int) -> AsyncIterator[Buffer]:
         """The bytes of the (decompressed) shard from `start` to `end`, read once more, in pieces.
@@ -207,12 +229,27 @@ class ShardReader:
         options = replace(self._options, compression_type=kind)
         return await open_whole(self._storage, self.path, options, ShardPlace(offset), stream)
 
-    async def _go_back(self, offset: int) -> None:
-        """Goes on reading at a byte that came before."""
+    async def _pass_long_record(self) -> None:
+        """Checks a record as its bytes come, and drops them. One that is damaged is read again, by the framer."""
+        framer, offset, length = self._framer, self._framer.position, self._framer.length
+        room, crc, footer = memoryview(kernels.allocate(self.block_bytes)), 0, b""
+        data, left = memoryview(framer.take_held())[HEADER_BYTES:], length + FOOTER_BYTES
+        while True:
+            payload = data[: max(0, left - FOOTER_BYTES)]
+            crc = kernels.crc32c(payload, crc) if self._options.verify else crc
+            footer += data[len(payload) :]
+            left -= len(data)
+            if not left or not (count := await self._source.readinto(room[:left])):
+                break
+            data = room[:count]
+        if not left and (footer == mask_crc32c(crc).to_bytes(4, "little") or not self._options.verify):
+            self._long_records.append(LongRecord(offset, length))
+            framer.skip(self._long_records[-1].nbytes)
+            return
+        self._held_at = offset
         await self._source.aclose()
         opened = await self._open_at(offset)
         self._start, self._source = opened.place, opened.source
-        self._exhausted = self._ended = False
 
     def frames(self) -> AsyncIterator[Frames]:
         """The records as Frames, a block at a time."""
@@ -280,10 +317,10 @@ class ShardReader:
             elif self._exhausted:
                 frames = self._framer.close()
                 self._ended = not len(frames)
+            elif self._framer.length > self._longest and self._framer.position != self._held_at:
+                await self._pass_long_record()
             else:
                 frames, failure = await self._read_block()
-            if failure is None and (offset := self._framer.take_rewind()) is not None:
-                await self._go_back(offset)
         except StreamrecError as error:
             failure = error
         if losses := self._framer.take_losses():

@@ -16,7 +16,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, SupportsIndex, Unpack, overload
-from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -29,69 +28,15 @@ from streamrec.shards.indexed_records import CACHE_BYTES, PARALLEL, IndexedRecor
 from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, located
 from streamrec.tfrecord import Frames
 
-__all__ = ["RecordSource", "Sessions"]
+__all__ = ["RecordSource"]
 
 Open = Callable[[], AsyncGenerator[IndexedRecords]]
 """Opens storages, gives the records that are read by them, and closes them when it is closed."""
 
 
-class _Session:
-    """One loop's."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.generator: AsyncGenerator[IndexedRecords] | None = None
-        self.records: IndexedRecords | None = None
-
-
-class Sessions:
-    """What one source has open, for each event loop.
-
-    Args:
-        opened: Opens one in the running loop.
-    """
-
-    def __init__(self, opened: Open) -> None:
-        self._open = opened
-        self._of_loop: dict[asyncio.AbstractEventLoop, _Session] = {}
-        _all.add(self)
-
-    async def here(self) -> IndexedRecords:
-        """Those of the running loop."""
-        loop = asyncio.get_running_loop()
-        session = self._of_loop.get(loop)
-        if session is None:
-            self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
-            session = self._of_loop[loop] = _Session()
-        async with session.lock:
-            if session.records is None:
-                session.generator = self._open()
-                session.records = await anext(session.generator)
-            return session.records
-
-    async def close(self) -> None:
-        """Closes what is open in the running loop; the next call opens it again."""
-        session = self._of_loop.pop(asyncio.get_running_loop(), None)
-        if session is not None and session.generator is not None:
-            await session.generator.aclose()
-
-    def forget(self) -> None:
-        """In a forked child: starts again."""
-        _inherited.append(self._of_loop)
-        self._of_loop = {}
-
-
-_all: WeakSet[Sessions] = WeakSet()
+Opening = asyncio.Future[IndexedRecords]
 
 _inherited: list[object] = []
-
-
-def _after_fork() -> None:
-    for sessions in list(_all):
-        sessions.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class RecordSource:
@@ -155,8 +100,10 @@ class RecordSource:
         storages = partial(Storages, **store)
         opened: Index = bridge.run(index_at, storages, located(os.fspath(index), filesystem))
         self.index = opened.follow(None if shard_root is None else located(shard_root, filesystem))
-        self._open = partial(open_records, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache)
-        self._sessions = Sessions(self._open)
+        self._open: Open = partial(
+            open_records, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache
+        )
+        self._start()
 
     @classmethod
     async def open(cls, index: str | os.PathLike[str], **arguments: Any) -> Self:
@@ -216,7 +163,7 @@ class RecordSource:
             StorageError: The store failed, and retrying did not help.
         """
         wanted = in_bounds(numbers, len(self))
-        return await (await self._sessions.here()).fetch(wanted)
+        return await (await self._here()).fetch(wanted)
 
     async def places(self, numbers: npt.ArrayLike) -> Places:
         """Where the records with these numbers are: shards, byte offsets in them, and lengths.
@@ -224,7 +171,7 @@ class RecordSource:
         Arguments and errors as for `get`; no shard is read.
         """
         wanted = in_bounds(numbers, len(self))
-        return await (await self._sessions.here()).places(wanted)
+        return await (await self._here()).places(wanted)
 
     def __iter__(self) -> Iterator[bytes]:
         """All records in order, about 16 MiB at a time. A `TFRecordDataset` streams them faster."""
@@ -234,22 +181,41 @@ class RecordSource:
 
     def close(self) -> None:
         """Frees the connections of sync callers. The source can still be used: the next call opens them again."""
-        bridge.run(self._sessions.close)
+        bridge.run(self.aclose)
 
     async def aclose(self) -> None:
         """Frees the connections that calls on the running event loop have opened."""
-        await self._sessions.close()
+        if self._process == os.getpid() and (kept := self._of_loop.pop(asyncio.get_running_loop(), None)):
+            await kept[1]
+            await kept[0].aclose()
+
+    def _start(self) -> None:
+        """Nothing is open in this process."""
+        self._process = os.getpid()
+        self._of_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[IndexedRecords], Opening]] = {}
+
+    async def _here(self) -> IndexedRecords:
+        """What is open in the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._process != os.getpid():
+            _inherited.append(self._of_loop)
+            self._start()
+        if loop not in self._of_loop:
+            self._of_loop = {other: kept for other, kept in self._of_loop.items() if not other.is_closed()}
+            generator = self._open()
+            self._of_loop[loop] = generator, asyncio.ensure_future(anext(generator))
+        return await asyncio.shield(self._of_loop[loop][1])
 
     def __repr__(self) -> str:
         path = display_name(self.index.path)
         return f"RecordSource({path!r}: {len(self):,} records in {len(self.index.shards):,} shards)"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_sessions"}
+        return {name: value for name, value in self.__dict__.items() if name != "_of_loop"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
-        self._sessions = Sessions(self._open)
+        self._start()
 
 
 async def index_at(storages: Callable[[], Storages], url: str) -> Index:

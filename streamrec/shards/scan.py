@@ -28,7 +28,7 @@ from streamrec.errors import (
 )
 from streamrec.shards.index import IndexedShard, Numbers
 from streamrec.shards.manifest import ShardInfo, add_mark
-from streamrec.shards.options import ReadOptions
+from streamrec.shards.options import LONG_BYTES, ReadOptions
 from streamrec.shards.reader import ShardReader
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import (
@@ -36,7 +36,6 @@ from streamrec.tfrecord import (
     DETECT_BYTES,
     FOOTER_BYTES,
     HEADER_BYTES,
-    LONG_BYTES,
     MAX_RECORD_BYTES,
     CompressionType,
     Framer,

@@ -5,7 +5,7 @@
         stream = await storage.stream("s3://bucket/key")
 
 Layers, from the top: `registry` (Storages: which backend for a URL), `base` (Storage: the verbs), `stream` and `upload`
-(resume, parts), `retry`, `hedging` and `faults` (what is tried again, and what is sent twice), `backend` (what a store
+(resume, parts), `retry`, `traffic` and `faults` (what is tried again, and what is sent twice), `backend` (what a store
 must be able to do), and in `backends/` a module for each kind of store.
 """
 
@@ -13,8 +13,7 @@ from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.identity import Identity
-from streamrec.storage.protocols import located
-from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source
+from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, located
 from streamrec.storage.replacement import Replacement
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting

@@ -159,17 +159,14 @@ class Backend(Protocol):
         compares_first: Whether an upload is compared with what was sent before its object is visible.
         reads_short: Whether `read_short` can give anything.
         fast_paths: Those that it takes.
+        endpoint: The URL of its server; "" where the URLs of objects say it, or it is the usual one.
     """
 
     remote: bool = False
     compares_first: bool = True
     reads_short: bool = False
     fast_paths: Sequence[FastPath] = ()
-
-    @property
-    def endpoint(self) -> str:
-        """The URL of its server; "" where the URLs of objects say it, or it is the usual one."""
-        return ""
+    endpoint: str = ""
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None
@@ -239,7 +236,7 @@ class BytesBody:
     keeps_time = True
     splits = False
 
-    def __init__(self, info: ObjectInfo, data: bytes = b"") -> None:
+    def __init__(self, info: ObjectInfo, data: bytes | memoryview = b"") -> None:
         self.info = info
         self._left = memoryview(data)
 

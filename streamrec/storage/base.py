@@ -67,6 +67,7 @@ class Storage:
 
     Attributes:
         reads_short: Whether `read_short` can give anything.
+        endpoint: The URL of its server; "" where the URLs of objects say it, or it is the usual one.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Storage:
         release: Callable[[], None] | None = None,
     ) -> None:
         self.reads_short = backend.reads_short
+        self.endpoint = backend.endpoint
         self._backend = backend
         self._release = release
         self._retry = retry or RetryPolicy()
@@ -260,11 +262,6 @@ class Storage:
         except PermissionDeniedError:  # S3 says so to clients that may not list, where there is none
             return path
         return await self._backend.follow(path)
-
-    @property
-    def endpoint(self) -> str:
-        """The URL of its server; "" where the URLs of objects say it, or it is the usual one."""
-        return self._backend.endpoint
 
     async def copy(self, source: str, target: str) -> None:
         """Puts an object under another name, too, within the store; what is there is replaced.

@@ -1,4 +1,4 @@
-"""Connections: how many requests each stream of a run may have under way. Pure but for its clock.
+"""Connections: how many requests each stream of a run may have under way, and for which ranges. Pure but for its clock.
 
 All streams of one run share them. Each stream always has its one request; what the wire takes beyond that is divided
 evenly among the streams that move: many shards have one each, a single large one has them all, and when one ends the
@@ -23,6 +23,18 @@ Rules:
   "cliff": a store is never pushed until it refuses).
 - A connection is slow by comparison with the others, not by the clock: where the event loop is blocked, none gets
   anything. Time does not count in which its bytes are not waited for, or have no room.
+
+**Ranges.** An object is fetched by one open request at first, to its end. Where more connections are to be had, that
+request is cut short, and the bytes after the cut are fetched by parallel ranges. Where there are none any more, one
+request takes all that is left again.
+
+Rules, each with a property test over any order of arrivals:
+- The ranges are adjacent, in order: each byte is asked for exactly once.
+- No more ranges are under way than the terms allow.
+- A range is large enough for its first byte's latency not to count, and small enough for all to fit the budget.
+- A range is the smaller the fewer are under way, and the last ones shrink: so those that begin together, after a cut
+  and whenever a late one has held up all others, end one after the other and not all at once; the consumer gets an
+  even flow, and at the end none works alone for long.
 """
 
 from __future__ import annotations
@@ -32,25 +44,32 @@ import resource
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamrec import kernels
 from streamrec.storage.backend import BLOCK_BYTES
-from streamrec.storage.range_plan import MIN_RANGE, ConnectionSpeed, RangeLimits, range_bytes
 
 __all__ = [
     "BUFFER_BYTES",
+    "FIRST_RANGE",
     "MAX_CONNECTIONS",
     "MAX_OPEN",
+    "MAX_RANGE",
+    "MIN_RANGE",
+    "MIN_SPLIT",
     "PROOF_ALONE",
     "PROOF_BESIDE",
     "START",
-    "ConnectionProgress",
+    "ByteRange",
+    "ConnectionSpeed",
     "Connections",
     "KneeSearch",
+    "RangeLimits",
+    "RangePlan",
     "StreamShare",
+    "range_bytes",
 ]
 
 START: Final = 16
@@ -59,6 +78,17 @@ START: Final = 16
 MAX_CONNECTIONS: Final = 32
 """Never more than this many, unless the user says so. At 60 MB/s each they bring 1.9 GB/s, which is more than one
 process takes over TLS, and as much as over plain HTTP; beyond, stores begin to refuse, and each costs buffers."""
+
+MIN_RANGE: Final = 4 << 20
+"""A smaller range costs more than it brings: a request to S3 takes 1.6 ms of processor time."""
+
+MIN_SPLIT: Final = 2 * MIN_RANGE
+"""What is shorter is one request."""
+
+MAX_RANGE: Final = 16 << 20
+FIRST_RANGE: Final = 2 << 20
+"""Ranges that begin while few are under way may be as small as this: they are few. A cut is never nearer than this
+either, so nothing that waits for fewer bytes reads beyond it."""
 
 
 class KneeSearch:
@@ -132,6 +162,111 @@ class KneeSearch:
             self.grow(rate, max(self.target // 4, step, 1))
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionSpeed:
+    """What one connection gives.
+
+    Attributes:
+        rate: Bytes per second once it flows.
+        latency: Seconds from the request to the first byte.
+    """
+
+    rate: float = 64e6
+    latency: float = 0.04
+
+    @property
+    def lead(self) -> int:
+        """Bytes that one connection gives while another waits for its first."""
+        return int(self.rate * self.latency)
+
+
+class RangeLimits(NamedTuple):
+    """What one stream may use now: a number of connections, each for a range of `range_bytes`.
+
+    The next range is asked for when no more than `lead` bytes are left of one.
+    """
+
+    connections: int
+    range_bytes: int
+    lead: int = 0
+
+
+class ByteRange(NamedTuple):
+    """Bytes from `start` to `stop`."""
+
+    start: int
+    stop: int
+
+
+def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
+    """How large ranges should be, in bytes: four first-byte latencies, so that waiting for one costs at most a fifth.
+
+    Args:
+        pace: What one connection gives.
+        connections: How many ranges are under way at a time.
+        budget: Bytes that may have landed ahead of their turn. Ranges under way have half landed, if they began one
+            after the other; as much again is left for those after one that is late.
+
+    >>> speed = ConnectionSpeed(60e6, 0.04)
+    >>> range_bytes(speed, 16, 256 << 20) >> 20, range_bytes(speed, 16, 100 << 20) >> 20
+    (9, 6)
+    """
+    wanted = min(max(4 * pace.lead, MIN_RANGE), MAX_RANGE)
+    return max(MIN_RANGE, min(wanted, budget // connections) >> 20 << 20)
+
+
+class RangePlan:
+    """The plan for one object whose open request begins at `start`.
+
+    Examples:
+        >>> plan = RangePlan(0, 100 << 20)
+        >>> plan.cut(1 << 20, RangeLimits(4, 8 << 20)) >> 20
+        3
+        >>> span = plan.offer(RangeLimits(4, 8 << 20), under_way=1)
+        >>> span.start >> 20, span.stop >> 20
+        (3, 7)
+    """
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._next = max(start, stop)
+        self._stop = stop
+        self._ends_open = True
+
+    def cut(self, reached: int, terms: RangeLimits) -> int | None:
+        """Where the request that takes all the rest should end instead; None where it should go on."""
+        if not self._ends_open or terms.connections < 2 or self._stop - reached < MIN_SPLIT:
+            return None
+        self._next = reached + self._size(reached, terms, 0)
+        self._ends_open = False
+        return self._next
+
+    def offer(self, terms: RangeLimits, under_way: int) -> ByteRange | None:
+        """The next range, to be `accept`ed; None while there is none to be asked for.
+
+        Args:
+            under_way: Requests whose bytes have not all arrived.
+        """
+        if self._next == self._stop or under_way >= max(terms.connections, 1):
+            return None
+        if terms.connections < 2:
+            return ByteRange(self._next, self._stop)
+        return ByteRange(self._next, self._next + self._size(self._next, terms, under_way))
+
+    def accept(self, span: ByteRange) -> None:
+        """The range that was offered is being fetched."""
+        assert span.start == self._next, "ranges are adjacent"
+        self._next = span.stop
+        self._ends_open = span.stop == self._stop
+
+    def _size(self, start: int, terms: RangeLimits, under_way: int) -> int:
+        """How large the range from `start` on is, while `under_way` others are read."""
+        left = self._stop - start
+        rising = max(terms.range_bytes * (under_way + 1) // terms.connections, FIRST_RANGE)
+        falling = max(left // (2 * terms.connections), MIN_RANGE)
+        size = min(terms.range_bytes, rising, falling)
+        return left if left < size + MIN_RANGE // 2 else size
+
+
 SLAB_BYTES: Final = 4 * BLOCK_BYTES
 """Blocks are allocated by fours: memory of this size comes in huge pages, with hardly a page fault."""
 
@@ -154,6 +289,7 @@ rest for a moment, as before a slow consumer, further connections cost a TLS han
 ONE: Final = RangeLimits(1, MIN_RANGE)
 
 
+@dataclass(slots=True, eq=False)
 class StreamShare:
     """One stream's place among the others; made by `Connections.join`, given back by `leave`.
 
@@ -165,14 +301,11 @@ class StreamShare:
         last: When it got some.
     """
 
-    __slots__ = ("last", "promised", "reserved", "taken", "waiting")
-
-    def __init__(self, now: float) -> None:
-        self.last = now
-        self.waiting = True
-        self.taken = 0
-        self.reserved = 0
-        self.promised = 0
+    last: float
+    waiting: bool = True
+    taken: int = 0
+    reserved: int = 0
+    promised: int = 0
 
     def took(self, nbytes: int, now: float) -> None:
         """Its consumer has got some, and goes away with them."""
@@ -377,58 +510,3 @@ class Connections:
         self._window = max(0.1, 3 * self.pace.latency)
         self._bytes = 0
         self._short = False
-
-
-class ConnectionProgress:
-    """What came on one connection, and on each of the others meanwhile.
-
-    >>> now = 0.0
-    >>> connections = Connections(clock=lambda: now)
-    >>> one, other = ConnectionProgress(connections), ConnectionProgress(connections)
-    >>> one.begins(), other.begins()
-    (None, None)
-    >>> now = 1.0
-    >>> other.came(6_000_000), one.lags(slack=1_000_000)
-    (None, False)
-    >>> other.came(6_000_000), one.lags(slack=1_000_000)
-    (None, True)
-    """
-
-    __slots__ = ("_begun", "_connections", "_each", "_nbytes", "_seconds")
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._nbytes = 0
-        self._seconds = self._each = 0.0
-        self._begun: tuple[float, float] | None = None
-
-    def begins(self) -> None:
-        """Its bytes are waited for from now on."""
-        if self._begun is None:
-            self._connections.flowing += 1
-            self._begun = self._connections.clock(), self._connections.each
-
-    def came(self, nbytes: int) -> None:
-        """Some of them came."""
-        self._nbytes += nbytes
-        self._connections.each += nbytes / max(self._connections.flowing, 1)
-
-    def ends(self) -> None:
-        """They are not waited for any more. May be called twice."""
-        if self._begun is not None:
-            self._seconds, self._each = self._so_far(*self._begun)
-            self._begun = None
-            self._connections.flowing -= 1
-
-    def lags(self, slack: int) -> bool:
-        """Whether it is waited for, and has given `slack` bytes less than a third of what each of the others has.
-
-        Within a tenth of a second no connection is slow.
-        """
-        if self._begun is None:
-            return False
-        seconds, each = self._so_far(*self._begun)
-        return seconds > 0.1 and each / 3 > self._nbytes + slack
-
-    def _so_far(self, since: float, before: float) -> tuple[float, float]:
-        return self._seconds + self._connections.clock() - since, self._each + self._connections.each - before

@@ -27,8 +27,15 @@ from typing import Final
 from streamrec.errors import ClosedError
 from streamrec.kernels import copy_bytes
 from streamrec.storage.backend import BLOCK_BYTES
-from streamrec.storage.connections import PROOF_ALONE, ConnectionProgress, Connections, StreamShare
-from streamrec.storage.range_plan import FIRST_RANGE, MIN_SPLIT, ByteRange, RangePlan
+from streamrec.storage.connections import (
+    FIRST_RANGE,
+    MIN_SPLIT,
+    PROOF_ALONE,
+    ByteRange,
+    Connections,
+    RangePlan,
+    StreamShare,
+)
 from streamrec.storage.stream import ResumingStream, stop_of
 from streamrec.storage.tasks import finish
 
@@ -69,7 +76,9 @@ class RangeBuffer:
         self._receiving = False
         self._turn = False
         self._answered = False
-        self._progress = ConnectionProgress(connections)
+        self._came = 0
+        self._awaited = self._others = 0.0  # for how many seconds, and what came on each of the others meanwhile
+        self._since: tuple[float, float] | None = None
         self._promised = 0
         self._held_up = False
         self._fed = asyncio.Event()
@@ -92,8 +101,14 @@ class RangeBuffer:
 
     @property
     def slow(self) -> bool:
-        """Whether it flows at a small part of what others give."""
-        return self._progress.lags(slack=BLOCK_BYTES)
+        """Whether it is waited for, and has given a block less than a third of what each of the others has.
+
+        Within a tenth of a second no connection is slow.
+        """
+        if self._since is None:
+            return False
+        awaited, others = self._so_far(*self._since)
+        return awaited > 0.1 and others / 3 > self._came + BLOCK_BYTES
 
     def cut(self, end: int) -> None:
         """It ends there, further on than it has come."""
@@ -113,13 +128,12 @@ class RangeBuffer:
             return self._copy(buffer)
         if self.error is not None:
             raise self.error
-        self._progress.begins()
+        self._await_bytes()
         try:
             count = await self.stream.readinto(buffer)
-            self._progress.came(count)
+            self._note(count)
         finally:
-            self._progress.ends()
-        self._connections.arrived(count)
+            self._rest()
         return count
 
     def begin(self, promised: int, then: Callable[[], None]) -> None:
@@ -146,10 +160,32 @@ class RangeBuffer:
 
     async def aclose(self) -> None:
         """Frees its connection; its task is over by now."""
-        self._progress.ends()
+        self._rest()
         self._ended()
         self._blocks.clear()
         await self.stream.aclose()
+
+    def _await_bytes(self) -> None:
+        """Its bytes are waited for from now on."""
+        if self._since is None:
+            self._connections.flowing += 1
+            self._since = self._connections.clock(), self._connections.each
+
+    def _rest(self) -> None:
+        """They are not waited for any more. May be called twice."""
+        if self._since is not None:
+            self._awaited, self._others = self._so_far(*self._since)
+            self._since = None
+            self._connections.flowing -= 1
+
+    def _note(self, nbytes: int) -> float:
+        """Some of them came; returns the time."""
+        self._came += nbytes
+        self._connections.each += nbytes / max(self._connections.flowing, 1)
+        return self._connections.arrived(nbytes)
+
+    def _so_far(self, since: float, before: float) -> tuple[float, float]:
+        return self._awaited + self._connections.clock() - since, self._others + self._connections.each - before
 
     def _ended(self) -> None:
         """It lands no more ahead of its turn. May be called twice."""
@@ -176,7 +212,7 @@ class RangeBuffer:
             await self._fill()
         except Exception as error:
             self.error = error  # whatever it is, it waits for its turn
-        self._progress.ends()
+        self._rest()
         self._ended()
         self._connections.withdraw(self._share, self._promised)
         self._promised = 0
@@ -189,7 +225,7 @@ class RangeBuffer:
         await self.stream.open()
         self._answered = True
         began = now = self._connections.clock()
-        self._progress.begins()
+        self._await_bytes()
         self._connections.answered(began - asked)
         arrived, count = 0, -1
         while count and not self._turn and (room := await self._room()):
@@ -201,8 +237,7 @@ class RangeBuffer:
                     if not count:
                         break
                     filled += count
-                    now = self._connections.arrived(count)
-                    self._progress.came(count)
+                    now = self._note(count)
             finally:
                 arrived += filled
                 if filled:
@@ -219,9 +254,9 @@ class RangeBuffer:
             return room
         self.hungry = self._held_up = True
         self._fed.clear()
-        self._progress.ends()
+        self._rest()
         await self._fed.wait()
-        self._progress.begins()
+        self._await_bytes()
         was_fed, self.hungry = not self.hungry, False
         return room if was_fed else 0
 

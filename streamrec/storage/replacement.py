@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -45,7 +44,7 @@ from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.base import Storage
 from streamrec.storage.identity import Identity
 from streamrec.storage.registry import Storages
-from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, side_by_side
+from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, for_each
 from streamrec.storage.upload import Upload
 from streamrec.storage.urls import hidden_name, secured_of
 
@@ -326,15 +325,9 @@ async def take_away(member: WrittenObject) -> None:
         await member.storage.remove(member.path)
 
 
-async def each(items: Iterable[T], call: Callable[[T], Coroutine[Any, Any, None]]) -> None:
+async def each(items: Collection[T], call: Callable[[T], Coroutine[Any, Any, None]]) -> None:
     """Calls for each item, several at the same time. After the first error, or a cancellation, no call begins.
 
     Calls that have begun are waited for: a store may still do what it was asked to when its answer is ignored.
     """
-    limiter = anyio.CapacityLimiter(AT_ONCE)
-
-    async def limited(item: T) -> None:
-        async with limiter:
-            await finish(call(item), patience=math.inf)
-
-    await side_by_side(*(partial(limited, item) for item in items))
+    await for_each(lambda item: finish(call(item), patience=math.inf), items, AT_ONCE)

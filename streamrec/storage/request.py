@@ -4,7 +4,7 @@ Rules:
 
 * The store's timer looks at a wait when its limit has passed; nothing of what follows runs before.
 * A response that does not begin, and a body that gives nothing, is raced by a second request for the bytes that are
-  missing (`hedging` says when), and by one more where that is late as well. The first response is read; all other
+  missing (`traffic` says when), and by one more where that is late as well. The first response is read; all other
   requests are cancelled, and their connections closed, before a call returns.
 * The first request runs in the task of the caller, and only second ones have tasks of their own: an answer to one
   interrupts the wait for the first.
@@ -46,25 +46,6 @@ class HedgedRequest:
         end: One past the last byte that a second request asks for.
         splits: Whether other ranges of the object can be asked for at the same time; known when it is open.
     """
-
-    __slots__ = (
-        "_backend",
-        "_began",
-        "_blocks_before",
-        "_body",
-        "_limit",
-        "_policy",
-        "_position",
-        "_race",
-        "_since",
-        "_stalled",
-        "_tally",
-        "_traffic",
-        "_waiting",
-        "end",
-        "info",
-        "splits",
-    )
 
     def __init__(
         self,

@@ -29,10 +29,9 @@ from typing import Final, TypeVar
 
 from streamrec.display import display_name
 from streamrec.storage.faults import Cause, TransientError, give_up
-from streamrec.storage.hedging import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR
 from streamrec.storage.statistics import Tally
 from streamrec.storage.tasks import patience_limit
-from streamrec.storage.traffic import Traffic
+from streamrec.storage.traffic import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR, Traffic
 
 __all__ = ["Failures", "RetryPolicy", "attempt", "next_delay"]
 
@@ -68,7 +67,7 @@ class RetryPolicy:
         complete_timeout: Seconds for the store to put the parts of an upload together.
         upload_rate: Bytes per second that an upload must reach; sets the time limit of a part.
         hedge_share: Second requests, sent where the first is late by this run's own measure, at most this share
-            of all requests; 0 sends none. See `storage.hedging`.
+            of all requests; 0 sends none. See `storage.traffic`.
         hedge_allowance: Second requests that may be sent before any share was earned, for requests later than their
             siblings: a run of few requests earns none in time.
         first_byte_floor: Seconds within which no response is late enough for a second request.
@@ -162,8 +161,6 @@ class Failures:
     Attributes:
         count: Failures in a row, without progress.
     """
-
-    __slots__ = ("_answers", "_path", "_policy", "_sent_at", "_since", "_tally", "_traffic", "count", "limiter")
 
     def __init__(self, policy: RetryPolicy, path: str, traffic: Traffic, tally: Tally) -> None:
         self.limiter = traffic.limiter(path)

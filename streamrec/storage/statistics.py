@@ -20,7 +20,7 @@ import logging
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -139,8 +139,6 @@ class LatencyHistogram:
         total: Their sum.
     """
 
-    __slots__ = ("counts", "total")
-
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.total = 0.0
@@ -203,8 +201,6 @@ class Tally:
     Attributes:
         open_streams: How many streams count here just now.
     """
-
-    __slots__ = ("_fast_paths", "_first_bytes", "_tables", "open_streams")
 
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0
@@ -289,6 +285,15 @@ class Snapshot:
     backends: Mapping[str, Counts]
     streams: tuple[tuple[str, Counts], ...]
     waits: tuple[Wait, ...] = ()
+
+    def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
+        """All plain numbers that never fall, as exporters take them: each with the value of each store, and labels."""
+        stores = self.backends.items()
+        for counter in COUNTERS:
+            yield counter, [({"backend": name}, getattr(counts, counter.field)) for name, counts in stores]
+        causes = [(name, cause, count) for name, counts in stores for cause, count in counts.retries.items()]
+        retries = [({"backend": name, "cause": cause}, float(count)) for name, cause, count in causes]
+        yield Metric("retries", "retries", "1", "Attempts that failed and were made again."), retries
 
 
 class Statistics:

@@ -1,9 +1,19 @@
 """TFRecord framing and compression, sans-I/O: knows bytes, not files."""
 
-from streamrec.tfrecord.compression import Deflater, Inflater, decode_compressed
+from streamrec.tfrecord.compression import (
+    DETECT_BYTES,
+    CompressionType,
+    Deflater,
+    Inflater,
+    TFRecordOptions,
+    check_compression_type,
+    decode_compressed,
+    detect_compression,
+    is_record_header,
+)
 from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, OnError, check_on_error
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
-from streamrec.tfrecord.framer import LONG_BYTES, Framer, LongRecord
+from streamrec.tfrecord.framer import Framer
 from streamrec.tfrecord.frames import (
     BUFFER_BITS,
     FOOTER_BYTES,
@@ -24,9 +34,6 @@ from streamrec.tfrecord.lengths import (
     packed_sizes,
     unpack,
 )
-from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
-from streamrec.tfrecord.seek import SETTLE_BYTES, Start, find_start, is_record, spanning
-from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header
 
 __all__ = [
     "BLOCK",
@@ -35,11 +42,9 @@ __all__ = [
     "DETECT_BYTES",
     "FOOTER_BYTES",
     "HEADER_BYTES",
-    "LONG_BYTES",
     "MAX_BITS",
     "MAX_RECORD_BYTES",
     "SCATTERED_BYTES",
-    "SETTLE_BYTES",
     "CompressionType",
     "Deflater",
     "Framer",
@@ -47,13 +52,11 @@ __all__ = [
     "Inflater",
     "Joining",
     "LengthPacker",
-    "LongRecord",
     "Loss",
     "OnError",
     "PackedLengths",
     "RecordBatch",
     "Scattered",
-    "Start",
     "TFRecordOptions",
     "are_long",
     "as_record",
@@ -64,10 +67,7 @@ __all__ = [
     "detect_compression",
     "encode_record",
     "encode_records",
-    "find_start",
-    "is_record",
     "is_record_header",
     "packed_sizes",
-    "spanning",
     "unpack",
 ]

@@ -1,4 +1,4 @@
-"""Compressed shards, no I/O: inflate and deflate step by step, in bounded memory.
+"""Compression, no I/O: its options, which one a file has, and how it is inflated and deflated, in bounded memory.
 
 A compressed shard is one compressed stream of framed records, as TensorFlow writes it: GZIP (RFC 1952, any
 number of members one after the other), ZLIB (RFC 1950), and ZSTD (RFC 8878, any number of frames), which
@@ -11,28 +11,86 @@ Rules:
 - Zero bytes after the last gzip member are padding, as in gzip itself.
 - GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
   They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
-- A new compression is added to `open_decompressor` and `open_compressor`, its name and magic bytes to `options.py`.
+- A new compression is added to `open_decompressor` and `open_compressor`, its name and magic bytes to
+  `CompressionType` and MAGIC.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import zlib
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
-from streamrec.arguments import described
+from streamrec import kernels
+from streamrec.arguments import described, integer
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
-from streamrec.tfrecord.options import CompressionType, TFRecordOptions, check_compression_type
-from streamrec.tfrecord.sniffing import DETECT_BYTES, detect_compression, is_record_header, looks_like
+from streamrec.tfrecord.frames import HEADER_BYTES
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Deflater", "Inflater", "decode_compressed"]
+__all__ = [
+    "DETECT_BYTES",
+    "CompressionType",
+    "Deflater",
+    "Inflater",
+    "TFRecordOptions",
+    "check_compression_type",
+    "decode_compressed",
+    "detect_compression",
+    "is_record_header",
+    "looks_like",
+]
+
+CompressionType = Literal["", "GZIP", "ZLIB", "ZSTD"]
+COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = get_args(CompressionType)
+
+_ZLIB_HEADERS = [(cmf << 8 | flg).to_bytes(2) for cmf in range(8, 128, 16) for flg in range(256)]
+
+MAGIC: Final[dict[CompressionType, re.Pattern[bytes]]] = {
+    "GZIP": re.compile(rb"\x1f\x8b"),
+    "ZSTD": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+    "ZLIB": re.compile(b"|".join(re.escape(header) for header in _ZLIB_HEADERS if int.from_bytes(header) % 31 == 0)),
+}
+"""What a compressed stream begins with. zstd (RFC 8878, 3.1): a frame, or one to be skipped. zlib (RFC 1950, 2.2):
+method 8, a window of up to 32 KiB, and two bytes that are a multiple of 31."""
+
+DETECT_BYTES = HEADER_BYTES
+"""How many of a file's first bytes all functions here need."""
+
+_COMPRESSED: Final = "a compressed file of a kind that shards never are ({}): unpack it, or write it with GZIP or ZSTD"
+_KINDS: Final = (
+    (rb"\xff\xd8\xff", "a JPEG image"),
+    (rb"\x89PNG", "a PNG image"),
+    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype|html|head|body)", "an HTML page, such as a login page or a server's error"),
+    (rb"(\xef\xbb\xbf)?\s*<\?xml", "an XML document, such as a store's error"),
+    (rb"\s*[{\[]\s*[\"{\[}\]]", "JSON, which `streamrec convert` makes shards of if each line is a record"),
+    (rb"version http", "a pointer of Git LFS: run git lfs pull"),
+    (rb"PK\x03\x04", "a ZIP archive: unpack it, or read zip://NAME::URL"),
+    (rb"PAR1", "a Parquet file, which `streamrec convert` makes shards of"),
+    (rb"ARROW1", "an Arrow file"),
+    (rb"\xff\xff\xff\xff..\x00\x00", "an Arrow stream"),
+    (rb"\x89HDF", "an HDF5 file"),
+    (rb"\x93NUMPY", "a NumPy array"),
+    (rb"(\./\./@PaxHead|[!-~]{3,11}\0+\Z)", "a tar archive: `streamrec convert` makes shards of a WebDataset"),
+    (
+        rb"\x80([\x02\x03][]}(c]|[\x04\x05]\x95)",
+        "a pickle of Python: write its objects with encode_example",
+    ),
+    (rb"\x83\xaf\x70\xd1\x0d\x88\x4a\x3f", "a Riegeli or ArrayRecord file: read it with Grain or array_record"),
+    (rb"BZh\d", _COMPRESSED.format("bz2")),
+    (rb"\xfd7zXZ\x00", _COMPRESSED.format("xz")),
+    (rb"\x04\x22\x4d\x18", _COMPRESSED.format("lz4")),
+    (rb"\xff\x06\x00\x00sNaPpY", _COMPRESSED.format("snappy")),
+)
+"""What files begin with that are taken for shards, and what to call them."""
+_TEXT: Final = re.compile(rb"[\t\n\r -~]{8,}")
 
 ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 """Python's own since 3.14; its backport is the `zstd` extra."""
@@ -50,6 +108,133 @@ INPUT_BYTES = 64 << 10
 OUTPUT_BYTES = 120 << 10
 """How much output is inflated at a time: it is still in the cache when it is copied to be framed. From 128 KiB on, the
 C library may give memory back to the kernel after each use, which clears it for the next one."""
+
+
+def check_compression_type(name: str | None) -> CompressionType | None:
+    """The compression type by its exact name; None stays None.
+
+    Raises:
+        ValueError: It is not one of them; the message lists them.
+    """
+    if name is None:
+        return None
+    for known in COMPRESSION_TYPES:
+        if name == known:
+            return known
+    raise ValueError(f"compression_type={name!r} is none of {', '.join(map(repr, COMPRESSION_TYPES))} and None")
+
+
+@dataclass(frozen=True, slots=True)
+class TFRecordOptions:
+    """How a shard is written. The fields are those of `tf.io.TFRecordOptions`, which mirror zlib's own.
+
+    Args:
+        compression_type: `""` or None for none, `"GZIP"`, `"ZLIB"`, or `"ZSTD"` (which TensorFlow cannot read).
+        flush_mode: zlib flush mode of `flush()`; None for Z_FULL_FLUSH, after which a reader sees all so far.
+        input_buffer_size: Accepted for compatibility; records are compressed in blocks of about 1 MiB.
+        output_buffer_size: Accepted for compatibility, likewise.
+        window_bits: zlib window (9 to 15, or as TensorFlow 31 for a gzip header, -15 for raw); None for 15.
+        compression_level: 0 to 9, or -1 for zlib's default of 6 (zstd: 1 to 22, default 3).
+        compression_method: zlib's method; None for deflate, the only one there is.
+        mem_level: 1 to 9; None for 9, TensorFlow's default.
+        compression_strategy: zlib's strategy; None for Z_DEFAULT_STRATEGY.
+        library: What compresses GZIP and ZLIB. "zlib" writes the bytes that TensorFlow writes. "isal" (an extra) is
+            many times as fast, for files of about the same size that every reader takes; it takes only `flush_mode`,
+            `window_bits` and `compression_level` (0 to 3, default 2).
+        compression_threads: How many threads of the zstd library compress one shard, 1 or more; None for the thread
+            that writes. Each holds some 5 MB, at high levels a window and more. The bytes are the same for any number
+            of threads, others than for None, and every zstd reads them. Only ZSTD has threads: of other compressions,
+            write several shards at a time.
+
+    Raises:
+        ValueError: The type, the library or its level does not exist, or the library has no threads.
+    """
+
+    compression_type: str | None = None
+    flush_mode: int | None = None
+    input_buffer_size: int | None = None
+    output_buffer_size: int | None = None
+    window_bits: int | None = None
+    compression_level: int | None = None
+    compression_method: int | None = None
+    mem_level: int | None = None
+    compression_strategy: int | None = None
+    library: Literal["zlib", "isal"] = "zlib"
+    compression_threads: int | None = None
+
+    @classmethod
+    def of(cls, options: Any) -> TFRecordOptions:
+        """Options from what callers pass: ours, `tf.io.TFRecordOptions`, or a compression type."""
+        if isinstance(options, cls):
+            return options
+        if not hasattr(options, "get_compression_type_string"):
+            return cls(options)
+        same = {field.name: getattr(options, field.name) for field in fields(cls) if hasattr(options, field.name)}
+        return cls(**{**same, "compression_type": options.get_compression_type_string(options)})
+
+    def __post_init__(self) -> None:
+        check_compression_type(self.compression_type)
+        if self.library not in ("zlib", "isal"):
+            raise ValueError(f"library={self.library!r} is neither 'zlib' nor 'isal'")
+        if self.library == "isal":
+            self._check_isal()
+        if self.compression_threads is not None:
+            integer("compression_threads", self.compression_threads, 1)
+            if self.compression_type != "ZSTD":
+                raise ValueError(f"compression_threads are for ZSTD, not {self.compression_type!r}")
+
+    def _check_isal(self) -> None:
+        if self.compression_type not in ("GZIP", "ZLIB"):
+            raise ValueError(f"library='isal' compresses GZIP and ZLIB, not {self.compression_type!r}")
+        if self.compression_level not in (None, *range(-1, 4)):
+            raise ValueError(f"compression_level={self.compression_level!r}: with library='isal' it is 0 to 3")
+
+    @property
+    def zlib_window_bits(self) -> int:
+        """What zlib is told: the window, and the container that the compression type asks for."""
+        bits = zlib.MAX_WBITS if self.window_bits is None else self.window_bits
+        return bits + 16 if self.compression_type == "GZIP" and 0 < bits <= zlib.MAX_WBITS else bits
+
+
+def detect_compression(head: bytes) -> CompressionType:
+    """How a shard is compressed, from its first bytes.
+
+    A length whose CRC is right is the surest sign, and means none; only then do the magic bytes of gzip, zstd
+    and zlib count. All else is framed as it is, and the framer names the damage.
+
+    Args:
+        head: The first `DETECT_BYTES` bytes, or fewer where the shard is shorter.
+    """
+    if is_record_header(head):
+        return ""
+    return next((kind for kind, magic in MAGIC.items() if magic.match(head)), "")
+
+
+def is_record_header(head: bytes) -> bool:
+    """Whether the first twelve bytes are all there, and are a length and its right CRC."""
+    crc = int.from_bytes(head[8:HEADER_BYTES], "little")
+    return len(head) >= HEADER_BYTES and kernels.masked_crc32c(head[:8]) == crc
+
+
+def looks_like(head: bytes) -> str | None:
+    """What a file looks like that is not a plain TFRecord file, and what to do, for the end of a message.
+
+    Args:
+        head: Its first bytes; what follows `DETECT_BYTES` is ignored.
+
+    Returns:
+        Words for a person, such as "a PNG image"; None where it looks like nothing that is known.
+
+    >>> looks_like(b"<!DOCTYPE html>"), looks_like(bytes(12))
+    ("an HTML page, such as a login page or a server's error", None)
+    """
+    head = head[:DETECT_BYTES]
+    for pattern, name in _KINDS:
+        if re.match(pattern, head, re.DOTALL):
+            return name
+    if kind := detect_compression(head):
+        return f"a {kind} stream: pass compression_type={kind!r}, or leave it out"
+    return f"text, or a name in a tar archive ({head.decode()!r})" if _TEXT.fullmatch(head) else None
 
 
 class _ZlibStream:

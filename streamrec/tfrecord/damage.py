@@ -40,23 +40,19 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
+from streamrec.tfrecord.compression import is_record_header, looks_like
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
-from streamrec.tfrecord.sniffing import is_record_header, looks_like
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
     "MAX_RECORD_BYTES",
-    "TRUNCATED",
-    "WINDOW",
     "Loss",
     "OnError",
     "Rules",
     "Walk",
     "check_on_error",
-    "describe_bad_payload",
-    "describe_end",
 ]
 
 OnError = Literal["raise", "skip_record", "resync", "skip_shard"]
@@ -219,7 +215,7 @@ class Walk:
         self.error = self.rules.error_for(code, damage, self.skipped + len(self.losses))
         if self.error is not None:
             return False
-        if code == kernels.BAD_PAYLOAD_CRC and (leads := self.leads_on(self.at, self.at + self.wants)) is not True:
+        if code == kernels.BAD_PAYLOAD_CRC and (leads := self._leads_on(self.at, self.at + self.wants)) is not True:
             if leads is None:
                 self.wants += HEADER_BYTES
                 return False
@@ -232,13 +228,8 @@ class Walk:
             self.at += 1
         return True
 
-    def leads_on(self, start: int, end: int) -> bool | None:
-        """Whether a damaged record ends where another one's header begins, or the shard ends; None: not yet known.
-
-        Args:
-            start: Where in `data` it begins, or its last bytes that count.
-            end: Where in `data` it ends.
-        """
+    def _leads_on(self, start: int, end: int) -> bool | None:
+        """Whether a damaged record from `start` to `end` leads on to another, or to the end; None: not yet known."""
         if self.rules.on_error == "skip_record":
             return True
         left = len(self.data) - end
@@ -280,7 +271,10 @@ class Walk:
         length = int.from_bytes(rest[:8], "little")
         if code == TRUNCATED:
             left = len(rest) if self.final else self.rules.size - self.base - self.at
-            return describe_end(left, self.wants)
+            return (
+                f"the shard ends after {left:,} of at least {self.wants:,} bytes of this record: "
+                "its writer did not finish, or the copy is incomplete; write or copy it again"
+            )
         if code == kernels.BAD_LENGTH_CRC:
             looks = looks_like(bytes(rest[:HEADER_BYTES])) if self.base + self.at == 0 else None
             if looks is not None:
@@ -302,7 +296,10 @@ class Walk:
             )
         stored = rest[HEADER_BYTES + length : HEADER_BYTES + length + FOOTER_BYTES]
         actual = kernels.masked_crc32c(rest[HEADER_BYTES : HEADER_BYTES + length])
-        return describe_bad_payload(length, actual, int.from_bytes(stored, "little"))
+        return (
+            f"the CRC32C of the record's {length:,} bytes is {actual:#010x}, but the shard says "
+            f"{int.from_bytes(stored, 'little'):#010x}: the data is damaged; fetch or write the shard again"
+        )
 
 
 def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tuple[int, int]:
@@ -329,19 +326,3 @@ def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tupl
     if wants != HEADER_BYTES:
         return position, wants
     return (size, HEADER_BYTES) if final else waiting
-
-
-def describe_end(left: int, wants: int) -> str:
-    """What is wrong where a record wants more bytes than the shard has left, and what to do."""
-    return (
-        f"the shard ends after {left:,} of at least {wants:,} bytes of this record: "
-        "its writer did not finish, or the copy is incomplete; write or copy it again"
-    )
-
-
-def describe_bad_payload(length: int, actual: int, stored: int) -> str:
-    """What is wrong with a payload of another CRC than the shard holds, and what to do."""
-    return (
-        f"the CRC32C of the record's {length:,} bytes is {actual:#010x}, but the shard says {stored:#010x}: "
-        "the data is damaged; fetch or write the shard again"
-    )

@@ -13,100 +13,28 @@ Rules, each with a test that runs whole, byte by byte and with trailing data:
 - `wants` is how many bytes must be held before the next record can come: a reader sizes its request with it.
 - A record that straddles chunks is held as a list and joined once: appending would be quadratic.
 - Bytes without damage cost nothing more: `damage.Walk` goes again through a block that is not plain.
-- Counting and checking a shard needs the lengths and CRCs of its records, not the records. With `long_bytes`, the
-  payload of a longer record goes through the CRC as it comes, and is dropped. If it must be copied, it is read again.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamrec import kernels
 from streamrec.errors import StreamrecError
 from streamrec.kernels import copy_bytes
-from streamrec.tfrecord.damage import (
-    MAX_RECORD_BYTES,
-    TRUNCATED,
-    WINDOW,
-    Loss,
-    Rules,
-    Walk,
-    check_on_error,
-    describe_bad_payload,
-    describe_end,
-)
+from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, Rules, Walk, check_on_error
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LONG_BYTES", "Framer", "LongRecord"]
+__all__ = ["Framer"]
 
 NO_SPANS = np.empty((0, 2), np.int64)
 NO_SPANS.flags.writeable = False
-
-LONG_BYTES: Final = 64 << 20
-"""Records up to this length are held whole where records are only counted or checked."""
-
-
-@dataclass(slots=True)
-class LongRecord:
-    """A record whose bytes pass by.
-
-    Attributes:
-        offset: Of its header in the (decompressed) shard, in bytes.
-        length: Bytes of its payload.
-        passed: How many bytes of its frame have come.
-    """
-
-    offset: int
-    length: int
-    passed: int = 0
-    _crc32c: int = 0
-    _footer: bytes = b""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its frame."""
-        return HEADER_BYTES + self.length + FOOTER_BYTES
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of its bytes have come."""
-        return self.passed == self.nbytes
-
-    @property
-    def stored_crc32c(self) -> int:
-        """The masked CRC32C that the shard holds for its payload."""
-        return int.from_bytes(self._footer, "little")
-
-    @property
-    def actual_crc32c(self) -> int:
-        """The masked CRC32C of the payload that came."""
-        return ((self._crc32c >> 15 | self._crc32c << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-    def take(self, data: memoryview, verify: bool) -> int:
-        """Takes its next bytes from the start of `data`; returns how many it took.
-
-        Args:
-            data: The next bytes of the stream; the first ones begin with its header.
-            verify: Whether its payload's CRC is computed.
-        """
-        header, payload, end = (max(0, place - self.passed) for place in (HEADER_BYTES, self.nbytes - 4, self.nbytes))
-        if verify:
-            self._crc32c = kernels.crc32c(data[header:payload], self._crc32c)
-        self._footer += data[payload:end]
-        taken = min(end, len(data))
-        self.passed += taken
-        return taken
-
-    def is_good(self, verify: bool) -> bool:
-        """Whether all of it came, with the right CRC."""
-        return self.whole and (not verify or self.stored_crc32c == self.actual_crc32c)
 
 
 class Framer:
@@ -123,8 +51,6 @@ class Framer:
         end: Records whose headers begin at this offset or later are not returned; None for no end.
         size: Where the stream ends, as an offset in bytes: a length that leads beyond is damage at once. None where
             that is not known.
-        long_bytes: A longer record is checked while its bytes come, and neither held nor returned: see
-            `take_long_records` and `take_rewind`. None: records of all lengths are returned.
 
     Attributes:
         record: How many records were returned, and came before the first: the next one's index where nothing was lost.
@@ -153,16 +79,10 @@ class Framer:
         max_skipped: int | None = None,
         end: int | None = None,
         size: int | None = None,
-        long_bytes: int | None = None,
     ) -> None:
         policy = check_on_error(on_error, max_skipped)
         stop, size = sys.maxsize if end is None else end, sys.maxsize if size is None else size
         self._rules = Rules(verify, max_record_bytes, path, policy, max_skipped, stop, size)
-        self._longest_held = sys.maxsize if long_bytes is None else HEADER_BYTES + long_bytes + FOOTER_BYTES
-        self._long: LongRecord | None = None
-        self._long_records: list[LongRecord] = []
-        self._doubtful_end: int | None = None
-        self._rewinds = False
         self._position = position
         self.record = record
         self.wants = HEADER_BYTES
@@ -185,19 +105,20 @@ class Framer:
         losses, self._losses = self._losses, []
         return losses
 
-    def take_long_records(self) -> list[LongRecord]:
-        """The good records above `long_bytes` since the last call: they come before what the last call returned."""
-        records, self._long_records = self._long_records, []
-        return records
+    @property
+    def length(self) -> int:
+        """Bytes of the next record's payload, where its header is held, and good; else 0."""
+        return max(0, self.wants - HEADER_BYTES - FOOTER_BYTES) if self._search is None else 0
 
-    def take_rewind(self) -> int | None:
-        """The offset from which the stream must be read again, if it must not go on after the last byte that came.
+    def take_held(self) -> bytes:
+        """The bytes that are held, and are held no more: `skip` follows, or the same bytes once more."""
+        held, self._held, self.held, self.wants = b"".join(self._held), [], 0, HEADER_BYTES
+        return held
 
-        With `long_bytes` and `on_error="resync"`, a long record that turns out to be damaged is searched for others:
-        first its end, which shows whether its length is right.
-        """
-        rewinds, self._rewinds = self._rewinds, False
-        return self._position if rewinds else None
+    def skip(self, nbytes: int) -> None:
+        """The next record, `nbytes` long with its header and footer, was good, and comes no more."""
+        self._position += nbytes
+        self.record += 1
 
     def feed(self, data: Buffer) -> Frames:
         """Takes the next bytes of the stream; returns the records that they complete.
@@ -263,10 +184,6 @@ class Framer:
             CorruptRecordError: An earlier call met a bad record.
         """
         self._check()
-        if self._long is not None:
-            self._settle(self._long)
-            self._check()
-            return self._nothing()
         held, size = b"".join(self._held), self.held
         frames = self._walk(held, size, final=True) if size or self._search else self._nothing()
         if not len(frames):
@@ -282,8 +199,6 @@ class Framer:
 
     def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
         """Frames all of `data`, held bytes and new ones; holds over what follows the last record returned."""
-        if self._long is not None:
-            return self._pass_by(self._long, memoryview(data).cast("B")[:size])
         if self._search is not None or self.done:
             return self._walk(data, size)
         rules = self._rules
@@ -308,8 +223,6 @@ class Framer:
         """The same through damage, or to the end of a byte range."""
         if self.done:
             return self._nothing()
-        if self._doubtful_end is not None:
-            return self._resolve(self._doubtful_end, memoryview(data).cast("B")[:size], final)
         origin, view = self._position, memoryview(data).cast("B")
         walk = Walk(self._rules, view, origin, self.record, self._skipped, final, self._search)
         walk.run()
@@ -323,74 +236,8 @@ class Framer:
             return self._nothing()
         return Frames(data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin)
 
-    def _pass_by(self, long: LongRecord, data: memoryview) -> Frames:
-        """Takes the bytes of a long record; frames what follows it."""
-        rules = self._rules
-        taken = long.take(data, rules.verify)
-        if long.whole:
-            self._settle(long)
-            if self._error is None and not self._rewinds:
-                return self._scan(data[taken:], len(data) - taken)
-        return self._nothing()
-
-    def _settle(self, long: LongRecord) -> None:
-        """A long record is at its end, or the stream is: it counts, or it is damaged."""
-        rules, self._long = self._rules, None
-        if long.is_good(rules.verify):
-            self._long_records.append(long)
-            self.record += 1
-            self._position += long.nbytes
-            return
-        code = kernels.BAD_PAYLOAD_CRC if long.whole else TRUNCATED
-        if long.whole:
-            reason = describe_bad_payload(long.length, long.actual_crc32c, long.stored_crc32c)
-        else:
-            reason = describe_end(long.passed, long.nbytes)
-        damage = Loss(rules.path, long.offset, None, reason, self.record)
-        self._error = rules.error_for(code, damage, self._skipped)
-        if self._error is not None:
-            return
-        end = long.offset + long.nbytes
-        if rules.on_error == "skip_record":
-            self._skip(damage, end)
-            return
-        self._search, self._rewinds = damage, True
-        self._position += 1
-        if long.whole:
-            self._doubtful_end = end
-            self._position = max(self._position, end - WINDOW)
-            self.wants = end + HEADER_BYTES - self._position
-
-    def _skip(self, damage: Loss, end: int) -> None:
-        """A damaged record is lost, and the stream goes on where it ends."""
-        self._losses.append(replace(damage, nbytes=end - damage.offset))
-        self._skipped += 1
-        self._search, self._position = None, end
-
-    def _resolve(self, end: int, data: memoryview, final: bool) -> Frames:
-        """The end of a damaged long record is there: where it leads on, the record is lost; else it is searched."""
-        damage = self._search
-        assert damage is not None
-        leads = Walk(self._rules, data, self._position, self.record, 0, final).leads_on(-1, end - self._position)
-        if leads is None:
-            self._held, self.held = [data], len(data)
-            return self._nothing()
-        self._doubtful_end, self._held, self.held = None, [], 0
-        if leads:
-            data = data[end - self._position :]
-            self._skip(damage, end)
-        elif self._position > damage.offset + 1:
-            self._position, self._rewinds = damage.offset + 1, True
-            return self._nothing()
-        return self._walk(data, len(data), final)
-
     def _hold(self, data: Buffer, end: int, size: int) -> None:
         """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
-        if self.wants > self._longest_held and self._search is None and end < size:
-            self._long = LongRecord(self._position, self.wants - HEADER_BYTES - FOOTER_BYTES)
-            self.wants = HEADER_BYTES
-            self._pass_by(self._long, memoryview(data).cast("B")[end:size])
-            end = size
         self.held = size - end
         if not self.held:
             self._held = []

@@ -70,6 +70,11 @@ def as_spans(packed: Buffer) -> Spans:
     return spans.reshape(-1, 2)
 
 
+def mask_crc32c(crc32c: int) -> int:
+    """A CRC32C as shards hold it: so that CRCs of data that holds CRCs are no weaker."""
+    return ((crc32c >> 15 | crc32c << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
 def payload(view: memoryview, first: int, last: int) -> memoryview:
     """Bytes first to last of a buffer. (A slice takes any bounds, negative ones among them.)"""
     if not 0 <= first <= last <= len(view):

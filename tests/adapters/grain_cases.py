@@ -1,4 +1,4 @@
-"""streamrec.grain; `test_jax.py` runs these tests in a process of their own."""
+"""streamrec.grain; `test_in_processes.py` runs these tests in a process of their own."""
 
 from __future__ import annotations
 
@@ -12,28 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import grain
-import numpy as np
 import pytest
 from absl import flags
 
-from streamrec import (
-    CorruptRecordError,
-    Dataset,
-    FeatureError,
-    FixedLenFeature,
-    StorageError,
-    TFRecordDataset,
-    encode_example,
-    encode_records,
-)
+from streamrec import Dataset, TFRecordDataset, encode_example, encode_records
 from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
-from tests.adapters.conftest import RECORDS, Leaving
-from tests.effort import thorough
+from tests.adapters.conftest import FEATURES, Leaving, check_damage, check_leaving, check_missing_feature
+from tests.effort import THOROUGH
 
 flags.FLAGS.mark_as_parsed()  # Grain asks for flags of absl, which a program reads from its command line
-
-FEATURES = {"id": FixedLenFeature((), np.int64)}
 
 
 def examples(path: Path, count: int) -> str:
@@ -127,36 +115,12 @@ def test_wrong_use() -> None:
         next(elements)
 
 
-@pytest.mark.parametrize("place", [iter, *thorough(in_a_worker)])
-def test_a_damaged_shard(tmp_path: Path, place: Any) -> None:
-    data = bytearray(encode_records([encode_example({"id": number}) for number in range(20)]))
-    data[len(data) * 12 // 20 + 13] ^= 1
-    (tmp_path / "shard").write_bytes(data)
-    elements, seen = place(IterDataset(TFRecordDataset(str(tmp_path / "shard")).distribute())), []
-    with pytest.raises(CorruptRecordError, match="shard, record 12, byte"):
-        for record in elements:
-            seen.append(record)
-    assert len(seen) == 12
-
-
-@pytest.mark.parametrize("place", [iter, *thorough(in_a_worker)])
-def test_a_missing_feature(tmp_path: Path, place: Any) -> None:
-    data = [encode_example({"id": number} if number != 10 else {"other": 1}) for number in range(21)]
-    (tmp_path / "shard").write_bytes(encode_records(data))
-    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute().shuffle(8).batch(4).parse_example(FEATURES)
-    with pytest.raises(FeatureError, match="feature 'id': found nothing") as told:
-        list(place(IterDataset(dataset)))
-    assert f"{tmp_path / 'shard'}, record 10" in told.value.__notes__[0]
-
-
 @pytest.mark.parametrize("place", [iter, in_a_worker])
-def test_a_server_that_goes_away(leaving: Leaving, place: Any) -> None:
-    seen = 0
-    with pytest.raises(StorageError, match="s3://bucket/train-"):
-        for batch in place(IterDataset(leaving.dataset)):
-            seen += len(batch["id"])
-            leaving.server.close()
-    assert 0 < seen < RECORDS
+def test_bad_input(tmp_path: Path, leaving: Leaving, place: Any) -> None:
+    check_leaving(leaving, lambda dataset: place(IterDataset(dataset)))
+    if THOROUGH or place is iter:
+        check_damage(tmp_path, lambda dataset: place(IterDataset(dataset)))
+        check_missing_feature(tmp_path, lambda dataset: place(IterDataset(dataset)))
 
 
 def test_an_iterator_that_is_open_at_exit() -> None:

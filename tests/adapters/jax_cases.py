@@ -1,8 +1,9 @@
-"""streamrec.jax on eight devices of the CPU; `test_jax.py` runs these tests in a process of their own."""
+"""streamrec.jax on eight devices of the CPU; `test_in_processes.py` runs these tests in a process of their own."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from streamrec import (
-    CorruptRecordError,
-    Dataset,
-    FeatureError,
-    FixedLenFeature,
-    StorageError,
-    TFRecordDataset,
-    VarLenFeature,
-    encode_example,
-    encode_records,
-)
+from streamrec import Dataset, FixedLenFeature, TFRecordDataset, VarLenFeature, encode_example, encode_records
 from streamrec.errors import PositionMismatchError
 from streamrec.jax import Loader, rank_among
-from tests.adapters.conftest import RECORDS, Leaving
+from tests.adapters.conftest import Leaving, check_damage, check_leaving, check_missing_feature
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
 ROWS = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
@@ -135,32 +126,10 @@ def test_bfloat16() -> None:
     assert float(batch.sum()) == 36
 
 
-def test_bad_input(tmp_path: Path) -> None:
-    data = bytearray(encode_records([encode_example({"id": n, "pair": [0.0, 0.0]}) for n in range(64)]))
-    data[len(data) // 2] ^= 1
-    (tmp_path / "damaged").write_bytes(data)
-    seen = []
-    with pytest.raises(CorruptRecordError, match=r"damaged, record 32"):
-        for batch in Loader(TFRecordDataset(str(tmp_path / "damaged")).batch(8).parse_example(FEATURES), ROWS):
-            seen += batch["id"].tolist()
-    assert seen == list(range(32))
-    features = {**FEATURES, "label": FixedLenFeature((), np.int64)}
-    dataset = TFRecordDataset(examples(tmp_path / "good", 8)).shuffle(8, seed=1).batch(8)
-    first = next(iter(dataset.parse_example(FEATURES)))["id"][0]
-    with pytest.raises(FeatureError, match="label") as told:
-        list(Loader(dataset.with_options(epoch=0).parse_example(features), ROWS))
-    assert told.value.feature == "label"
-    assert told.value.__notes__[0].endswith(f"{tmp_path / 'good'}, record {first}")
-    assert "element 0 of this run" in told.value.__notes__[0]
-
-
-def test_a_server_that_goes_away(leaving: Leaving) -> None:
-    seen = 0
-    with pytest.raises(StorageError, match="s3://bucket/train-"):
-        for batch in Loader(leaving.dataset, prefetch=1):
-            seen += len(batch["id"])
-            leaving.server.close()
-    assert 0 < seen < RECORDS
+def test_bad_input(tmp_path: Path, leaving: Leaving) -> None:
+    check_damage(tmp_path, Loader)
+    check_missing_feature(tmp_path, Loader)
+    check_leaving(leaving, partial(Loader, prefetch=1))
 
 
 def test_ranks() -> None:

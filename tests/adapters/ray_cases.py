@@ -1,4 +1,4 @@
-"""The cases of test_ray.py: a cluster of four workers for all of them."""
+"""The cases of test_in_processes.py: a cluster of four workers for all of them."""
 
 from __future__ import annotations
 

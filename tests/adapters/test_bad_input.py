@@ -1,77 +1,104 @@
-"""Bad input through what needs no framework: `for`, `async for` and Arrow. One clear error, and no hang."""
+"""Bad input through `for`, `async for`, Arrow and each way to load in PyTorch: one clear error, and no hang.
+
+`grain_cases.py` and `jax_cases.py` have the same for their adapters.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from streamrec import Dataset, FixedLenFeature, StreamrecError, TFRecordDataset, encode_example, encode_records
-from tests.adapters.conftest import RECORDS, Leaving
+from streamrec import Dataset
+from tests.adapters.conftest import Leaving, Load, check_damage, check_leaving, check_missing_feature
 
-FEATURES = {"id": FixedLenFeature((), np.int64)}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, of torch
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
+    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
+]
 
 
-async def in_a_loop(dataset: Dataset[Any]) -> AsyncIterator[Any]:
-    for batch in dataset:
-        yield batch
+def on_the_loop(dataset: Dataset[Any]) -> Iterator[Any]:
+    async def all_of_them() -> AsyncIterator[Any]:
+        async with dataset.aiterate() as batches:
+            async for batch in batches:
+                yield batch
 
+    async def following() -> Any:
+        return await anext(run, None)
 
-async def on_the_loop(dataset: Dataset[Any]) -> AsyncIterator[Any]:
-    async with dataset.aiterate() as batches:
-        async for batch in batches:
+    run = all_of_them()
+    with asyncio.Runner() as runner:
+        while (batch := runner.run(following())) is not None:
             yield batch
 
 
-async def through_arrow(dataset: Dataset[Any]) -> AsyncIterator[Any]:
+def through_arrow(dataset: Dataset[Any]) -> Iterator[Any]:
     for batch in dataset.to_arrow():
         yield {"id": batch["id"].to_numpy()}
 
 
-needs_pyarrow = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+def with_the_loader(dataset: Dataset[Any]) -> Iterable[Any]:
+    from streamrec.torch import Loader
 
-ways = pytest.mark.parametrize("way", [in_a_loop, on_the_loop, pytest.param(through_arrow, marks=needs_pyarrow)])
-Way = Callable[[Dataset[Any]], AsyncIterator[Any]]
+    return Loader(dataset)
 
 
-async def failure(batches: AsyncIterator[Any], between: Callable[[], object] = lambda: None) -> tuple[int, str]:
-    """How many ids came, and the one error behind them, with its notes."""
-    seen = 0
-    with pytest.raises((StreamrecError, OSError)) as told:
-        async for batch in batches:
-            seen += len(batch["id"])
-            between()
-    return seen, "\n".join([f"{told.type.__name__}: {told.value}", *getattr(told.value, "__notes__", [])])
+def in_one_process(dataset: Dataset[Any], workers: int = 0) -> Iterable[Any]:
+    from torch.utils.data import DataLoader
+
+    from streamrec.torch import IterableDataset
+
+    batches: Iterable[Any] = DataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers)
+    return batches
+
+
+def in_workers(dataset: Dataset[Any]) -> Iterable[Any]:
+    return in_one_process(dataset, workers=2)
+
+
+def in_stateful_workers(dataset: Dataset[Any]) -> Iterable[Any]:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    from streamrec.torch import IterableDataset
+
+    batches: Iterable[Any] = StatefulDataLoader(IterableDataset(dataset), batch_size=None, num_workers=2)
+    return batches
+
+
+def needs(package: str, *marks: pytest.MarkDecorator) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed"), *marks]
+
+
+ways = pytest.mark.parametrize(
+    "way",
+    [
+        iter,
+        on_the_loop,
+        pytest.param(through_arrow, marks=needs("pyarrow")),
+        pytest.param(with_the_loader, marks=needs("torch", pytest.mark.peer)),
+        pytest.param(in_one_process, marks=needs("torch", pytest.mark.peer)),
+        pytest.param(in_workers, marks=needs("torch", pytest.mark.peer)),
+        pytest.param(in_stateful_workers, marks=needs("torchdata", pytest.mark.peer)),
+    ],
+)
 
 
 @ways
-async def test_a_damaged_shard(tmp_path: Path, way: Way) -> None:
-    data = bytearray(encode_records([encode_example({"id": number}) for number in range(64)]))
-    data[len(data) * 50 // 64] ^= 1
-    (tmp_path / "damaged").write_bytes(data)
-    seen, said = await failure(way(TFRecordDataset(str(tmp_path / "damaged")).batch(4).parse_example(FEATURES)))
-    assert seen == 50
-    assert "CorruptRecordError: " in said
-    assert f"{tmp_path / 'damaged'}, record 50, byte" in said
+def test_a_damaged_shard(tmp_path: Path, way: Load) -> None:
+    check_damage(tmp_path, way, alone=way not in (in_workers, in_stateful_workers))
 
 
 @ways
-async def test_a_missing_feature_behind_a_shuffle(tmp_path: Path, way: Way) -> None:
-    rows = [encode_example({"id": number} if number != 10 else {"other": 1}) for number in range(21)]
-    (tmp_path / "shard").write_bytes(encode_records(rows))
-    _, said = await failure(way(TFRecordDataset(str(tmp_path / "shard")).shuffle(8).batch(4).parse_example(FEATURES)))
-    assert "FeatureError: " in said
-    assert "feature 'id': found nothing" in said
-    assert said.endswith(f"{tmp_path / 'shard'}, record 10")
+def test_a_missing_feature(tmp_path: Path, way: Load) -> None:
+    check_missing_feature(tmp_path, way)
 
 
 @ways
-async def test_a_server_that_goes_away(leaving: Leaving, way: Way) -> None:
-    seen, said = await failure(way(leaving.dataset), leaving.server.close)
-    assert 0 < seen < RECORDS
-    assert "StorageError: " in said
-    assert "s3://bucket/train-" in said
+def test_a_server_that_goes_away(leaving: Leaving, way: Load) -> None:
+    check_leaving(leaving, way)

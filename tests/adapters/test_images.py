@@ -25,7 +25,6 @@ from streamrec import (
     TFRecordDataset,
     encode_example,
     encode_records,
-    parse_example,
 )
 from streamrec.errors import MissingExtraError
 from streamrec.images import decode_image, decode_jpeg
@@ -257,12 +256,6 @@ def test_the_interpreters_lock_is_free_meanwhile() -> None:
     while thread.is_alive():
         ticks.append(1)
     assert len(ticks) > 1000
-
-
-def test_strings_are_decoded_where_parsing_left_them() -> None:
-    serialized = [encode_example({"image": [JPEGS["grey"]], "label": [1]})] * 3
-    parsed: Any = parse_example(serialized, FEATURES, string_columns=True)
-    assert [image.shape for image in decode_jpeg(parsed["image"])] == [(37, 53, 1)] * 3
 
 
 def test_decoders_are_imported_when_an_image_comes() -> None:

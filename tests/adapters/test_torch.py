@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,7 +28,6 @@ from streamrec import (
     encode_records,
     write_manifest_sync,
 )
-from streamrec.errors import PositionMismatchError
 from tests.effort import THOROUGH
 
 torch = pytest.importorskip("torch")
@@ -179,18 +180,6 @@ def test_stateful_loaders_go_on_exactly(tmp_path: Path, workers: int) -> None:
         del batches, first
 
 
-def test_a_state_of_another_number_of_workers_is_refused(tmp_path: Path) -> None:
-    dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute())
-    elements = iter(dataset)
-    next(elements)
-    state = dataset.state_dict()
-    assert json.loads(json.dumps(state)) == state
-    other = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().with_options(rank=0, world_size=2))
-    other.load_state_dict(state)
-    with pytest.raises(PositionMismatchError, match="reader 0 of 1, and this is reader 0 of 2"):
-        list(other)
-
-
 def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
     dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])))
     assert len(list(load(dataset, 1))) == 20
@@ -259,7 +248,7 @@ def test_columns_come_as_tensors_from_workers(tmp_path: Path) -> None:
 
 def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> None:
     names = shards(tmp_path, [30, 10, 20])
-    command = [sys.executable, "-m", "tests.adapters.ranked"]
+    command = [sys.executable, "-m", "tests.adapters.ranked", "torch"]
     ranks = [
         subprocess.Popen([*command, str(rank), "2", str(tmp_path / "meeting"), names], stdout=subprocess.PIPE)
         for rank in range(2)
@@ -267,3 +256,31 @@ def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> N
     told = [json.loads(rank.communicate()[0]) for rank in ranks]
     assert [here for here, _ in told] == [there for _, there in told]
     assert sorted(told[0][0] + told[1][0]) == [record.decode() for record in everything([30, 10, 20])]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_that_is_killed(tmp_path: Path, persistent: bool) -> None:
+    (tmp_path / "shard").write_bytes(encode_records([bytes(1000)] * 20_000))
+    dataset = IterableDataset(TFRecordDataset(str(tmp_path / "shard")).distribute().repeat().batch(8))
+    loader: Any = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+    batches = iter(loader)
+    next(batches)
+    os.kill(batches._workers[1].pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"worker \(pid.* (killed|exited)"):
+        for _ in batches:
+            pass
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+def test_pinned_memory(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "shard").write_bytes(encode_records([encode_example({"id": number}) for number in range(20)]))
+    dataset = (
+        TFRecordDataset(str(tmp_path / "shard"))
+        .distribute()
+        .batch(4)
+        .parse_example({"id": FixedLenFeature((), np.int64)})
+    )
+    loader: Any = DataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers, pin_memory=True)
+    for _ in range(2):
+        assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(20))

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import streamrec.torch
-from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
+from tests.pipeline.distributed_shards import Indexed, indexed, numbered
 
 pytestmark = [
     pytest.mark.peer,

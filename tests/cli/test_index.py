@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import streamrec
-from tests.cli.conftest import Bucket, Call, examples, place, run
+from tests.cli.conftest import Call, examples, place, run
 
 
 def test_index_check_stat_and_records(shard: Path, tmp_path: Path, called: Call) -> None:
@@ -93,12 +93,3 @@ def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
     (tmp_path / "gz.tfrecord").write_bytes(b"\x1f\x8b" + bytes(40))
     done = called("index", f"{tmp_path}/gz.tfrecord", f"{tmp_path}/gz.index")
     assert (done.code, "streamrec reshard" in done.err) == (1, True)
-
-
-def test_in_a_store(shard: Path, bucket: Bucket) -> None:
-    assert run("reshard", "--shards", "3", shard, f"{bucket.url}", *bucket.options).code == 0
-    index = f"{bucket.url}train.index"
-    assert run("index", f"{bucket.url}*.tfrecord", index, *bucket.options).code == 0
-    assert run("index", "--check", index, *bucket.options).code == 0
-    done = run("cat", "--records", "239,0", "--json", "--features", "label", index, *bucket.options)
-    assert (done.code, len(done.out.splitlines())) == (0, 2)

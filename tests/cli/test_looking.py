@@ -122,7 +122,8 @@ def test_stat_shows_figures_and_writes_a_page(shard: Path, tmp_path: Path, calle
     assert words["values_per_record"]["max"] == 2
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 12
-    assert "<svg" in text
+    assert text.count('class="plot"') == 1 + len(features)
+    assert 'title="0 to 1: 60"' in text
     assert "http" not in text  # nothing is fetched from anywhere
     shown = run("stat", "--features", "label", shard).out
     assert "label: 0 25.0%" in shown

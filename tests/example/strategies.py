@@ -38,6 +38,7 @@ PARTITIONS: list[Any] = [
     RaggedFeature.RowLimits,
     RaggedFeature.ValueRowIds,
 ]
+ALL_PARTITIONS: list[Any] = [*PARTITIONS, RaggedFeature.UniformRowLength]
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Features = st.SearchStrategy[Feature]

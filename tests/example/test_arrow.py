@@ -36,8 +36,7 @@ from streamrec import (
     parse_example,
     parse_single_example,
 )
-from streamrec.example.features import PARTITIONS
-from tests.example.strategies import partitioned
+from tests.example.strategies import ALL_PARTITIONS, partitioned
 
 FEATURES = {
     "number": FixedLenFeature([], np.int64),
@@ -187,7 +186,7 @@ def test_it_is_not_shown_either(column: Any, message: str) -> None:
         streamrec.notebook.show({"x": column})
 
 
-@given(st.sampled_from(PARTITIONS).flatmap(partitioned), st.booleans())
+@given(st.sampled_from(ALL_PARTITIONS).flatmap(partitioned), st.booleans())
 def test_what_records_can_be_made_of_is_valid(case: tuple[RaggedFeature, list[bytes]], string_columns: bool) -> None:
     """Partitions come from the record: most fit, and the others are an error when they are parsed."""
     feature, records = case

@@ -13,8 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from streamrec.errors import FeatureError
 from streamrec.example.messages import Example, TensorProto, TensorShapeProto
-from streamrec.example.raw import decode_json_example, decode_raw
-from streamrec.example.tensor import parse_tensor, serialize_tensor
+from streamrec.example.tensor import decode_json_example, decode_raw, parse_tensor, serialize_tensor
 from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")

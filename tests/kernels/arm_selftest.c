@@ -1,5 +1,5 @@
 /* Tests the CRC32C implementations that a processor has against the definition, bit by bit, without Python: so
- * that ARM code can be tested on another machine, by an emulator. test_arm.py compiles and runs it, here too.
+ * that ARM code can be tested on another machine, by an emulator. test_build.py compiles and runs it, here too.
  * Exits with 0 and prints the implementations that ran; prints what differs and exits with 1 otherwise. */
 #include "../../streamrec/kernels/src/crc32c/crc32c.h"
 

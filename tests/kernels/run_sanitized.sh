@@ -47,6 +47,6 @@ for needed in (b"__asan_report_load", b"__ubsan_handle"):
 assert "libasan" in Path("/proc/self/maps").read_text(), "libasan is not loaded"
 print("sanitized module:", module.name)
 CHECK
-# test_portable.py builds an extension of its own. --capture=sys: what a sanitizer writes to file 2 as it ends the process must not be lost with pytest's capture.
+# test_build.py builds extensions of its own. --capture=sys: what a sanitizer writes to file 2 as it ends the process must not be lost with pytest's capture.
 sanitized "$python" -m pytest -q --capture=sys -p no:cacheprovider -m "not peer" \
-    --ignore tests/kernels/test_portable.py tests/kernels tests/example "$@"
+    --ignore tests/kernels/test_build.py tests/kernels tests/example "$@"

@@ -1,12 +1,20 @@
-"""Wrong arguments raise, and leave no buffer locked."""
+"""All kernels: wrong arguments raise and leave no buffer locked, the stub is true, threads run at once, copies."""
 
+import ast
+import inspect
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+import streamrec.kernels
 from streamrec import kernels
+from streamrec.kernels import LARGE, _native, copy_bytes
+from tests.kernels.streams import NO_LIMIT, cut, frame, spans_of
 
 STRIDED = np.arange(20, dtype=np.uint8)[::2]
 SPANS = np.array([[0, 1], [1, 2]])
@@ -142,3 +150,85 @@ def test_buffers_are_released() -> None:
         kernels.encode_frames(data, None)
     data.append(0)
     spans.release()
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE])
+def test_copies_what_there_is(size: int) -> None:
+    data = np.random.default_rng(size).bytes(size)
+    for source in (data, bytearray(data), memoryview(data)):
+        room = bytearray(size + 2)
+        copy_bytes(memoryview(room)[1:-1], source)
+        assert room == b"\0" + data + b"\0"
+
+
+@pytest.mark.parametrize("size", [5, LARGE + 1])
+@pytest.mark.parametrize("other", [0, 1, LARGE])
+def test_sizes_that_differ(size: int, other: int) -> None:
+    with pytest.raises(ValueError):
+        copy_bytes(memoryview(bytearray(size)), bytes(other))
+
+
+STUB = Path(streamrec.kernels.__file__).with_name("_native.pyi")
+EXAMPLE_ROOM = ("decode_", "encode_examples")
+"""What belongs to streamrec.example: wrapped there."""
+
+
+def functions_of(module: ModuleType) -> set[str]:
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and inspect.isroutine(value) and value.__module__ == module.__name__
+    }
+
+
+def stubs() -> dict[str, list[tuple[str, str | None]]]:
+    found = {}
+    for node in ast.parse(STUB.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            names = [argument.arg for argument in node.args.posonlyargs + node.args.args]
+            values = [ast.unparse(value) for value in node.args.defaults]
+            required = len(names) - len(values)
+            found[node.name] = [(name, values[i - required] if i >= required else None) for i, name in enumerate(names)]
+    return found
+
+
+def parameters(function: object) -> list[tuple[str, str | None]]:
+    assert callable(function)
+    return [
+        (each.name, None if each.default is each.empty else repr(each.default))
+        for each in inspect.signature(function).parameters.values()
+    ]
+
+
+def test_the_stub_names_the_native_functions() -> None:
+    assert set(stubs()) == functions_of(_native)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in stubs() if not name.startswith(EXAMPLE_ROOM)))
+def test_the_same_parameters_everywhere(name: str) -> None:
+    assert parameters(getattr(_native, name)) == stubs()[name]
+    assert getattr(streamrec.kernels, name) is getattr(_native, name)
+
+
+RECORDS = [np.random.default_rng(size).bytes(size) for size in (0, 3, 84, 680, 5000)]
+
+
+def test_threads_over_one_buffer_and_over_many() -> None:
+    """Each thread scans, gathers and encodes its own stream and the common one."""
+    common = b"".join(map(frame, RECORDS)) * 20
+
+    def work(i: int) -> bool:
+        payloads = RECORDS[i % 5 :] * 40
+        data = b"".join(map(frame, payloads))
+        spans, *_ = kernels.scan_frames(data, 0, True, NO_LIMIT)
+        common_spans, position, *_ = kernels.scan_frames(common, 0, True, NO_LIMIT)
+        buffer, new = kernels.gather([data], None, spans_of(spans))
+        return (
+            cut(data, spans) == payloads
+            and position == len(common)
+            and cut(common, common_spans) == RECORDS * 20
+            and kernels.encode_frames(buffer, spans_of(new)) == data
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(12)))

@@ -15,35 +15,8 @@ from tests.oracle.kernels import masked_crc32c
 
 NATIVE = kernels.crc32c_implementations()
 # Around each size at which an implementation changes its way: words, splitting, whole blocks, parts of them.
-EDGES = [
-    0,
-    1,
-    7,
-    8,
-    9,
-    15,
-    16,
-    191,
-    192,
-    193,
-    216,
-    255,
-    256,
-    257,
-    511,
-    512,
-    513,
-    768,
-    6143,
-    6144,
-    6145,
-    6336,
-    12_288,
-    24_575,
-    24_576,
-    24_577,
-    60_000,
-]
+EDGES = sorted({at + near for at in (8, 192, 256, 512, 6144, 24_576) for near in (-1, 0, 1)} | {0, 1, 15, 16, 216, 768})
+EDGES += [6336, 12_288, 60_000]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from streamrec.example.walk import Array, Code, FeatureSlot, Found, Raw, Records, failure
+from streamrec.example.features import NUMBERS
+from streamrec.example.walk import Array, Code, FeatureSlot, Found, Records, Rows, failure
 
 __all__ = ["walk_examples", "walk_sequences"]
 
@@ -256,7 +257,7 @@ class _Values:
 def _feature(values: _Values, wire: _Wire, record: int) -> int:
     """Adds the values of a Feature that is not empty; returns where the reading ended."""
     slot, kind = values.slot, wire.data[wire.start]
-    if kind != slot.kind << 3 | 2:
+    if kind != NUMBERS[slot.dtype] << 3 | 2:
         raise failure(Code.KIND, record, slot, {0x0A: 1, 0x12: 2, 0x1A: 3}.get(kind, 0))
     try:
         return values.take_list(wire, wire.start + 1)
@@ -328,7 +329,7 @@ def walk_examples(records: Records, slots: tuple[FeatureSlot, ...], spans: bool)
 
 def walk_sequences(
     records: Records, context: tuple[FeatureSlot, ...], lists: tuple[FeatureSlot, ...], spans: bool
-) -> tuple[list[Found], list[Raw]]:
+) -> tuple[list[Found], list[Rows]]:
     """What SequenceExamples hold for each slot of the context and of the feature lists."""
     features = [_Values(slot, True, spans) for slot in context]
     ends: list[list[int]] = [[0] for _ in context]
@@ -389,7 +390,7 @@ class _Steps:
                     raise failure(Code.KIND, record, slot, 0)
                 return _feature(self.values, inner, record)
             if length == 2:  # a kind and a list of length 0, which TensorFlow reads without this limit
-                size, end = _length(wire, _tag(wire, at, slot.kind << 3 | 2))
+                size, end = _length(wire, _tag(wire, at, NUMBERS[slot.dtype] << 3 | 2))
                 if size == 0:
                     return end
             elif length == 0:
@@ -398,9 +399,9 @@ class _Steps:
             pass
         raise failure(Code.LIST, record, slot)
 
-    def raw(self, records: Records) -> Raw:
+    def raw(self, records: Records) -> Rows:
         splits, inner = np.array(self.outer, dtype=np.int64), np.array(self.inner, dtype=np.int64)
-        return Raw(self.values.array(records, inner[splits]), splits, inner)
+        return Rows(Rows(self.values.array(records, inner[splits]), inner), splits)
 
 
 def _found(column: _Values, ends: list[int], records: Records) -> Found:
@@ -408,7 +409,7 @@ def _found(column: _Values, ends: list[int], records: Records) -> Found:
     values = column.array(records, splits)
     if column.slot.pad is not None:
         return _rows(values, splits, column.slot.pad)
-    return values if column.slot.dense else Raw(values, splits)
+    return values if column.slot.dense else Rows(values, splits)
 
 
 def _rows(values: Array, ends: Array, pad: np.int64 | np.float32) -> Array:

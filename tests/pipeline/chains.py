@@ -6,6 +6,7 @@ new source is one in `sources`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from streamrec import Dataset, Frames, TensorSpec, TFRecordDataset, encode_records
+from streamrec import AUTOTUNE, Dataset, Frames, TensorSpec, TFRecordDataset, encode_records
 
 __all__ = ["Made", "chains", "comparable", "shards"]
 
@@ -26,7 +27,10 @@ RECORD, NUMBER, PAIR = "record", "number", "pair"
 """Kinds of elements: `bytes`, int64 scalars, tuples of both. A batch of a kind is `kind + BATCH`."""
 BATCH = " batch"
 SINGLE = (RECORD, NUMBER, PAIR)
-ANY = (*SINGLE, *(kind + BATCH for kind in SINGLE))
+BATCHES = tuple(kind + BATCH for kind in SINGLE)
+ROWS = "rows"
+"""Dictionaries of a number and an array of any length: only for us, and not for `batch`."""
+ANY = (*SINGLE, *BATCHES, ROWS, ROWS + BATCH)
 
 Tensorflows = Callable[[Any], Any]
 
@@ -60,7 +64,7 @@ class Verb:
     Args:
         name: For people.
         kinds: What it takes.
-        ours, theirs: The stage, of a dataset and the number (and of tensorflow before them).
+        ours, theirs: The stage, of a dataset and the number (and of tensorflow before them). None: only for us.
         numbers: Which numbers.
         gives: The kind that becomes of each kind.
         by_order: Whether what comes depends on the order, not only in which order it comes.
@@ -70,7 +74,7 @@ class Verb:
     name: str
     kinds: tuple[str, ...]
     ours: Callable[[Any, int], Any]
-    theirs: Callable[[Any, Any, int], Any]
+    theirs: Callable[[Any, Any, int], Any] | None
     numbers: st.SearchStrategy[int] = st.integers(1, 5)
     gives: Callable[[str], str] = str
     by_order: bool = False
@@ -80,7 +84,7 @@ class Verb:
         return replace(
             made,
             ours=self.ours(made.ours, number),
-            theirs=lambda tf: self.theirs(tf, made.theirs(tf), number),
+            theirs=lambda tf: self.theirs and self.theirs(tf, made.theirs(tf), number),
             kind=self.gives(made.kind),
             text=f"{made.text}.{self.name}({number})",
             ordered=made.ordered and not self.shuffles,
@@ -90,6 +94,22 @@ class Verb:
 def alike(name: str, kinds: tuple[str, ...], stage: Callable[[Any, int], Any], **more: Any) -> Verb:
     """A stage that is written alike for both."""
     return Verb(name, kinds, stage, lambda tf, dataset, number: stage(dataset, number), **more)
+
+
+def own(name: str, kinds: tuple[str, ...], stage: Callable[[Any, int], Any], **more: Any) -> Verb:
+    """A stage that only we are asked for."""
+    return Verb(name, kinds, stage, None, **more)
+
+
+def row_of(record: bytes) -> dict[str, Any]:
+    return {"id": len(record), "values": np.arange(len(record) % 5)}
+
+
+async def lowered(number: Any) -> Any:
+    """Its calls end in another order than they begin."""
+    for _ in range(int(number) * 7 % 5):
+        await asyncio.sleep(0)
+    return number - 1
 
 
 def unbatched(kind: str) -> str:
@@ -106,12 +126,9 @@ def grouped(dataset: Any, size: int) -> Any:
     return dataset.group_by_window(lambda number: number % 3, lambda key, window: window.take(4), size)
 
 
-counts = st.integers(0, 12)
-seeds = st.integers(0, 3)
-
 VERBS = [
-    alike("skip", ANY, lambda ds, n: ds.skip(n), numbers=counts, by_order=True),
-    alike("take", ANY, lambda ds, n: ds.take(n + 6), numbers=counts, by_order=True),
+    alike("skip", ANY, lambda ds, n: ds.skip(n), numbers=st.integers(-1, 12), by_order=True),
+    alike("take", ANY, lambda ds, n: ds.take(n + 6 if n else -1), numbers=st.integers(0, 12), by_order=True),
     alike("shard", ANY, lambda ds, n: ds.shard(n, n // 2), by_order=True),
     alike("batch", SINGLE, lambda ds, n: ds.batch(n), gives=lambda kind: kind + BATCH, by_order=True),
     alike(
@@ -121,9 +138,9 @@ VERBS = [
         gives=lambda kind: kind + BATCH,
         by_order=True,
     ),
-    alike("unbatch", ANY[3:], lambda ds, n: ds.unbatch(), gives=unbatched),
-    alike("rebatch", ANY[3:], lambda ds, n: ds.rebatch(n), by_order=True),
-    alike("rebatch_in_turn", ANY[3:], lambda ds, n: ds.rebatch([n, 1, n + 2]), by_order=True),
+    alike("unbatch", BATCHES, lambda ds, n: ds.unbatch(), gives=unbatched),
+    alike("rebatch", BATCHES, lambda ds, n: ds.rebatch(n), by_order=True),
+    alike("rebatch_in_turn", BATCHES, lambda ds, n: ds.rebatch([n, 1, n + 2]), by_order=True),
     alike("unique", (NUMBER, RECORD), lambda ds, n: ds.unique(), by_order=True),
     alike("scan", (NUMBER,), lambda ds, n: ds.scan(np.int64(n), scanned), by_order=True),
     alike("group_by_window", (NUMBER,), grouped, by_order=True),
@@ -153,7 +170,23 @@ VERBS = [
     alike("second", (PAIR,), lambda ds, n: ds.map(lambda number, record: record), gives=lambda kind: RECORD),
     alike("enumerate", (RECORD,), lambda ds, n: ds.enumerate(n), gives=lambda kind: PAIR, by_order=True),
     alike("cache", ANY, lambda ds, n: ds.cache()),
-    alike("parallel_map", (NUMBER,), lambda ds, n: ds.map(lambda number: number - n, num_parallel_calls=n)),
+    alike(
+        "parallel_map",
+        (NUMBER,),
+        lambda ds, n: ds.map(lambda number: number - n, num_parallel_calls=n if n < 5 else AUTOTUNE),
+    ),
+    own("async_map", (NUMBER,), lambda ds, n: ds.map(lowered, num_parallel_calls=n)),
+    own("rows", (RECORD,), lambda ds, n: ds.map(row_of), gives=lambda kind: ROWS),
+    own("id", (ROWS,), lambda ds, n: ds.map(lambda row: row["id"]), gives=lambda kind: NUMBER),
+    own("padded_batch", (ROWS,), lambda ds, n: ds.padded_batch(n), gives=lambda kind: kind + BATCH),
+    own("ragged_batch", (ROWS,), lambda ds, n: ds.ragged_batch(n), gives=lambda kind: kind + BATCH),
+    own(
+        "bucket",
+        (ROWS,),
+        lambda ds, n: ds.bucket_by_sequence_length(lambda row: len(row["values"]), [2, 4], [n, 2, 3]),
+        gives=lambda kind: kind + BATCH,
+    ),
+    own("rows_of_batches", (ROWS + BATCH,), lambda ds, n: ds.unbatch(), gives=unbatched),
     Verb(
         "flat_map",
         (NUMBER,),
@@ -260,7 +293,9 @@ def staged(draw: st.DrawFn, made: Made, most: int, alike_only: bool) -> Made:
     """Up to `most` stages behind a chain."""
     for _ in range(draw(st.integers(0, most))):
         fitting = [
-            verb for verb in VERBS if made.kind in verb.kinds and (made.ordered or not verb.by_order or not alike_only)
+            verb
+            for verb in VERBS
+            if made.kind in verb.kinds and (not alike_only or (verb.theirs and (made.ordered or not verb.by_order)))
         ]
         verb = draw(st.sampled_from(fitting))
         made = verb.of(made, draw(verb.numbers))
@@ -321,4 +356,6 @@ def comparable(element: Any) -> Any:
         return list(element)
     if isinstance(element, tuple):
         return tuple(map(comparable, element))
+    if isinstance(element, dict):
+        return {key: comparable(value) for key, value in element.items()}
     return element.tolist() if isinstance(element, np.ndarray | np.generic) else element

@@ -1,15 +1,16 @@
-"""Shards with a manifest, to be dealt to readers."""
+"""Shards with a manifest, to be dealt to readers, and shards with an index, for the global shuffle."""
 
 from __future__ import annotations
 
 import gzip
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import fsspec
 
-from streamrec import Dataset, TFRecordDataset, encode_records
+from streamrec import Dataset, TFRecordDataset, encode_records, write_index_sync
 from streamrec.shards.manifest import Manifest, ShardInfo
 
 
@@ -43,3 +44,29 @@ def of(folder: str, rank: int, world: int, cycle: int = 1, **options: Any) -> Da
 
 def all_records(counts: Sequence[int], size: int = 20) -> list[bytes]:
     return [record(shard, number, size) for shard, count in enumerate(counts) for number in range(count)]
+
+
+class Indexed(NamedTuple):
+    """A data set: the pattern of its shards, and the URL of its index."""
+
+    pattern: str
+    url: str
+
+    def shuffled(self, seed: int = 7, **arguments: Any) -> Dataset[Any]:
+        """Its global shuffle; blocks are small where nothing is said."""
+        blocks = {"block_bytes": 500, "window_bytes": 4000}
+        return TFRecordDataset(self.pattern).global_shuffle(seed, index=self.url, **{**blocks, **arguments})
+
+
+def numbered(counts: Sequence[int], bytes_more: int = 30) -> list[list[bytes]]:
+    """Records that say where they are, of several lengths."""
+    return [[b"%d.%d." % (shard, i) + b"x" * (i * 7 % bytes_more) for i in range(n)] for shard, n in enumerate(counts)]
+
+
+def indexed(folder: Path, shards: Sequence[Sequence[bytes]]) -> Indexed:
+    """Writes shards and their index."""
+    for number, records in enumerate(shards):
+        (folder / f"{number:03d}.tfrecord").write_bytes(encode_records(records))
+    data = Indexed(str(folder / "*.tfrecord"), str(folder / "train.index"))
+    write_index_sync(data.pattern, data.url)
+    return data

@@ -1,7 +1,6 @@
 """Datasets as a user sees them: `for` and `async for`, stages, errors, resuming; on files that need no server."""
 
 import asyncio
-import hashlib
 import pickle
 import threading
 from collections.abc import Callable
@@ -139,35 +138,6 @@ def test_damage_comes_behind_everything_before_it(files: list[str], cycle: int) 
     assert sorted(found) == sorted(ALL[:40])
 
 
-def test_an_error_arrives_once(files: list[str]) -> None:
-    iterator = TFRecordDataset([*files, "/none"]).iterate()
-    assert [next(iterator) for _ in ALL] == ALL
-    with pytest.raises(streamrec.NotFoundError):
-        next(iterator)
-    with pytest.raises(streamrec.errors.ClosedError, match=r"cannot go on after .*NotFoundError: /none"):
-        next(iterator)
-
-
-def failing(record: bytes) -> int:
-    if record == ALL[17]:
-        raise ZeroDivisionError("here")
-    return len(record)
-
-
-async def test_an_error_in_a_map_comes_behind_what_it_made(files: list[str]) -> None:
-    expected = [len(record) for record in ALL[:17]]
-    found: list[int] = []
-    with pytest.raises(ZeroDivisionError) as caught:
-        found.extend(TFRecordDataset(files).map(failing))
-    assert found == expected
-    assert "failing" in [entry.name for entry in caught.traceback]
-    found.clear()
-    with pytest.raises(ZeroDivisionError):
-        async for batch in TFRecordDataset(files).map(failing).batch(10):
-            found += batch.tolist()
-    assert found == expected
-
-
 def test_patterns_that_match_nothing_are_not_found(tmp_path: Path) -> None:
     with pytest.raises(streamrec.NotFoundError, match="no object matches"):
         list(TFRecordDataset(f"{tmp_path}/*.tfrecord"))
@@ -187,11 +157,6 @@ def test_a_dataset_is_a_value(files: list[str]) -> None:
 def test_stages_check_their_arguments(files: list[str], bad: Callable[[Dataset[bytes]], object]) -> None:
     with pytest.raises(ValueError, match="it must be a whole number, 1 or more"):
         bad(TFRecordDataset(files))
-
-
-def test_first_come_gives_each_record_once(files: list[str]) -> None:
-    dataset = TFRecordDataset(files, num_parallel_reads=3, deterministic=False)
-    assert sorted(dataset) == sorted(ALL)
 
 
 def test_a_consumer_that_leaves_ends_the_run(files: list[str]) -> None:
@@ -214,34 +179,6 @@ async def test_an_async_consumer_that_leaves_ends_the_run(files: list[str]) -> N
         await anext(elements)
     await anyio.wait_all_tasks_blocked()
     assert [task for task in asyncio.all_tasks() if task.get_name() == "streamrec"] == []
-
-
-async def test_a_cancelled_consumer_leaves_nothing(files: list[str]) -> None:
-    with anyio.CancelScope() as scope:
-        async for _ in TFRecordDataset(files).repeat():
-            scope.cancel()
-            await anyio.lowlevel.checkpoint()
-    await anyio.wait_all_tasks_blocked()
-    assert [task for task in asyncio.all_tasks() if task.get_name() == "streamrec"] == []
-
-
-def test_a_slow_consumer_holds_the_producer_back(tmp_path: Path) -> None:
-    """At no time is more fetched ahead of the consumer than the memory budget holds."""
-    for shard in range(4):
-        (tmp_path / f"{shard}").write_bytes(encode_records([bytes(1_000_000)] * 16))
-    fetched: list[bytes] = []
-
-    def note(record: bytes) -> bytes:
-        fetched.append(record)
-        return record
-
-    dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=4).with_options(memory_budget=16 << 20)
-    leads = []
-    for index, record in enumerate(dataset.map(note)):
-        hashlib.sha256(record * 4).digest()
-        leads.append(len(fetched) - index)
-    assert len(leads) == 64
-    assert max(leads) <= 16
 
 
 def test_batches_of_one_shard_are_windows_of_what_was_read(tmp_path: Path) -> None:

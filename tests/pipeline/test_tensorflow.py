@@ -1,15 +1,31 @@
-"""Beside TensorFlow, where it is installed: the same files, the same order, the same records."""
+"""Beside TensorFlow, where it is installed: the same files, records, elements, numbers and specs, in the same order."""
 
-import random
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Frames, TFRecordDataset, TFRecordOptions, TFRecordWriter, encode_records
+from streamrec import (
+    AUTOTUNE,
+    Dataset,
+    TensorSpec,
+    TFRecordDataset,
+    TFRecordOptions,
+    TFRecordWriter,
+    encode_records,
+    matching_files,
+)
+from streamrec.pipeline import RaggedTensorSpec, SparseTensorSpec
+from tests.effort import draws
+from tests.pipeline.chains import Made, chains, comparable, shards
 
 tf = pytest.importorskip("tensorflow")
 pytestmark = pytest.mark.peer
@@ -17,50 +33,10 @@ pytestmark = pytest.mark.peer
 RECORDS = [b"", b"\0\0", b"x" * 100_000, *(b"%d" % index for index in range(2000))]
 
 
-def elements_of(dataset: Any) -> list[Any]:
-    found = []
-    for element in dataset.as_numpy_iterator():
-        found.append(element.tolist() if hasattr(element, "tolist") else element)
-    return found
-
-
-def ours(dataset: Any) -> list[Any]:
-    return [list(element) if isinstance(element, Frames) else element for element in dataset]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("shards")
-    rng = random.Random(5)
-    for shard, length in enumerate([40, 0, 3, 170, 1, 40, 77]):
-        records = [b"%d.%d" % (shard, index) * rng.randrange(1, 50) for index in range(length)]
-        (folder / f"{shard}").write_bytes(encode_records(records))
-    return [str(path) for path in sorted(folder.iterdir())]
-
-
-@pytest.mark.parametrize("cycle_length", [1, 2, 3, 7, 9])
-@pytest.mark.parametrize("block_length", [1, 4, 50])
-def test_interleave_has_tensorflows_order(files: list[str], cycle_length: int, block_length: int) -> None:
-    theirs = tf.data.Dataset.from_tensor_slices(files).interleave(
-        tf.data.TFRecordDataset, cycle_length=cycle_length, block_length=block_length
-    )
-    dataset = TFRecordDataset(files, cycle_length=cycle_length, block_length=block_length)
-    assert ours(dataset) == elements_of(theirs)
-
-
 @pytest.mark.parametrize("parallel", [None, 1, 3])
 def test_num_parallel_reads_means_the_same(files: list[str], parallel: int | None) -> None:
     theirs = tf.data.TFRecordDataset(files, num_parallel_reads=parallel)
-    assert ours(TFRecordDataset(files, num_parallel_reads=parallel)) == elements_of(theirs)
-
-
-def test_stages_mean_the_same(files: list[str]) -> None:
-    theirs, mine = tf.data.TFRecordDataset(files), TFRecordDataset(files)
-    assert ours(mine.batch(32)) == elements_of(theirs.batch(32))
-    assert ours(mine.batch(32, drop_remainder=True)) == elements_of(theirs.batch(32, drop_remainder=True))
-    assert ours(mine.take(50).repeat(2).batch(7)) == elements_of(theirs.take(50).repeat(2).batch(7))
-    assert ours(mine.batch(7).take(3)) == elements_of(theirs.batch(7).take(3))
-    assert ours(mine.map(len)) == elements_of(theirs.map(tf.strings.length))
+    assert_same(TFRecordDataset(files, num_parallel_reads=parallel), theirs)
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP", "ZLIB"])
@@ -71,7 +47,7 @@ def test_tensorflow_reads_what_we_write(tmp_path: Path, kind: str) -> None:
     with TFRecordWriter(path, options) as writer:
         for record in RECORDS:
             writer.write(record)
-    assert elements_of(tf.data.TFRecordDataset(path, kind)) == RECORDS
+    assert list(tf.data.TFRecordDataset(path, kind).as_numpy_iterator()) == RECORDS
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP", "ZLIB"])
@@ -80,7 +56,7 @@ def test_we_read_what_tensorflow_writes(tmp_path: Path, kind: str) -> None:
     with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions(compression_type=kind)) as writer:
         for record in RECORDS:
             writer.write(record)
-    assert ours(TFRecordDataset(path)) == RECORDS
+    assert list(TFRecordDataset(path)) == RECORDS
 
 
 def test_options_have_tensorflows_fields() -> None:
@@ -97,3 +73,469 @@ def test_both_live_in_one_process(order: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert streamrec.__version__
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return shards(tmp_path_factory.mktemp("chains"))
+
+
+@given(data=st.data())
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+def test_random_chains_mean_the_same(files: list[str], data: st.DataObject) -> None:
+    made: Made = data.draw(chains(files, alike_only=True), "chain")
+    ours = [comparable(element) for element in made.ours]
+    theirs = [comparable(element) for element in made.theirs(tf).as_numpy_iterator()]
+    assert ours == theirs if made.ordered else sorted(ours) == sorted(theirs)
+    count = made.theirs(tf).cardinality().numpy()
+    if count != tf.data.UNKNOWN_CARDINALITY:  # some are known here that are not there
+        assert made.ours.cardinality() in (count, tf.data.UNKNOWN_CARDINALITY)
+    assert made.ours.cardinality() in (len(ours), tf.data.UNKNOWN_CARDINALITY)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    both = ours.cardinality(), int(theirs.cardinality())
+    assert list(map(comparable, ours.as_numpy_iterator())) == list(map(comparable, theirs.as_numpy_iterator()))
+    assert streamrec.pipeline.UNKNOWN_CARDINALITY in (*both, 0) or both[0] == both[1]
+
+
+counts = st.integers(0, 30)
+sizes = st.integers(1, 9)
+
+
+@given(counts, sizes, sizes, st.integers(1, 4), st.booleans())
+@draws(60)
+def test_windows(count: int, size: int, shift: int, stride: int, drop: bool) -> None:
+    def windows(dataset: Any) -> Any:
+        return dataset.window(size, shift, stride, drop)
+
+    ours, theirs = windows(Dataset.range(count)), windows(tf.data.Dataset.range(count))
+    assert ours.cardinality() == theirs.cardinality().numpy()
+    assert_same(ours.flat_map(lambda window: window), theirs.flat_map(lambda window: window))
+    assert [list(map(int, window)) for window in ours] == [
+        [int(number) for number in window.as_numpy_iterator()] for window in theirs
+    ]
+
+
+@given(counts, sizes, st.integers(1, 5))
+@draws(30)
+def test_windows_of_one_key(count: int, size: int, keys: int) -> None:
+    def grouped(dataset: Any, length: Any) -> Any:
+        return dataset.group_by_window(lambda number: number % keys, lambda key, window: window.batch(4), **length)
+
+    fixed: dict[str, Any] = {"window_size": size}
+    assert_same(grouped(Dataset.range(count), fixed), grouped(tf.data.Dataset.range(count), fixed))
+    by_key: dict[str, Any] = {"window_size_func": lambda key: key + size}
+    assert_same(grouped(Dataset.range(count), by_key), grouped(tf.data.Dataset.range(count), by_key))
+
+
+@given(counts, sizes, st.lists(sizes, min_size=1, max_size=4), st.booleans())
+@draws(30)
+def test_rebatch_of_a_list(count: int, size: int, batch_sizes: list[int], drop: bool) -> None:
+    def again(dataset: Any) -> Any:
+        return dataset.batch(size).rebatch(batch_sizes, drop)
+
+    assert_same(again(Dataset.range(count)), again(tf.data.Dataset.range(count)))
+
+
+def test_windows_of_parts() -> None:
+    values = {"a": [1, 2, 3, 4, 5], "b": [b"v", b"w", b"x", b"y", b"z"]}
+
+    def paired(module: Any) -> Any:
+        windows = module.from_tensor_slices(values).window(2, 1)
+        return windows.flat_map(lambda window: module.zip((window["a"].batch(2), window["b"].batch(2))))
+
+    assert_same(paired(Dataset), paired(tf.data.Dataset))
+
+
+def test_reduce() -> None:
+    both = [module.range(9).enumerate() for module in (Dataset, tf.data.Dataset)]
+    sums = [dataset.reduce(np.int64(0), lambda state, pair: state + pair[0] * pair[1]) for dataset in both]
+    assert int(sums[0]) == int(sums[1])
+
+
+@pytest.mark.parametrize("value", [5, np.arange(3), {"a": (b"x", [[1, 2]])}, [b"x", b"y"]])
+def test_from_tensors(value: Any) -> None:
+    ours, theirs = Dataset.from_tensors(value), tf.data.Dataset.from_tensors(value)
+    assert_same(ours, theirs)
+    assert_same(ours.repeat(2).batch(3), theirs.repeat(2).batch(3))
+    assert_same(ours.repeat(-5).take(9).skip(5), theirs.repeat(-5).take(9).skip(5))
+    assert len(list(ours.take(-5))) == 1 == len(list(theirs.take(-5).as_numpy_iterator()))
+    assert comparable(ours.get_single_element()) == comparable(
+        tf.nest.map_structure(lambda part: part.numpy(), theirs.get_single_element())
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), (5,), (5, -3), (0, 0), (1, 2, np.int32)])
+def test_counter(arguments: tuple[Any, ...]) -> None:
+    assert_same(Dataset.counter(*arguments).take(4), tf.data.Dataset.counter(*arguments).take(4))
+    assert Dataset.counter(*arguments).cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+def test_random_is_of_the_same_kind() -> None:
+    for rerandomize in (None, False, True):
+        for module in (Dataset, tf.data.Dataset):
+            dataset = module.random(seed=3, rerandomize_each_iteration=rerandomize).take(4)
+            one, other = [[int(number) for number in dataset.as_numpy_iterator()] for _ in range(2)]
+            assert (one != other) == bool(rerandomize)
+            assert all(0 <= number < 2**32 for number in one)
+
+
+@pytest.mark.parametrize("initial", [None, [0.75, 0.25]])
+def test_rejection_resample(initial: Any) -> None:
+    for module in (Dataset, tf.data.Dataset):
+        numbers = module.range(8000)
+        resampled = numbers.rejection_resample(
+            (lambda n: int(n % 4 == 0)) if module is Dataset else (lambda n: tf.cast(n % 4 == 0, tf.int32)),
+            [0.5, 0.5],
+            initial,
+            seed=4,
+        )
+        kinds, kept = zip(*resampled.as_numpy_iterator(), strict=True)
+        assert abs(np.mean(kinds) - 0.5) < 0.04
+        assert all((number % 4 == 0) == kind for kind, number in zip(kinds, kept, strict=True))
+
+
+def test_signatures_are_read() -> None:
+    signature = (tf.TensorSpec([None], tf.float32), {"a": tf.TensorSpec((), tf.string)})
+
+    def generator() -> Any:
+        yield [1, 2], {"a": "x"}
+        yield np.zeros(0, np.float32), {"a": b""}
+
+    ours = Dataset.from_generator(generator, output_signature=signature)
+    assert_same(ours, tf.data.Dataset.from_generator(generator, output_signature=signature))
+    assert ours.element_spec == (TensorSpec([None], np.float32), {"a": TensorSpec([], bytes)})
+    others = (tf.RaggedTensorSpec([None, None], tf.int64), tf.SparseTensorSpec([3], tf.string))
+    assert Dataset.from_generator(list, output_signature=others).element_spec == (
+        RaggedTensorSpec([None, None], np.int64, 1),
+        SparseTensorSpec([3], bytes),
+    )
+
+
+def spec_of(spec: Any) -> Any:
+    """TensorFlow's as ours."""
+    return tf.nest.map_structure(
+        lambda part: TensorSpec(None if part.shape.rank is None else part.shape.as_list(), part.dtype), spec
+    )
+
+
+def test_element_spec() -> None:
+    def several(module: Any) -> Any:
+        numbers = module.range(9)
+        slices = module.from_tensor_slices({"a": np.zeros((3, 2), np.float32), "b": [b"x", b"y", b"z"]})
+        yield numbers
+        yield numbers.batch(2)
+        yield numbers.batch(2, drop_remainder=True).enumerate().take(3)
+        yield slices.batch(2).repeat().shuffle(3).prefetch(1)
+        yield slices.batch(2).unbatch().filter(lambda element: True).cache()
+        yield module.zip((numbers, slices)).skip(1).shard(2, 1)
+        yield numbers.concatenate(numbers).take_while(lambda number: True)
+        yield module.counter().unique()
+        yield module.random()
+        yield module.from_tensors(np.zeros((2, 3)))
+
+    for ours, theirs in zip(several(Dataset), several(tf.data.Dataset), strict=True):
+        assert ours.element_spec == spec_of(theirs.element_spec)
+
+
+def test_specs_of_parsed_examples() -> None:
+    def features(module: Any) -> Any:
+        return {
+            "one": module.FixedLenFeature([2], np.int64),
+            "many": module.FixedLenSequenceFeature([], np.float32, allow_missing=True),
+            "text": module.FixedLenFeature([], tf.string),
+        }
+
+    records = tf.data.TFRecordDataset([]).batch(4).map(lambda batch: tf.io.parse_example(batch, features(tf.io)))
+    ours = streamrec.TFRecordDataset("none").batch(4).parse_example(features(streamrec))
+    assert ours.element_spec == spec_of(records.element_spec)
+
+
+def test_numbers_are_tensorflows() -> None:
+    assert tf.data.AUTOTUNE == AUTOTUNE
+    assert streamrec.pipeline.INFINITE_CARDINALITY == tf.data.INFINITE_CARDINALITY
+    assert streamrec.pipeline.UNKNOWN_CARDINALITY == tf.data.UNKNOWN_CARDINALITY
+
+
+SHAPES: list[tuple[Any, Any]] = [
+    (None, None),
+    (([None, 3], ()), None),
+    (([5, -1], []), (np.int64(-1), b"")),
+    (([None, None], ()), (np.int64(7), b"?")),
+]
+
+
+@pytest.mark.parametrize(("shapes", "values"), SHAPES)
+@pytest.mark.parametrize("drop", [False, True])
+def test_padded_batch_means_the_same(files: list[str], shapes: Any, values: Any, drop: bool) -> None:
+    mine = TFRecordDataset(files).map(lambda r: (np.full((len(r) % 5, 1 + len(r) % 3), len(r), np.int64), r))
+    theirs = tf.data.TFRecordDataset(files).map(tensorflows_arrays)
+    assert_same(mine.padded_batch(4, shapes, values, drop), theirs.padded_batch(4, shapes, values, drop))
+
+
+def tensorflows_arrays(record: Any) -> Any:
+    length = tf.strings.length(record)
+    filled = tf.fill([length % 5, 1 + length % 3], tf.cast(length, tf.int64))
+    return tf.ensure_shape(filled, [None, None]), record
+
+
+def test_ragged_batch_means_the_same(files: list[str]) -> None:
+    mine = TFRecordDataset(files).map(lambda r: (np.arange(len(r) % 5), r, np.full((len(r) % 2, 2, len(r) % 4), 1)))
+    theirs = tf.data.TFRecordDataset(files).map(
+        lambda r: (
+            tf.ensure_shape(tf.range(tf.cast(tf.strings.length(r) % 5, tf.int64)), [None]),
+            r,
+            tf.ensure_shape(
+                tf.ones([tf.strings.length(r) % 2, 2, tf.strings.length(r) % 4], tf.int64), [None, None, None]
+            ),
+        )
+    )
+    for drop in (False, True):
+        found = list(mine.ragged_batch(6, drop))
+        wanted = list(theirs.ragged_batch(6, drop))
+        assert len(found) == len(wanted)
+        for (one, records, cube), (their_one, their_records, their_cube) in zip(found, wanted, strict=True):
+            for mine_part, their_part in ((one, their_one), (cube, their_cube)):
+                assert mine_part.flat_values.tolist() == their_part.flat_values.numpy().tolist()
+                splits = [each.numpy().tolist() for each in their_part.nested_row_splits]
+                assert [each.tolist() for each in mine_part.nested_row_splits] == splits
+            assert records.tolist() == their_records.numpy().tolist()
+
+
+@pytest.mark.parametrize("arguments", [(5,), (2, 9), (9, 2), (2, 30, 7), (30, 2, -7)])
+def test_range_means_the_same(arguments: tuple[int, ...]) -> None:
+    assert_same(Dataset.range(*arguments), tf.data.Dataset.range(*arguments))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [[1, 2, 3], ["a", "b"], {"x": np.arange(6).reshape(3, 2), "y": (["a", b"b", "c"], [1.5, 2.5, 3.5])}],
+)
+def test_slices_mean_the_same(tensors: Any) -> None:
+    mine, theirs = Dataset.from_tensor_slices(tensors), tf.data.Dataset.from_tensor_slices(tensors)
+    assert_same(mine, theirs)
+    assert_same(mine.batch(2), theirs.batch(2))
+
+
+def test_nested_zip_means_the_same(files: list[str]) -> None:
+    mine, theirs = TFRecordDataset(files), tf.data.TFRecordDataset(files)
+    numbers, tensorflows = Dataset.range(20), tf.data.Dataset.range(20)
+    assert_same(Dataset.zip({"a": (mine.skip(3), numbers)}), tf.data.Dataset.zip({"a": (theirs.skip(3), tensorflows)}))
+    assert_same(Dataset.zip(mine), tf.data.Dataset.zip(theirs))
+
+
+CALLS = st.sampled_from([1, 2, 5, AUTOTUNE])
+
+
+@given(calls=CALLS, loose=st.booleans())
+@draws(20)
+def test_results_as_they_are_ready_are_the_same_set(calls: int, loose: bool) -> None:
+    def squared(ds: Any) -> Any:
+        return ds.map(lambda number: number * number, num_parallel_calls=calls, deterministic=None if loose else False)
+
+    options = tf.data.Options()
+    options.deterministic = not loose
+    mine = squared(Dataset.range(99)).with_options(deterministic=not loose)
+    theirs = squared(tf.data.Dataset.range(99)).with_options(options)
+    assert sorted(mine) == sorted(theirs.as_numpy_iterator())
+
+
+def nested(stop: int) -> Iterator[Any]:
+    for number in range(stop):
+        yield {"x": np.full(number, number), "y": (b"%d" % number, np.float32(number))}
+
+
+def test_generators_mean_the_same() -> None:
+    signature = {"x": tf.TensorSpec([None], tf.int64), "y": (tf.TensorSpec([], tf.string), tf.TensorSpec([]))}
+    mine = Dataset.from_generator(nested, (11,))
+    theirs = tf.data.Dataset.from_generator(nested, args=(11,), output_signature=signature)
+    assert_same(mine, theirs)
+    assert_same(mine.skip(2).padded_batch(4).repeat(2), theirs.skip(2).padded_batch(4).repeat(2))
+    assert_same(mine.repeat(3).take(25).enumerate().shard(3, 1), theirs.repeat(3).take(25).enumerate().shard(3, 1))
+
+
+def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
+    """The same sequences, with their numbers, for us and for tf.data."""
+
+    def generator() -> Iterator[Any]:
+        for index, length in enumerate(lengths):
+            yield np.full(length, index), index
+
+    signature = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64))
+    return Dataset.from_generator(generator), tf.data.Dataset.from_generator(generator, output_signature=signature)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 12), max_size=40),
+    boundaries=st.sets(st.integers(1, 11), max_size=4),
+    sizes=st.lists(st.integers(1, 6), min_size=5, max_size=5),
+    drop=st.booleans(),
+    value=st.sampled_from([None, 7]),
+    shape=st.sampled_from([None, None, 15]),
+)
+@draws(60)
+def test_buckets_mean_the_same(
+    lengths: list[int], boundaries: set[int], sizes: list[int], drop: bool, value: int | None, shape: int | None
+) -> None:
+    options: dict[str, Any] = {"drop_remainder": drop}
+    if value is not None:
+        options["padding_values"] = (np.int64(value), np.int64(0))
+    if shape is not None:
+        options["padded_shapes"] = ([shape], [])
+    mine, theirs = both(lengths)
+    bounds = sorted(boundaries)
+    batch_sizes = sizes[: len(bounds) + 1]
+    assert_same(
+        mine.bucket_by_sequence_length(lambda row, _: len(row), bounds, batch_sizes, **options),
+        theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], bounds, batch_sizes, **options),
+    )
+
+
+@given(lengths=st.lists(st.integers(0, 8), max_size=30), shapes=st.sampled_from([None, ([None], [])]))
+@draws(20)
+def test_padding_to_the_boundary_means_the_same(lengths: list[int], shapes: Any) -> None:
+    mine, theirs = both(lengths)
+    arguments = ([3, 5, 9], [2, 3, 4, 1], shapes, None, True)
+    assert_same(
+        mine.bucket_by_sequence_length(lambda row, _: len(row), *arguments),
+        theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], *arguments),
+    )
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_caches_mean_the_same(tmp_path: Path, named: bool) -> None:
+    """Elements, and how often the generator is called."""
+    calls: list[str] = []
+
+    def generator(whose: str) -> Iterator[int]:
+        calls.append(whose)
+        yield from range(9)
+
+    signature = tf.TensorSpec([], tf.int64)
+    mine = Dataset.from_generator(lambda: generator("ours"))
+    theirs = tf.data.Dataset.from_generator(lambda: generator("theirs"), output_signature=signature)
+    mine = mine.cache(tmp_path / "ours" if named else "").repeat(3).batch(4)
+    theirs = theirs.cache(str(tmp_path / "theirs") if named else "").repeat(3).batch(4)
+    assert_same(mine, theirs)
+    assert sorted(calls) == ["ours", "theirs"]
+    if named:
+        assert_same(mine, theirs)
+        assert sorted(calls) == ["ours", "theirs"]
+
+
+@given(numbers=st.lists(st.integers(-5, 20), max_size=40))
+@draws(20)
+def test_buckets_without_padding_mean_the_same(numbers: list[int]) -> None:
+    mine, theirs = slices_of_both(numbers)
+    by: Callable[[Any], Any] = lambda number: number  # noqa: E731
+    assert_same(
+        mine.bucket_by_sequence_length(by, [0, 10], [3, 4, 2], no_padding=True),
+        theirs.bucket_by_sequence_length(lambda n: tf.cast(n, tf.int32), [0, 10], [3, 4, 2], no_padding=True),
+    )
+
+
+def test_patterns_match_what_tensorflow_matches(tmp_path: Path) -> None:
+    names = ["run#1", "q?x", "p%20q", "p q", "[1]", "1", "x[1]y", "x1y", "{a,b}", "a*b", "axb", "a?b", "é", "-x", "^a"]
+    names += ["trailing ", ".hidden", "*", "?", "!a", "a-b", "]", "[", "sub/x", "sub/.h", "sub2/deep/x"]
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    patterns = [
+        "*",
+        "*/*",
+        "*/*/*",
+        "?",
+        "[!a]*",
+        "[^a]*",
+        "[[]1]",
+        "[[]*",
+        "a[*]b",
+        "a[?]b",
+        "a*b",
+        "a?b",
+        "x[1]y",
+        "[]]",
+    ]
+    patterns += [
+        "x[0-9]y",
+        "[!]]",
+        "*x*",
+        "sub*/*",
+        "[a-c]*",
+        "{a,b}",
+        "*[ ]",
+        "a[-]b",
+        "s*/d*/x",
+        "[1-",
+        "a[!/]b",
+        ".*",
+    ]
+    for pattern in patterns:
+        matched = [os.fsdecode(path) for path in tf.io.matching_files(f"{tmp_path}/{pattern}").numpy()]
+        files = sorted(path for path in matched if not os.path.isdir(path))
+        assert matching_files(f"{tmp_path}/{pattern}") == files, pattern
+
+
+LENGTHS = st.lists(st.integers(0, 9), max_size=9)
+
+
+def slices_of_both(numbers: list[int]) -> tuple[Dataset[Any], Any]:
+    """Numbers for us and for tf.data."""
+    array = np.array(numbers, np.int64)
+    return Dataset.from_tensor_slices(array), tf.data.Dataset.from_tensor_slices(array)
+
+
+@given(LENGTHS, st.integers(1, 4))
+@draws(20)
+def test_parallel_interleave_and_flat_map_have_the_same_order(lengths: list[int], cycle: int) -> None:
+    mine, theirs = slices_of_both(lengths)
+    wanted = theirs.interleave(tf.data.Dataset.range, cycle, 2, num_parallel_calls=cycle, deterministic=True)
+    assert_same(mine.interleave(Dataset.range, cycle, 2, num_parallel_calls=cycle), wanted)
+    assert_same(mine.flat_map(Dataset.range), theirs.flat_map(tf.data.Dataset.range))
+
+
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    drawn=st.lists(st.integers(0, 3), max_size=60),
+    stop=st.booleans(),
+)
+@draws(80)
+def test_choices_mean_the_same(lengths: list[int], drawn: list[int], stop: bool) -> None:
+    mine = [Dataset.range(at * 100, at * 100 + length) for at, length in enumerate(lengths)]
+    theirs = [tf.data.Dataset.range(at * 100, at * 100 + length) for at, length in enumerate(lengths)]
+    ours, choices = slices_of_both([draw % len(lengths) for draw in drawn])
+    assert_same(
+        Dataset.choose_from_datasets(mine, ours, stop), tf.data.Dataset.choose_from_datasets(theirs, choices, stop)
+    )
+
+
+@pytest.mark.parametrize("stop", [False, True])
+@pytest.mark.parametrize("weights", [None, [0.2, 0.0, 0.8], [0.0, 0.0, 1.0]])
+def test_samples_of_both_end_alike(stop: bool, weights: list[float] | None) -> None:
+    mine = [Dataset.range(at * 100, at * 100 + 30) for at in range(3)]
+    theirs = [tf.data.Dataset.range(at * 100, at * 100 + 30) for at in range(3)]
+    found = list(map(int, Dataset.sample_from_datasets(mine, weights, 5, stop)))
+    wanted = list(tf.data.Dataset.sample_from_datasets(theirs, weights, 5, stop).as_numpy_iterator())
+    live = [at for at in range(3) if weights is None or weights[at]]
+    for sampled in (found, wanted):
+        shares = {at: [number for number in sampled if number // 100 == at] for at in range(3)}
+        assert all(share == sorted(share) for share in shares.values())
+        assert all(not share for at, share in shares.items() if at not in live)
+        assert (len(sampled) == 30 * len(live)) == (not stop or len(live) == 1)
+        assert max(map(len, shares.values())) == 30
+
+
+def test_listed_names_are_tensorflows(tmp_path: Path) -> None:
+    for name in ("b-1", "a-2", "a-1", "c"):
+        (tmp_path / name).write_bytes(encode_records([name.encode(), b"2"]))
+    patterns = [f"{tmp_path}/a-*", f"{tmp_path}/?-1"]
+    mine = Dataset.list_files(patterns[0])
+    theirs = tf.data.Dataset.list_files(patterns[0], shuffle=False)
+    assert_same(mine, theirs)
+    assert sorted(Dataset.list_files(patterns[0], shuffle=True, seed=3)) == list(mine)
+    names = mine.concatenate(Dataset.list_files(patterns[1]))
+    wanted = theirs.concatenate(tf.data.Dataset.list_files(patterns[1], shuffle=False))
+    found = names.interleave(TFRecordDataset, cycle_length=2)
+    assert_same(found, wanted.interleave(tf.data.TFRecordDataset, cycle_length=2))

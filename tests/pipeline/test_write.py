@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, FeatureError, FixedLenFeature, RaggedFeature, TFRecordDataset, VarLenFeature
+from streamrec import (
+    Dataset,
+    FeatureError,
+    FixedLenFeature,
+    Frames,
+    RaggedFeature,
+    TFRecordDataset,
+    TFRecordOptions,
+    VarLenFeature,
+)
 from streamrec.pipeline import WriteProgress
-from streamrec.shards.shard_set import Contiguous, RoundRobin
+from streamrec.shards import ShardTarget
+from streamrec.shards.shard_writer import ShardOutput
+from streamrec.storage import Storages
 from tests.example.compare import assert_same_columns
 from tests.servers.real import Store
 from tests.shards.test_writer import names, place
@@ -275,46 +287,47 @@ def test_a_killed_write_leaves_nothing(tmp_path: Path) -> None:
     assert names(str(tmp_path)) == ["0", "1", "2"]
 
 
-LENGTHS = st.lists(st.lists(st.integers(0, 50), max_size=20), max_size=8)
+CHUNKS = st.lists(st.lists(st.integers(0, 50).map(bytes), max_size=20), max_size=8)
 
 
-@given(LENGTHS, st.none() | st.integers(1, 200), st.none() | st.integers(1, 7))
-@settings(max_examples=200, deadline=None)
-def test_contiguous_shards_are_as_full_as_they_may(
-    chunks: list[list[int]], max_bytes: int | None, max_records: int | None
+def write_chunks(chunks: list[list[bytes]], **layout: Any) -> list[list[bytes]]:
+    """What each shard gets of records that come in chunks."""
+
+    async def write() -> list[str]:
+        output = ShardOutput(
+            ShardTarget("memory://chunks/{shard}", TFRecordOptions(), **layout), storages := Storages()
+        )
+        async with storages:
+            for chunk in chunks:
+                await output.write_batch(Frames.of(chunk))
+            await output.close()
+        return [shard.path for shard in output.shards]
+
+    return [read(path) for path in asyncio.run(write())]
+
+
+@given(CHUNKS, st.none() | st.integers(1, 200), st.none() | st.integers(1, 7))
+@settings(max_examples=50, deadline=None)
+def test_shards_are_as_full_as_they_may(
+    chunks: list[list[bytes]], max_bytes: int | None, max_records: int | None
 ) -> None:
-    layout = Contiguous(max_bytes, max_records)
-    shards: dict[int, list[int]] = {}
-    complete: list[int] = []
-    for lengths in chunks:
-        for part in layout.parts(np.array(lengths, np.int64)):
-            assert part.shard not in complete
-            shards.setdefault(part.shard, []).extend(lengths[part.records])
-            if part.last:
-                complete.append(part.shard)
-    flat = [length for lengths in chunks for length in lengths]
-    assert [length for number in sorted(shards) for length in shards[number]] == flat
-    assert list(shards) == list(range(len(shards)))
-    assert complete == list(range(max(0, len(shards) - 1)))
-    for number, lengths in shards.items():
-        assert 1 <= len(lengths) <= (max_records or len(flat))
-        size = sum(lengths) + 16 * len(lengths)
-        assert max_bytes is None or size <= max_bytes or len(lengths) == 1
-        if number + 1 in shards:
-            full = max_bytes is not None and size + shards[number + 1][0] + 16 > max_bytes
-            assert full or len(lengths) == max_records
+    shards = write_chunks(chunks, max_shard_bytes=max_bytes, max_shard_records=max_records)
+    flat = [record for chunk in chunks for record in chunk]
+    assert [record for shard in shards for record in shard] == flat
+    for number, records in enumerate(shards):
+        assert 1 <= len(records) <= (max_records or len(flat))
+        size = sum(map(len, records)) + 16 * len(records)
+        assert max_bytes is None or size <= max_bytes or len(records) == 1
+        if number + 1 < len(shards):
+            full = max_bytes is not None and size + len(shards[number + 1][0]) + 16 > max_bytes
+            assert full or len(records) == max_records
 
 
-@given(LENGTHS, st.integers(1, 5))
-def test_dealt_records_are_in_turn(chunks: list[list[int]], count: int) -> None:
-    layout, seen = RoundRobin(count), 0
-    shards: list[list[int]] = [[] for _ in range(count)]
-    for lengths in chunks:
-        numbers = list(range(seen, seen + len(lengths)))
-        for part in layout.parts(np.array(lengths, np.int64)):
-            shards[part.shard] += numbers[part.records]
-        seen += len(lengths)
-    assert shards == [list(range(shard, seen, count)) for shard in range(count)]
+@given(CHUNKS, st.integers(1, 5))
+@settings(max_examples=50, deadline=None)
+def test_dealt_records_are_in_turn(chunks: list[list[bytes]], count: int) -> None:
+    flat = [record for chunk in chunks for record in chunk]
+    assert write_chunks(chunks, num_shards=count) == [flat[number::count] for number in range(count)]
 
 
 @pytest.mark.peer
@@ -343,3 +356,80 @@ def test_tensorflow_reads_what_went_in_and_writes_the_same(tmp_path: Path) -> No
 def _tidy() -> Iterator[None]:
     yield
     fsspec.filesystem("memory").store.clear()
+
+
+THREE = Dataset.range(3)
+SHARDS = TFRecordDataset("shards-*")
+
+ENDLESS: dict[str, Dataset[Any]] = {
+    "repeat": THREE.repeat(),
+    "repeat of an unknown number": SHARDS.repeat(),
+    "counter": Dataset.counter(),
+    "random": Dataset.random(seed=1),
+    "filter": THREE.repeat().filter(bool),
+    "batch and unbatch": THREE.repeat().batch(2).unbatch(),
+    "parallel map": THREE.repeat().map(abs, num_parallel_calls=2),
+    "shuffle": THREE.repeat().shuffle(4).prefetch(2).cache(),
+    "concatenate": THREE.concatenate(SHARDS.repeat()),
+    "zip": Dataset.zip((THREE.repeat(), SHARDS.repeat())),
+    "interleave": THREE.repeat().interleave(lambda _: THREE),
+    "sample": Dataset.sample_from_datasets([THREE.repeat(), THREE], stop_on_empty_dataset=False),
+    "skip": THREE.repeat().skip(5),
+    "repeat again": THREE.repeat().repeat(2),
+}
+
+DRAINS: dict[str, Callable[[Dataset[Any], str], object]] = {
+    "write": lambda dataset, place: dataset.write_sync(f"{place}/x-{{shard}}"),
+    "save": lambda dataset, place: dataset.save(f"{place}/x"),
+    "cache": lambda dataset, place: dataset.cache(f"{place}/x"),
+    "reduce": lambda dataset, place: dataset.reduce(0, max),
+    "list": lambda dataset, place: list(dataset),
+}
+
+
+@pytest.mark.parametrize("drain", DRAINS)
+def test_what_has_no_end_is_refused(tmp_path: Path, drain: str) -> None:
+    for name, dataset in ENDLESS.items():
+        with pytest.raises(ValueError, match=rf"{drain} would never end: .* has no end; put take\(count\) before it"):
+            DRAINS[drain](dataset, str(tmp_path))
+            pytest.fail(name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "count"),
+    [
+        (THREE.repeat().take(4), 4),
+        (THREE.repeat().filter(bool).take(4), 4),
+        (THREE.repeat().take_while(lambda element: element < 2), 2),
+        (THREE.repeat().skip(-1), 0),
+        (THREE.repeat(0), 0),
+        (THREE.repeat(2), 6),
+        (Dataset.range(0).repeat(), 0),
+        (Dataset.zip((THREE, THREE.repeat())), 3),
+        (Dataset.sample_from_datasets([THREE.repeat(), THREE], [0.5, 0.5], stop_on_empty_dataset=True, seed=1), None),
+    ],
+)
+def test_what_has_an_end_is_not(tmp_path: Path, dataset: Dataset[Any], count: int | None) -> None:
+    elements = list(dataset)
+    assert count is None or len(elements) == count
+    dataset.save(f"{tmp_path}/x")
+    assert len(list(streamrec.Dataset.load(f"{tmp_path}/x"))) == len(elements)
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        THREE.flat_map(lambda _: Dataset.counter()),
+        THREE.interleave(lambda _: THREE.repeat(), cycle_length=2).map(abs).batch(2),
+        THREE.flat_map(lambda _: Dataset.counter()).shuffle(4).prefetch(1),
+        THREE.flat_map(lambda _: Dataset.counter()).repeat(2),
+    ],
+)
+@pytest.mark.parametrize("drain", ["write", "save", "reduce"])
+def test_a_function_that_makes_a_dataset_without_an_end(tmp_path: Path, drain: str, dataset: Dataset[Any]) -> None:
+    with pytest.raises(ValueError, match=rf"{drain} would never end: .*lambda> makes a dataset that has no end"):
+        DRAINS[drain](dataset, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    assert len(list(dataset.take(3))) == 3
+    dataset.take(3).save(f"{tmp_path}/three")

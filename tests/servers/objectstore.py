@@ -4,7 +4,7 @@ r"""A simulated object store: a directory served as S3 and as Google Cloud Stora
 
 It answers GET, HEAD and listings over real HTTP/1.1, as fast as `sendfile` or as slow as you say, and with
 faults drawn from a seed. Requests may be signed or not; nothing is checked. Nothing can be written over
-HTTP: write files into the directory (for uploads put `tests.servers.proxy` in front of a real server).
+HTTP: write files into the directory (for uploads put `tests.storage.faultproxy` in front of a real server).
 
 >>> import pathlib, tempfile, urllib.request
 >>> from tests.servers.faults import Faults

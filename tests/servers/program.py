@@ -1,4 +1,4 @@
-"""Programs: how a store or a proxy runs in a process of its own, and how that is started from Python.
+"""Programs: how a store runs in a process of its own, and how that is started from Python.
 
 A program prints its URL as the first line of its standard output, and ends when it is interrupted or
 terminated. With `--with-parent` it also ends when its standard input does: whoever holds the other end of
@@ -68,10 +68,10 @@ def _until_eof(ending: Latch) -> None:
 
 
 class ServerProcess(RemoteControl):
-    """A store or a proxy in a process of its own, which dies with this one; a context manager that ends it.
+    """A store in a process of its own, which dies with this one; a context manager that ends it.
 
     Args:
-        module: "tests.servers.objectstore" or "tests.servers.proxy".
+        module: "tests.servers.objectstore".
         options: Its command line beside the faults, such as ("--root", directory).
         faults: In force at the start.
         cpus: The processors that it may run on (Linux); None is all.

@@ -12,13 +12,13 @@ import dataclasses
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.servers.faults import Kind
 
-__all__ = ["Counters", "Entry", "RequestLog", "repeated_bytes"]
+__all__ = ["Counters", "Entry", "RequestLog"]
 
 _LIMIT: Final = 100_000
 
@@ -202,29 +202,3 @@ class RequestLog:
         with self._changed:
             self._entries = {number: self._entries[number] for number in sorted(self._running & self._entries.keys())}
             self._forget()
-
-
-def repeated_bytes(entries: Iterable[Entry]) -> dict[str, int]:
-    """For each object, how many bytes of it were sent more often than once; objects with none are left out.
-
-    A reader that goes on where it was broken off repeats nothing. Hedged requests repeat what the loser had
-    sent.
-
-    >>> first = Entry(0, 0.0, 0, "read", "GET", "/b/k", "b/k", status=206, sent=10)
-    >>> repeated_bytes([first, dataclasses.replace(first, start=8, sent=5)])
-    {'b/k': 2}
-    """
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for entry in entries:
-        if entry.kind == "read" and entry.status in (200, 206) and entry.sent:
-            spans.setdefault(entry.object, []).append((entry.start, entry.start + entry.sent))
-    found = {name: _repeated(sorted(of_one)) for name, of_one in spans.items()}
-    return {name: count for name, count in found.items() if count}
-
-
-def _repeated(spans: list[tuple[int, int]]) -> int:
-    covered, repeated = 0, 0
-    for start, stop in spans:
-        repeated += max(0, min(stop, covered) - start)
-        covered = max(covered, stop)
-    return repeated

@@ -91,26 +91,6 @@ async def test_an_exception_leaves_no_partial_shard(place: str) -> None:
     assert [shard.records for shard in writer.shards] == [1000, 1000]
 
 
-async def test_a_cancellation_leaves_no_partial_shard(place: str) -> None:
-    with anyio.CancelScope() as scope:
-        async with ShardWriter(f"{place}/x") as writer:
-            await writer.write_batch(RECORDS)
-            scope.cancel()
-            await anyio.lowlevel.checkpoint()
-    assert scope.cancelled_caught
-    assert names(place) == []
-
-
-async def test_an_exception_leaves_what_stood_there_before(place: str) -> None:
-    for records in (RECORDS[:10], RECORDS):
-        try:
-            async with ShardWriter(f"{place}/x") as writer:
-                await writer.write_batch(records)
-                assert len(records) == 10
-        except AssertionError:
-            assert await read(f"{place}/x") == RECORDS[:10]
-
-
 async def test_no_record_makes_an_empty_shard_or_none(place: str) -> None:
     async with ShardWriter(f"{place}/x"):
         pass

@@ -20,15 +20,15 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from streamrec import RetryPolicy, TFRecordDataset, encode_records
 from tests.servers.faults import Faults
-from tests.servers.program import ServerProcess
 from tests.servers.real import Store, fake_gcs, seaweedfs
+from tests.storage.faultproxy import DrawnFaults, FaultProxy, in_a_thread
 
 __all__ = ["FAULTS", "Report", "Soak"]
 
@@ -80,15 +80,18 @@ class Soak:
         for path, data in zip(self._local, shards, strict=True):
             Path(path).write_bytes(data)
         store.put(dict(zip(self._urls, shards, strict=True)))
-        self._proxy = ServerProcess("tests.servers.proxy", ("--target", store.endpoint))
+        self._proxy = FaultProxy(store.endpoint)
         self.report = Report()
 
     def __enter__(self) -> Soak:
+        with ExitStack() as stack:
+            stack.callback(self._directory.cleanup)
+            self._portal = stack.enter_context(in_a_thread(self._proxy))
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._proxy.close()
-        self._directory.cleanup()
+        self._open.close()
 
     def round(self) -> None:
         """Reads everything once, with faults of its own.
@@ -97,20 +100,17 @@ class Soak:
             AssertionError: A record is missing, altered or out of place, or a request outlives the last one.
         """
         seed = self._seed * 1_000_003 + self.report.rounds
-        self._proxy.clear()
-        self._proxy.faults = replace(FAULTS, seed=seed)
+        self._proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=seed))
         theirs = {**self._store.options, "endpoint_url": self._proxy.url}
         where = f"seed {self._seed}, round {self.report.rounds}"
         rests = random.Random(seed) if self.report.rounds % 2 else None
         count, digest = _digest(self._urls, rests, storage_options=theirs, retry=POLICY)
         assert (count, digest) == _digest(self._local), f"{where}: other records than on disk"
-        assert self._proxy.wait_idle(), f"{where}: a request is under way after the last record"
-        entries = [entry for entry in self._proxy.log if entry.kind == "read"]
+        self._portal.call(self._proxy.rest)  # no request is under way after the last record
         self.report.rounds += 1
         self.report.records += count
-        self.report.requests += len(entries)
-        self.report.faults.update(entry.fault for entry in entries if entry.fault)
-        self.report.faults.update("slow" for entry in entries if entry.slow)
+        self.report.requests += sum(asked for (kind, _), asked in drawn.asked.items() if kind == "read")
+        self.report.faults.update(drawn.met)
 
     def run(self, seconds: float) -> Report:
         """Rounds until the time is over, one at the least."""

@@ -11,27 +11,147 @@ Prints a line for each shape; raises AssertionError where they differ, with the 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
+import os
 import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from streamrec import encode_records, write_manifest_sync
-from tests.soak.trainee import END, Job, run_trainee
+from streamrec import Dataset, TFRecordDataset, encode_records, write_manifest_sync
 
 COUNTS = (190, 61, 0, 240, 33, 130)
 """Records of each shard."""
 
 AHEAD = 3
 """So many steps a process may be ahead of what its parent has heard: it is killed within one of them, or between."""
+
+END = b"end"
+WORKERS = 2
+
+# The process that is killed: it "trains", step by step, and saves where it stands every few steps. A step is one batch.
+# The parent gives leave for each, so that the process is never far ahead of it, and is told the ids of the batch's
+# records. The state is written beside its file and renamed, as a checkpoint should be.
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank does.
+
+    Args:
+        shards: Names of the shards.
+        manifest: URL of their manifest.
+        states: Where its state is saved.
+        rank: Which it is.
+        world_size: Of how many.
+        epochs: How often it goes through its share.
+        batch: Records to a step.
+        every: Steps from one saved state to the next.
+    """
+
+    shards: str
+    manifest: str
+    states: str
+    rank: int
+    world_size: int
+    epochs: int = 2
+    batch: int = 4
+    every: int = 5
+
+    def dataset(self, epochs: int) -> Dataset[Any]:
+        records = TFRecordDataset(self.shards, num_parallel_reads=3).distribute(
+            self.rank, self.world_size, even="pad", manifest=self.manifest
+        )
+        return records.shuffle(60, seed=5).repeat(epochs).batch(self.batch)
+
+
+class Stepping(Protocol):
+    """A loader that says where it stands."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+def run_trainee(parent: Connection, job: Job) -> None:
+    step, state = saved(job)
+    with job.dataset(job.epochs).iterate(state) as batches:
+        train(parent, job, step, batches, batches)
+
+
+def train(parent: Connection, job: Job, step: int, loader: Stepping, batches: Iterator[Any]) -> None:
+    for batch in batches:
+        parent.recv_bytes()
+        ids = b",".join(record[:8] for record in batch)
+        parent.send_bytes(b"%d %s" % (step, ids))
+        step += 1
+        if step % job.every == 0:
+            save(job, step, loader.state_dict())
+    parent.recv_bytes()
+    parent.send_bytes(END)
+
+
+def saved(job: Job) -> tuple[int, dict[str, Any] | None]:
+    """The step that comes next, and the state before it."""
+    file = Path(job.states)
+    if not file.exists():
+        return 0, None
+    found = json.loads(file.read_text())
+    return found["step"], found["state"]
+
+
+def save(job: Job, step: int, state: dict[str, Any]) -> None:
+    """Puts a state in the place of the one before it, whole."""
+    fresh = Path(job.states + ".new")
+    fresh.write_text(json.dumps({"step": step, "state": state}))
+    os.replace(fresh, job.states)
+
+
+def run_torch_trainee(parent: Connection, job: Job) -> None:
+    """With the workers of a `StatefulDataLoader` between the data and the steps: only here is torch imported."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    from streamrec.torch import IterableDataset
+
+    warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # by torchdata, of torch
+    dataset = IterableDataset(job.dataset(1))
+    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=WORKERS, multiprocessing_context="fork")
+    epochs = Epochs(job.epochs, dataset, loader)
+    step, state = saved(job)
+    epochs.load(state)
+    train(parent, job, step, epochs, iter(epochs))
+
+
+class Epochs:
+    """Epoch after epoch of a loader, as a training loop has it."""
+
+    def __init__(self, epochs: int, dataset: Any, loader: Any) -> None:
+        self._epoch, self._epochs = 0, epochs
+        self._dataset, self._loader = dataset, loader
+
+    def load(self, state: dict[str, Any] | None) -> None:
+        if state is not None:
+            self._epoch = state["epoch"]
+            self._loader.load_state_dict(state["loader"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "loader": self._loader.state_dict()}
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._epoch < self._epochs:
+            self._dataset.set_epoch(self._epoch)
+            yield from self._loader
+            self._epoch += 1
+
+
+# The parent.
 
 
 @dataclass
@@ -121,7 +241,7 @@ class Soak:
         self._random = random.Random(seed)
         self._target = target
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["tests.soak.trainee", *preload])
+        self._processes.set_forkserver_preload(["tests.soak.training", *preload])
         for shard, count in enumerate(COUNTS):
             records = [b"%02d/%05d" % (shard, number) + b"." * (number % 90) for number in range(count)]
             (folder / f"train-{shard:02d}").write_bytes(encode_records(records))
@@ -187,19 +307,11 @@ def soak(shape: str, kills: int, seed: int) -> Seen:
     with tempfile.TemporaryDirectory(prefix="streamrec-training-") as folder:
         try:
             if shape == "loader":
-                torch_trainee = "tests.soak.torch_trainee"
-                return Soak(Path(folder), 1, seed, run_loader, [torch_trainee]).run(kills)
+                return Soak(Path(folder), 1, seed, run_torch_trainee, ["streamrec.torch"]).run(kills)
             return Soak(Path(folder), 4 if shape == "ranks" else 1, seed, run_trainee).run(kills)
         except AssertionError as error:
             error.add_note(f"{shape}, seed {seed}")
             raise
-
-
-def run_loader(parent: Connection, job: Job) -> None:
-    """The process of shape "loader": only there is torch imported."""
-    from tests.soak.torch_trainee import run_torch_trainee
-
-    run_torch_trainee(parent, job)
 
 
 def main() -> None:

@@ -26,17 +26,19 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 import fsspec
+import numpy as np
+from anyio.from_thread import BlockingPortal
 from fsspec.asyn import sync
 from gcsfs.core import GCSFileSystem
 
-from streamrec import verify_sync
+from streamrec import RetryPolicy, ShardWriter, verify_sync
 from tests.servers.faults import Faults
-from tests.servers.program import ServerProcess
 from tests.servers.real import Store, fake_gcs, seaweedfs
-from tests.soak.writer import run_writer, write
+from tests.storage.faultproxy import DrawnFaults, FaultProxy, in_a_thread
 
 FAULTS = Faults(
     first_byte=0.002,
@@ -49,6 +51,48 @@ FAULTS = Faults(
     slow_first_byte=0.5,
 )
 BACKENDS = [f"streamrec.storage.backends.{name}" for name in ("s3", "gcs", "local")]
+SHARD_BYTES = 17 << 20
+RECORD_BYTES = 250_000
+POLICY = RetryPolicy(  # patient with many faults, impatient with each: a stall costs two seconds
+    attempts=20,
+    backoff_base=0.02,
+    backoff_cap=0.5,
+    connect_timeout=1.0,
+    first_byte_timeout=1.0,
+    stall_timeout=2.0,
+    complete_timeout=10.0,
+    upload_rate=8 << 20,
+)
+RECORDS = 2 * (SHARD_BYTES // RECORD_BYTES) + 3
+
+
+# The process that is killed: it writes three shards and a manifest, the same bytes for the same version.
+
+
+def records(version: int) -> Iterator[bytes]:
+    source = np.random.default_rng(version)
+    return (source.bytes(RECORD_BYTES) for _ in range(RECORDS))
+
+
+async def write(url: str, options: Mapping[str, Any], version: int) -> None:
+    writer = ShardWriter(
+        f"{url}/train-{{shard:02d}}",
+        max_shard_bytes=SHARD_BYTES,
+        manifest=f"{url}/manifest.json",
+        storage_options=options,
+        retry=POLICY,
+    )
+    async with writer:
+        for record in records(version):
+            await writer.write(record)
+
+
+def run_writer(begun: Connection, url: str, options: Mapping[str, Any], version: int) -> None:
+    begun.send_bytes(b"begun")
+    asyncio.run(write(url, options, version))
+
+
+# The parent.
 
 
 @dataclass(frozen=True)
@@ -61,13 +105,15 @@ class Place:
         options: Storage options.
         others: A client that is not ours.
         proxy: What writers go through; None: they don't.
+        portal: Calls the proxy.
     """
 
     kind: str
     url: str
     options: Mapping[str, Any]
     others: fsspec.AbstractFileSystem
-    proxy: ServerProcess | None = None
+    proxy: FaultProxy | None = None
+    portal: BlockingPortal | None = None
 
     @property
     def writers_options(self) -> dict[str, Any]:
@@ -111,8 +157,9 @@ def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
     cls = fsspec.get_filesystem_class("s3") if kind == "s3" else GCSFileSystem
     others = cls(**store.options, skip_instance_cache=True, use_listings_cache=False)
     try:
-        with ServerProcess("tests.servers.proxy", ("--target", store.endpoint)) as proxy:
-            yield Place(kind, f"{store.url}/soak", store.options, others, proxy)
+        proxy = FaultProxy(store.endpoint)
+        with in_a_thread(proxy) as portal:
+            yield Place(kind, f"{store.url}/soak", store.options, others, proxy, portal)
     finally:
         if kind == "s3" and others._s3 is not None:  # else its finalizer closes it, in whichever loop runs then
             sync(others.loop, others._s3creator.__aexit__, None, None, None)
@@ -140,7 +187,7 @@ class Soak:
         self._seed = seed
         self._random = random.Random(seed)
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["tests.soak.writer", "gcsfs.core", *BACKENDS])
+        self._processes.set_forkserver_preload(["tests.soak.writing", *BACKENDS])
         self._versions = [expected(version, f"soak-{seed}-{version}") for version in (0, 1)]
         self.seen = Seen()
         self._seconds = self._run(0)
@@ -160,17 +207,16 @@ class Soak:
     @contextmanager
     def _faults(self, what: str) -> Iterator[None]:
         """New faults, and what it did; at the end of the block nothing of it is still on its way to the store."""
-        proxy = self._place.proxy
-        if proxy is None:
+        proxy, portal = self._place.proxy, self._place.portal
+        if proxy is None or portal is None:
             yield
             return
-        proxy.clear()
-        proxy.faults = replace(FAULTS, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32))
+        seed = random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32)
+        proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=seed))
         yield
-        assert proxy.wait_idle(30), "a dead writer's request is still under way"
-        met = proxy.counters
-        self.seen.requests += met.requests
-        self.seen.faults.update(met.by_fault)
+        portal.call(proxy.rest)  # no request of a dead writer is still under way
+        self.seen.requests += drawn.asked.total()
+        self.seen.faults.update(drawn.met)
 
     def _start(self, version: int) -> Any:
         ours, theirs = self._processes.Pipe(duplex=False)

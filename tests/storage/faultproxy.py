@@ -1,12 +1,23 @@
-"""A proxy in front of a real HTTP server that does damage on demand. One request per connection."""
+"""A proxy in front of a real HTTP server that does damage on demand. One request per connection.
+
+How far a resumable upload is, the proxy answers itself: fake-gcs-server takes the question (`Content-Range: bytes */*`)
+for the end of the upload, and would make the object visible with what it has so far.
+"""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from tests.servers.faults import Faults, Kind, decide
+from tests.servers.store.routes import route
 
 
 @dataclass(frozen=True)
@@ -24,11 +35,12 @@ class Fault:
 
     Attributes:
         cut: Break the connection after so many bytes of the body.
-        stall: Send so many bytes of the body, and then nothing more, ever.
+        stall: Send so many bytes of the body, and then nothing more until the client leaves.
         answer: Send this instead of asking the server.
         head: Rewrites the answer's head.
         body: Rewrites the request's body, to one of the same length.
-        hang_up: Break the connection after so many bytes of the request's body.
+        hang_up: Break the connection after so many bytes of the request's body; the server gets them.
+        delay: Seconds before anything is done.
     """
 
     cut: int | None = None
@@ -37,6 +49,7 @@ class Fault:
     head: Callable[[bytes], bytes] = lambda head: head
     body: Callable[[bytes], bytes] = lambda body: body
     hang_up: int | None = None
+    delay: float = 0.0
 
 
 def status(line: str, *headers: str) -> Fault:
@@ -44,6 +57,47 @@ def status(line: str, *headers: str) -> Fault:
     return Fault(
         answer="\r\n".join([f"HTTP/1.1 {line}", "Content-Length: 0", "Connection: close", *headers, "", ""]).encode()
     )
+
+
+class DrawnFaults:
+    """Chooses as `tests.servers.faults` draws, and counts the requests and what they met."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.faults = faults
+        self.asked: Counter[tuple[Kind, str]] = Counter()
+        self.met: Counter[str] = Counter()
+
+    def __call__(self, request: Request) -> Fault:
+        asked = route(request.method, request.path)
+        fate = decide(self.faults, asked.kind, asked.name, self.asked[asked.kind, asked.name])
+        self.asked[asked.kind, asked.name] += 1
+        self.met.update(name for name in (fate.fault, "slow" if fate.slow else "") if name)
+        place = int(fate.at * _length(request))
+        faults = {
+            "unavailable": status("503 Slow Down"),
+            "reset": Fault(cut=place),
+            "stall": Fault(stall=place),
+            "upload_reset": Fault(hang_up=place),
+            "upload_stall": Fault(answer=b"", stall=0),
+            "lost_answer": Fault(cut=0, head=lambda head: b""),
+        }
+        return replace(faults[fate.fault] if fate.fault else Fault(), delay=fate.delay)
+
+
+def _length(request: Request) -> int:
+    """How long a request's body is, or its answer's, as far as a Range says it."""
+    span = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
+    if span is not None:
+        return int(span[2]) + 1 - int(span[1])
+    return int(request.headers.get("content-length", 100_000 if request.method == "GET" else 0))
+
+
+@dataclass
+class _Session:
+    """A resumable upload: what the server has of it, as a Range. Its requests are served one after the other."""
+
+    stored: str = ""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass
@@ -56,6 +110,7 @@ class FaultProxy:
 
     async def __aenter__(self) -> Self:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sessions: dict[str, _Session] = {}
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.netloc = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self.url = f"http://{self.netloc}"
@@ -69,10 +124,11 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def rest(self) -> None:
+    async def rest(self, seconds: float = 60) -> None:
         """Waits until all requests that came are answered, or their clients are gone."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        async with asyncio.timeout(seconds):
+            while self._tasks:
+                await asyncio.wait(self._tasks)
 
     def ranges(self) -> list[str]:
         """The Range headers of all GETs so far."""
@@ -91,40 +147,93 @@ class FaultProxy:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.log.append(request)
             fault = self.choose(request) or Fault()
+            await asyncio.sleep(fault.delay)
+            size = int(request.headers.get("content-length", 0))
             if fault.hang_up is not None:
-                await reader.readexactly(fault.hang_up)
+                await self._break_off(raw + await reader.readexactly(min(fault.hang_up, size)))
                 return
-            body = await reader.readexactly(int(request.headers.get("content-length", 0)))
-            await self._answer(fault, raw, fault.body(body), writer)
+            body = fault.body(await reader.readexactly(size))
+            answer = await self._told(request) if fault.answer is None else fault.answer
+            if answer is None:
+                once = raw.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+                await self._ask(fault, request, once + body, writer)
+            else:
+                writer.write(answer)
+                await writer.drain()
+            if fault.stall is not None:
+                await reader.read()
+            await asyncio.sleep(0)
+            writer.write_eof()
         except (OSError, asyncio.IncompleteReadError):
             pass  # the client went away
         finally:
             await _abort(writer)
 
-    async def _answer(self, fault: Fault, raw: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if fault.answer is not None:
-            writer.write(fault.answer)
-            await writer.drain()
-            writer.write_eof()
-            return
-        writer.transport.set_write_buffer_limits(0)  # what a reader who rests has not taken is lost by aborting
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         upstream = urlsplit(self.upstream)
-        there, back = await asyncio.open_connection(upstream.hostname, upstream.port)
+        return await asyncio.open_connection(upstream.hostname, upstream.port)
+
+    async def _break_off(self, data: bytes) -> None:
+        """Gives the server a part of a request."""
+        _, back = await self._connect()
+        back.transport.set_write_buffer_limits(0)
+        back.write(data)
+        await back.drain()
+        await _abort(back)
+
+    async def _ask(self, fault: Fault, request: Request, data: bytes, writer: asyncio.StreamWriter) -> None:
+        """Passes a request on, and its answer back as far as the fault lets it."""
+        writer.transport.set_write_buffer_limits(0)  # what a reader who rests has not taken is lost by aborting
+        there, back = await self._connect()
         try:
-            back.write(raw.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + body)
-            head = await there.readuntil(b"\r\n\r\n")
-            writer.write(fault.head(head.replace(upstream.netloc.encode(), self.netloc.encode())))
+            session = self._sessions.get(_session_of(request.path))
+            async with session.turn if session else nullcontext():
+                back.write(data)
+                head = await there.readuntil(b"\r\n\r\n")
+                self._heed(request, head)
+            writer.write(fault.head(head.replace(urlsplit(self.upstream).netloc.encode(), self.netloc.encode())))
             left = next((limit for limit in (fault.cut, fault.stall) if limit is not None), 1 << 60)
-            while left and (data := await there.read(min(left, 1 << 16))):
-                left -= len(data)
-                writer.write(data)
+            while left and (part := await there.read(min(left, 1 << 16))):
+                left -= len(part)
+                writer.write(part)
                 await writer.drain()
-            if fault.stall is not None:
-                await asyncio.Event().wait()
-            await asyncio.sleep(0)
-            writer.write_eof()
         finally:
             await _abort(back)
+
+    async def _told(self, request: Request) -> bytes | None:
+        """The answer to a question about an upload that goes on; None for what the server answers."""
+        name = _session_of(request.path)
+        session = self._sessions.get(name)
+        if session is None or request.headers.get("content-range") != "bytes */*":
+            return None
+        async with session.turn:
+            if name not in self._sessions:
+                return None
+            return status("308 Resume Incomplete", *([f"Range: {session.stored}"] if session.stored else [])).answer
+
+    def _heed(self, request: Request, head: bytes) -> None:
+        """Learns from an answer of the server: an upload begins, goes on, or is over."""
+        name, answer = _session_of(request.path), _parse(head)
+        if name in self._sessions:
+            if answer.path == "308":
+                self._sessions[name].stored = answer.headers.get("range", "")
+            elif answer.path[0] in "24":
+                del self._sessions[name]
+        elif "uploadType=resumable" in request.path and "location" in answer.headers:
+            self._sessions[_session_of(answer.headers["location"])] = _Session()
+
+
+@contextmanager
+def in_a_thread(proxy: FaultProxy) -> Iterator[BlockingPortal]:
+    """For sync code: the proxy serves on a loop of its own; the portal calls its coroutines there."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(proxy):
+        yield portal
+
+
+def _session_of(url: str) -> str:
+    """Path and query of an upload; clients spell "%2F" as "/" and the other way round."""
+    parts = urlsplit(url)
+    return unquote(f"{parts.path}?{parts.query}")
 
 
 async def _abort(writer: asyncio.StreamWriter) -> None:
@@ -134,7 +243,8 @@ async def _abort(writer: asyncio.StreamWriter) -> None:
 
 
 def _parse(head: bytes) -> Request:
+    """A request's head; or an answer's, whose status is the path."""
     first, *lines = head.decode("latin-1").split("\r\n")
-    method, path, _ = first.split(" ")
+    method, path, _ = first.split(" ", 2)
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
     return Request(method, path, headers)

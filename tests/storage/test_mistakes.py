@@ -1,93 +1,64 @@
-"""Typical mistakes with places: what the store answers then, and what the error says to do."""
+"""Typical mistakes with places and storage options: what happens then, and what the one error says to do."""
 
 import json
-import threading
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 import streamrec
-from streamrec import RetryPolicy
-from streamrec.errors import PermissionDeniedError, StorageError
+from streamrec import RetryPolicy, StreamrecError, TFRecordDataset
+from streamrec.errors import MissingExtraError, PermissionDeniedError, StorageError
 from streamrec.storage import Storages
+from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
 from tests.storage.contract import QUICK
 
 
-class Answer(NamedTuple):
-    """What a store says to everything."""
-
-    status: int
-    body: str
-    headers: Mapping[str, str] = {}
-
-
-class S3Error(ThreadingHTTPServer):
+class S3Error:
     """A store that answers every request with one error, as S3 words it."""
 
     answer: Answer
     requests = 0
     clock_off = timedelta(0)
+    options: Mapping[str, Any]
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Storage options that lead here."""
-        return {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{self.server_port}"}
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: S3Error
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Also what HEAD is answered, less the body."""
-        status, body, headers = self.server.answer
-        self.server.requests += 1
-        data = f"<?xml version='1.0' encoding='UTF-8'?>\n<Error>{body}</Error>".encode()
-        self.send_response(status)
-        for name, value in {"Content-Type": "application/xml", "Content-Length": str(len(data)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data)
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def date_time_string(self, timestamp: float | None = None) -> str:
-        """The Date header."""
-        return format_datetime(datetime.now(UTC) + self.server.clock_off, usegmt=True)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
+    def __call__(self, asked: Asked) -> Answer:
+        self.requests += 1
+        date = {"Date": format_datetime(datetime.now(UTC) + self.clock_off, usegmt=True)}
+        return self.answer._replace(headers={"Content-Type": "application/xml", **date, **self.answer.headers})
 
 
 @pytest.fixture
 def s3_error() -> Iterator[S3Error]:
-    with S3Error(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
+    error = S3Error()
+    with answering(error) as url:
+        error.options = {"key": "k", "secret": "s", "endpoint_url": url}
+        yield error
 
 
-REDIRECT = Answer(
+def worded(status: int, body: str, headers: Mapping[str, str] = {}) -> Answer:
+    return Answer(status, f"<?xml version='1.0' encoding='UTF-8'?>\n<Error>{body}</Error>".encode(), headers)
+
+
+REDIRECT = worded(
     301,
     "<Code>PermanentRedirect</Code><Message>The bucket you are attempting to access must be addressed using the "
     "specified endpoint.</Message><Endpoint>b.s3-eu-west-1.amazonaws.com</Endpoint><Bucket>b</Bucket>",
     {"x-amz-bucket-region": "eu-west-1"},
 )
-MALFORMED = Answer(
+MALFORMED = worded(
     400,
     "<Code>AuthorizationHeaderMalformed</Code><Message>The authorization header is malformed; the region 'us-east-1' "
     "is wrong; expecting 'eu-west-1'</Message><Region>eu-west-1</Region>",
 )
-SKEWED = Answer(
+SKEWED = worded(
     403,
     "<Code>RequestTimeTooSkewed</Code><Message>The difference between the request time and the current time is too "
     "large.</Message><RequestTime>20261124T090000Z</RequestTime><ServerTime>2026-11-24T09:31:07Z</ServerTime>"
@@ -167,46 +138,25 @@ async def test_a_bucket_says_which_pattern_to_write(s3_store: Store) -> None:
         [_ async for _ in streamrec.TFRecordDataset("s3://streamrec", storage_options=s3_store.options)]
 
 
-class Pages(BaseHTTPRequestHandler):
-    """A store whose answer to every listing is the second of two pages; the first of them has one object."""
-
-    first: bytes | None = None
-    second: bytes
-    status = 200
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """One page."""
-        gcs = "/storage/v1/" in self.path
+@contextmanager
+def paged(scheme: str, status: int = 200, second: bytes = b"", first: bytes | None = None) -> Iterator[dict[str, Any]]:
+    """Options for a store that answers every listing with two pages, of which the first has one object."""
+    gcs = scheme == "gs"
+    if first is None:
         first = (
             b'{"items": [{"name": "d/a", "size": "1", "generation": "1"}], "nextPageToken": "t"}'
             if gcs
             else b"<ListBucketResult><Name>b</Name><IsTruncated>true</IsTruncated><NextContinuationToken>t"
             b"</NextContinuationToken><Contents><Key>d/a</Key><Size>1</Size></Contents></ListBucketResult>"
         )
-        first = self.first or first
-        further = "Token=" in self.path or "-token=" in self.path
-        self.send_response(self.status if further else 200)
-        data = (self.second or first) if further else first
-        self.send_header("Content-Type", "application/json" if gcs else "application/xml")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+    headers = {"Content-Type": "application/json" if gcs else "application/xml"}
 
-    def log_message(self, *of: Any) -> None:
-        """Says nothing."""
+    def page(asked: Asked) -> Answer:
+        further = "Token=" in asked.path or "-token=" in asked.path
+        return Answer(status, second or first, headers) if further else Answer(200, first, headers)
 
-
-@contextmanager
-def answering(handler: type[Pages], scheme: str) -> Iterator[dict[str, Any]]:
-    """The options for such a store."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        keys = {"token": "anon"} if scheme == "gs" else {"key": "k", "secret": "s"}
-        try:
-            yield {"endpoint_url": f"http://127.0.0.1:{server.server_port}", **keys}
-        finally:
-            server.shutdown()
+    with answering(page) as url:
+        yield {"endpoint_url": url, **({"token": "anon"} if gcs else {"key": "k", "secret": "s"})}
 
 
 PAGES = {
@@ -230,7 +180,7 @@ def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
     failed = pytest.raises(
         StorageError, match=rf"{scheme}://b/d/: the server (failed|sent something other).*in 2 attempts"
     )
-    with answering(type("Handler", (Pages,), {"status": status, "second": second}), scheme) as options, failed:
+    with paged(scheme, status, second) as options, failed:
         streamrec.matching_files(f"{scheme}://b/d/*", storage_options=options, retry=retry)
 
 
@@ -242,7 +192,82 @@ async def test_a_listing_has_no_keys_outside_its_prefix() -> None:
         "gs": json.dumps({"items": [{"name": key, "size": "1", "generation": "1"} for key in keys]}),
     }
     for scheme, answer in answers.items():
-        with answering(type("Handler", (Pages,), {"first": answer.encode()}), scheme) as options:
+        with paged(scheme, first=answer.encode()) as options:
             async with Storages(options) as storages:
                 found = [info.path async for info in (await storages.at(f"{scheme}://b/")).list(f"{scheme}://b/d/")]
         assert found == [f"{scheme}://b/d/a"]
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "s3://b/k",
+        {"acces_key": "x"},
+        "storage_options has 'acces_key', which the client does not know: did you mean 'key'?",
+    ),
+    ("s3://b/k", {"endpoint_ur": "x"}, "did you mean 'endpoint_url'?"),
+    ("s3://b/k", {"client_kwargs": {"endpont_url": "http://h"}}, "client_kwargs has 'endpont_url', which the client"),
+    ("s3://b/k", {"config_kwargs": {"conect_timeout": 1}}, "config_kwargs has 'conect_timeout', which the client"),
+    ("s3://b/k", {"endpoint_url": "127.0.0.1:9000"}, "endpoint_url has no scheme: write 'http://127.0.0.1"),
+    ("s3://b/k", {"client_kwargs": {"endpoint_url": "h:1"}}, "client_kwargs['endpoint_url'] has no scheme"),
+    ("s3://b/k", {"aws_access_key_id": "k"}, "'aws_access_key_id', which the client does not know: write key="),
+    ("s3://b/k", {"region_name": "eu"}, "does not know: write client_kwargs={'region_name': ...}"),
+    ("gs://b/k", {"tokn": "anon"}, "storage_options has 'tokn', which the client does not know: did you mean 'token'?"),
+    ("gs://b/k", {"session_kwargs": {"trust_en": True}}, "session_kwargs has 'trust_en', which the client does not"),
+    ("gs://b/k", {"token": "anon", "endpoint_url": "h:1"}, "endpoint_url has no scheme"),
+    ("http://127.0.0.1:1/k", {"headrs": {}}, "storage_options has 'headrs', which the client does not know: did you"),
+    ("http://127.0.0.1:1/k", {"client_kwargs": {"headrs": {}}}, "client_kwargs has 'headrs', which the client does"),
+    ("s4://b/k", {}, "no filesystem is known for s4://: did you mean 's3'?"),
+]
+
+
+@pytest.mark.parametrize(("url", "options", "message"), WRONG)
+def test_wrong_names(url: str, options: dict[str, Any], message: str) -> None:
+    """In a run, and in a writer."""
+    with pytest.raises(StorageError, match=re.escape(message)) as caught:
+        list(TFRecordDataset(url, storage_options=options))
+    assert caught.value.path == url
+    with (
+        pytest.raises(StorageError, match=re.escape(message)),
+        streamrec.TFRecordWriter(url, storage_options=options) as w,
+    ):
+        w.write(b"x")
+
+
+def test_a_profile_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config").write_text("[profile ours]\nregion = us-east-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(StorageError, match=r"profile \(nope\) could not be found; profiles in the AWS .* files: ours"):
+        list(TFRecordDataset("s3://b/k", storage_options={"profile": "nope"}))
+
+
+def test_what_to_install_is_said() -> None:
+    with pytest.raises(MissingExtraError, match="dropbox:// URLs need a package: pip install dropboxdrivefs"):
+        list(TFRecordDataset("dropbox://datasets/x"))
+
+
+def test_no_groups_of_exceptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong in one of several tasks."""
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(streamrec.encode_records([b"x"]))
+    with pytest.raises(StorageError, match="acces_key"):
+        streamrec.write_manifest_sync(
+            ["s3://b/k", "s3://b/l"], f"{tmp_path}/m.json", storage_options={"acces_key": "x"}
+        )
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("of another kind")
+
+    monkeypatch.setattr("streamrec.shards.manifest_files.scan", fails)
+    with pytest.raises(RuntimeError, match="of another kind"):
+        streamrec.write_manifest_sync([f"{tmp_path}/?"], f"{tmp_path}/m.json")
+
+
+def test_a_client_that_cannot_be_made_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise KeyError("deep inside")
+
+    monkeypatch.setattr("streamrec.storage.backends.s3.backend.S3FileSystem.set_session", fails)
+    with pytest.raises(StreamrecError, match=r"no client can be made from these storage options \(KeyError"):
+        list(TFRecordDataset("s3://b/k"))

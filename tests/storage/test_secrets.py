@@ -9,9 +9,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,10 +18,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
 import streamrec
-from streamrec import Dataset, RetryPolicy, StorageError, TFRecordDataset, TFRecordWriter
+from streamrec import Dataset, NotFoundError, RetryPolicy, StorageError, StreamrecError, TFRecordDataset, TFRecordWriter
+from streamrec.errors import ManifestError, TruncatedShardError
 from streamrec.opentelemetry import observe
 from streamrec.prometheus import StatisticsCollector
 from streamrec.storage import Storages
+from tests.servers.answering import Answer, answering
 
 CANARY = "C4n4ry-pA55"
 QUICK = RetryPolicy(attempts=1, connect_timeout=5)
@@ -63,28 +63,10 @@ def error_of(fail: Callable[[], Any]) -> Exception:
     return Exception()
 
 
-class Failing(BaseHTTPRequestHandler):
-    """Answers every request with an error."""
-
-    def do_GET(self) -> None:
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Failing) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with answering(lambda asked: Answer(404)) as url:
+        yield url.removeprefix("http://")
 
 
 @pytest.fixture
@@ -217,3 +199,25 @@ def test_texts_of_clients() -> None:
         f"see https://h/a?k={CANARY}, and https://{CANARY}@h",
     ):
         assert CANARY not in str(StorageError(said)), said
+
+
+PASSWORD_URL = "sftp://user:se:cr@et@host:22/a.tfrecord"
+SHOWN_URL = "sftp://user:***@host:22/a.tfrecord"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotFoundError("there is no such file", PASSWORD_URL, 0, 8),
+        NotFoundError(f"there is none ({PASSWORD_URL})"),
+        TruncatedShardError("the shard ends early", PASSWORD_URL, 12, 1),
+        ManifestError(f"{PASSWORD_URL}: this is no manifest"),
+        NotFoundError("there is no such member", f"zip://a.tfrecord::{PASSWORD_URL}"),
+    ],
+)
+def test_passwords_in_urls_are_hidden(error: StreamrecError) -> None:
+    for same in (error, pickle.loads(pickle.dumps(error))):
+        for shown in (str(same), repr(same)):
+            assert SHOWN_URL in shown
+            assert "se:cr" not in shown
+            assert "et@" not in shown

@@ -241,66 +241,6 @@ def test_unverified_payloads_are_searched_for_with_their_crc() -> None:
     assert len(found) == 3
 
 
-def lengths_without_holding(framer: Framer, data: bytes, step: int) -> list[int]:
-    """The lengths of all records; the reader goes back where the framer says so."""
-    found: list[int] = []
-    at = ended = 0
-    while not ended:
-        ended = at >= len(data)
-        frames = framer.close() if ended else framer.feed(data[at : at + step])
-        at += 0 if ended else len(data[at : at + step])
-        found += [record.length for record in framer.take_long_records()]
-        found += frames.lengths.tolist()
-        back = framer.take_rewind()
-        at, ended = (at, ended and not len(frames)) if back is None else (back, False)
-    return found
-
-
-@pytest.mark.parametrize("on_error", ["skip_record", "resync"])
-@pytest.mark.parametrize("knows_size", [True, False])
-def test_long_records_that_are_not_held_are_checked_as_those_that_are(on_error: str, knows_size: bool) -> None:
-    rewinds = 0
-    for seed in range(CASES):
-        case = random_case(seed, payloads_only=on_error == "skip_record")
-        size = len(case.data) if knows_size else None
-        framer = Framer(on_error=on_error, size=size, long_bytes=30)
-        step = 1 + seed % 70
-        assert lengths_without_holding(framer, case.data, step) == list(map(len, case.survivors)), (seed, step)
-        losses = framer.take_losses()
-        kept = sum(len(record) + 16 for record in case.survivors)
-        assert sum(loss.nbytes or 0 for loss in losses) == len(case.data) - kept
-        rewinds += any("CRC32C of the record's 2" in loss.reason for loss in losses)
-    assert rewinds
-
-
-def test_a_long_record_is_not_held() -> None:
-    data = encode_records([b"before", bytes(1 << 20), b"after"])
-    framer = Framer(long_bytes=1000)
-    most = 0
-    for at in range(0, len(data), 100):
-        framer.feed(data[at : at + 100])
-        most = max(most, framer.held)
-    assert (framer.record, framer.position) == (3, len(data))
-    assert [(record.offset, record.length) for record in framer.take_long_records()] == [(22, 1 << 20)]
-    assert most < 1000
-
-
-def test_a_long_record_that_ends_too_soon_or_is_damaged_is_an_error() -> None:
-    data = bytearray(encode_records([b"before", bytes(5000)]))
-    framer = Framer(long_bytes=1000)
-    framer.feed(bytes(data[:3000]))
-    with pytest.raises(TruncatedShardError, match="ends after 2,978 of at least 5,016 bytes") as caught:
-        framer.close()
-    assert (caught.value.offset, caught.value.record) == (22, 1)
-    data[2000] ^= 1
-    framer = Framer(long_bytes=1000)
-    framer.feed(bytes(data[:3000]))
-    framer.feed(bytes(data[3000:]))
-    with pytest.raises(CorruptRecordError, match="CRC32C of the record's 5,000 bytes is 0x") as damaged:
-        framer.close()
-    assert (damaged.value.offset, damaged.value.record) == (22, 1)
-
-
 def test_a_wrong_policy() -> None:
     with pytest.raises(ValueError, match="on_error='ignore' is none of 'raise', 'skip_record'"):
         Framer(on_error="ignore")

@@ -41,15 +41,6 @@ feedings = pytest.mark.parametrize("feed", [whole, byte_by_byte, landed])
 
 
 @feedings
-def test_records_come_back(feed: Feeding) -> None:
-    framer = Framer()
-    assert list(feed(framer, encode_records(RECORDS))) == RECORDS
-    assert framer.record == len(RECORDS)
-    assert framer.held == 0
-    framer.close()
-
-
-@feedings
 def test_position_is_the_next_record(feed: Feeding) -> None:
     data = encode_records(RECORDS)
     framer = Framer()

@@ -98,11 +98,6 @@ def test_arrow(records: list[bytes]) -> None:
     assert array.to_pylist() == records
 
 
-def test_arrow_of_every_second_record() -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    assert pyarrow.array(Frames.of([b"a", b"b", b"c", b"d"])[1::2]).to_pylist() == [b"b", b"d"]
-
-
 @pytest.mark.parametrize("span", [[-3, 6], [0, 7], [0, 2**62], [4, 3], [-6, -3]])
 def test_spans_that_leave_the_buffer_give_nothing(span: list[int]) -> None:
     frames = Frames(b"catdog", np.array([[0, 3], span]))
@@ -270,10 +265,6 @@ def test_records_that_were_picked_in_any_order(records: list[bytes], long: bool,
     order = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=12))
     frames = joined(Frames.of([b"first"]), Frames.of(records).picked(np.array(order, np.int64)), Frames.of([b"last"]))
     assert list(frames) == [b"first", *(records[index] for index in order), b"last"]
-
-
-def test_joining_without_records() -> None:
-    assert list(joined()) == list(joined(Frames.of(()))) == []
 
 
 def test_short_records_are_copied_to_one_buffer() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import count
 from os import urandom
 from typing import Any, Final
 from uuid import uuid4
@@ -12,19 +15,47 @@ import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.measuring import Measured, measure, measure_dataset
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, progress
-from streamrec.cli.reading import run, take_sample, total_bytes
-from streamrec.cli.rendering import print_table
+from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, print_table, progress
+from streamrec.cli.reading import batches, map_concurrently, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.cli.writing import temporary_objects, write_text
 from streamrec.html import element, page, table
+from streamrec.storage import Distribution, Storage
 
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 32)
 SIZES: Final = {"64 KiB": 1 << 16, "256 KiB": 1 << 18, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 QUANTILES: Final = (0.5, 0.9, 0.99)
 WRITTEN_SHARDS: Final = 8
 COLUMNS: Final = ("connections", *(f">{name}" for name in SIZES), ">first byte 50 %", ">90 %", ">99 %", ">CPU-s/GB")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One measurement.
+
+    Attributes:
+        nbytes: Bytes that arrived.
+        seconds: The time they took.
+        cpu_seconds: Processor time that this process spent on them.
+        first_byte: How long requests took to their first byte; None where that was not measured.
+        retries: Requests that were made again, or sent because another was late.
+    """
+
+    nbytes: int
+    seconds: float
+    cpu_seconds: float
+    first_byte: Distribution | None = None
+    retries: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Megabytes (10**6) a second."""
+        return self.nbytes / self.seconds / 1e6
+
+    @property
+    def cpu_per_gb(self) -> float:
+        """Seconds of processor time for each gigabyte (10**9)."""
+        return self.cpu_seconds / self.nbytes * 1e9 if self.nbytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +104,8 @@ class Sweep:
 @click.option("--write", is_flag=True, help="Write objects (256 MB) below SOURCE, a directory; remove them at the end.")
 @click.option("--html", metavar="FILE", help="Write a page with the curves there, too; any URL.")
 @options.as_json
-@options.storage_options
-def bench_command(
-    sources: Sequence[str],
-    seconds: float,
-    write: bool,
-    html: str | None,
-    as_json: bool,
-    storage_options: Mapping[str, Any],
-) -> None:
+@options.source_options
+def bench_command(sources: options.Sources, seconds: float, write: bool, html: str | None, as_json: bool) -> None:
     """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
 
     The objects are there already, or are written for this with --write, and removed again, also on Ctrl-C.
@@ -90,10 +114,10 @@ def bench_command(
     connections bring little, and how fast streamrec reads the same objects as records.
     """
     work = sweep_written if write else sweep_store
-    sweep = run(work(sources, seconds, storage_options))
+    sweep = run(work(sources, seconds, sources.storage_options))
     if html is not None:
         page = as_page(", ".join(sources), sweep)
-        run(write_text(html, page, [item.path for item in sweep.objects], storage_options))
+        run(write_text(html, page, [item.path for item in sweep.objects], sources.storage_options))
     if as_json:
         print_json(to_json(sweep))
         return
@@ -128,9 +152,8 @@ def conclusions(sweep: Sweep) -> list[str]:
 
 def as_page(title: str, sweep: Sweep) -> str:
     """The same as an HTML page, with a curve for each size of requests."""
-    curves = {name: list(sweep.rates(name).values()) for name in SIZES}
     rates = element("div", table(COLUMNS, map(sweep.row, CONNECTIONS)), kind="wide")
-    return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(CONNECTIONS, curves, sweep.knee), rates])
+    return page(title, [sweep.summary, *conclusions(sweep)], [curves_svg(sweep), rates])
 
 
 def bar(share: float, width: int) -> str:
@@ -144,36 +167,29 @@ def bar(share: float, width: int) -> str:
     return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
-def curves_svg(connections: Sequence[int], curves: Mapping[str, Sequence[float]], knee: int) -> str:
+def curves_svg(sweep: Sweep) -> str:
     """A curve for each size of requests: its MB/s by ascending numbers of connections; a line marks the knee."""
-    width, height, right, top = 520, 240, 60, 18
-    best = max((rate for rates in curves.values() for rate in rates), default=0.0) or 1.0
-    step = (width - 10 - right) / max(1, len(connections) - 1)
-    base = height - 34
-    places = [10 + number * step for number in range(len(connections))]
-    at = places[connections.index(knee)]
+    best, base, height = sweep.cells[sweep.best].rate or 1.0, 206, 188
+    at = {connections: 10 + 90 * number for number, connections in enumerate(CONNECTIONS)}
+    knee = at[sweep.knee]
     parts = [
-        f'<line class="axis" x1="0" y1="{base}" x2="{width}" y2="{base}"/>',
-        f'<line class="axis" x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{base}" stroke-dasharray="3 3"/>',
-        f'<text x="{at:.1f}" y="{top - 6}" text-anchor="middle">knee</text>',
-        *(
-            f'<text x="{x:.1f}" y="{base + 14}" text-anchor="middle">{number}</text>'
-            for x, number in zip(places, connections, strict=True)
-        ),
-        f'<text x="{width}" y="{height - 4}" text-anchor="end">connections; the highest point: {best:,.0f} MB/s</text>',
+        f'<line class="axis" x1="0" y1="{base}" x2="520" y2="{base}"/>',
+        f'<line class="axis" x1="{knee}" y1="{base - height}" x2="{knee}" y2="{base}" stroke-dasharray="3 3"/>',
+        f'<text x="{knee}" y="{base - height - 6}" text-anchor="middle">knee</text>',
+        *(f'<text x="{x}" y="{base + 14}" text-anchor="middle">{number}</text>' for number, x in at.items()),
+        f'<text x="520" y="{base + 30}" text-anchor="end">connections; the highest point: {best:,.0f} MB/s</text>',
     ]
-    for name, rates in curves.items():
-        points = [(x, base - (base - top) * rate / best) for x, rate in zip(places, rates, strict=True)]
-        parts.append(f'<polyline class="curve" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}"/>')
-        for (x, y), number, rate in zip(points, connections, rates, strict=True):
-            tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
-            parts.append(f'<circle class="bar" cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
     below = float(base)
-    for name, rates in sorted(curves.items(), key=lambda curve: curve[1][-1]):  # from below, none over another
-        below = min(base - (base - top) * rates[-1] / best, below - 12)
-        parts.append(f'<text x="{width - right + 8}" y="{below + 4:.1f}">{name}</text>')
+    for name in sorted(SIZES, key=lambda name: sweep.rates(name)[CONNECTIONS[-1]]):  # from below: no name over another
+        points = [(at[number], base - height * rate / best, number, rate) for number, rate in sweep.rates(name).items()]
+        parts.append(f'<polyline class="curve" points="{" ".join(f"{x},{y:.1f}" for x, y, *_ in points)}"/>')
+        for x, y, number, rate in points:
+            tip = f"{name}, {number} connections: {rate:,.0f} MB/s"
+            parts.append(f'<circle class="bar" cx="{x}" cy="{y:.1f}" r="3"><title>{tip}</title></circle>')
+        below = min(points[-1][1], below - 12)
+        parts.append(f'<text x="468" y="{below + 4:.1f}">{name}</text>')
     label = "MB/s by connections, a curve for each size of requests"
-    return "\n".join([f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">', *parts, "</svg>"])
+    return "\n".join([f'<svg viewBox="0 0 520 240" role="img" aria-label="{label}">', *parts, "</svg>"])
 
 
 async def sweep_written(sources: Sequence[str], seconds: float, storage_options: Mapping[str, Any]) -> Sweep:
@@ -199,15 +215,15 @@ async def sweep_store(sources: Sequence[str], seconds: float, storage_options: M
         found = [item for item in await find_records(storages, sources) if item.size]
     if not found:
         raise click.UsageError("these objects are empty, or their sizes are unknown: name others")
-    sample = await take_sample(found, storage_options)
+    sample = await take_sample(found)
     cells = {}
     with progress("measuring", None) as meter:
         for connections in CONNECTIONS:
             for name, size in SIZES.items():
-                cell = cells[connections, name] = await measure(found, connections, size, seconds, storage_options)
+                cell = cells[connections, name] = await measure(found, connections, size, seconds)
                 meter.add(cell.nbytes)
     reads = Sweep(found, cells).knee
-    dataset = await measure_dataset(found, reads, sample.record_bytes, 2 * seconds, storage_options)
+    dataset = await measure_dataset(found, reads, sample.record_bytes, 2 * seconds)
     return Sweep(found, cells, dataset)
 
 
@@ -241,3 +257,65 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
 
 def rates_json(of: Measured) -> dict[str, float]:
     return {"mb_per_second": of.rate, "cpu_seconds_per_gb": of.cpu_per_gb}
+
+
+def ranges_of(objects: Sequence[Item], size: int) -> Iterator[tuple[str, int, int]]:
+    """Path, start and end of ranges of `size` bytes, of all objects in turn, without end; of a shorter one, all of it.
+
+    Examples:
+        >>> found = ranges_of([Item("a", 25), Item("b", 5)], 10)
+        >>> [part for part, _ in zip(found, range(4))]
+        [('a', 0, 10), ('b', 0, 5), ('a', 10, 20), ('a', 0, 10)]
+    """
+    for step in count():
+        whole = max(1, max(item.size or 0 for item in objects) // size)
+        start = step % whole * size
+        for item in objects:
+            if start + size <= (item.size or 0) or start == 0:
+                yield item.path, start, min(start + size, item.size or 0)
+
+
+async def measure(objects: Sequence[Item], connections: int, size: int, seconds: float) -> Measured:
+    """Reads ranges of `size` bytes for a given time, `connections` at once; up to 4 MiB, each is one request."""
+    ranges = ranges_of(objects, size)
+    async with storages_for(objects[0].storage_options) as storages:
+        storage = await storages.at(objects[0].path)
+        began, cpu = time.perf_counter(), time.process_time()
+
+        async def work(_: int) -> int:
+            buffer, done = memoryview(bytearray(size)), 0
+            while time.perf_counter() < began + seconds:
+                done += await read(storage, *next(ranges), buffer)
+            return done
+
+        nbytes = sum(await map_concurrently(work, range(connections), connections))
+        took, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+        counts = list(storages.statistics.snapshot().backends.values())
+    retries = sum(sum(item.retries.values()) + item.hedges for item in counts)
+    return Measured(nbytes, took, cpu_seconds, counts[0].first_byte if counts else None, retries)
+
+
+async def measure_dataset(objects: Sequence[Item], reads: int, record_bytes: float, seconds: float) -> Measured:
+    """Reads shards as a training loop does, with every CRC32C checked, for a given time, if need be several times."""
+    began, cpu, meter = time.perf_counter(), time.process_time(), Meter()
+    while time.perf_counter() < began + seconds:
+        async with aclosing(batches(objects, record_bytes, meter, num_parallel_reads=reads)) as taken:
+            async for _ in taken:
+                if time.perf_counter() > began + seconds:
+                    break
+    return Measured(meter.done, time.perf_counter() - began, time.process_time() - cpu)
+
+
+async def read(storage: Storage, path: str, start: int, end: int, buffer: memoryview) -> int:
+    """Reads a range into the buffer; returns its size."""
+    stream = await storage.stream(path, start, end)
+    try:
+        filled = 0
+        while filled < end - start:
+            got = await stream.readinto(buffer[filled : end - start])
+            if not got:
+                raise streamrec.StorageError("the object ends before its size: was it replaced?", path)
+            filled += got
+        return filled
+    finally:
+        await stream.aclose()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import click
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import print_line, print_record, progress
+from streamrec.cli.output import Meter, print_line, print_record, progress
 from streamrec.cli.reading import blocks, open_item, run, total_bytes
 from streamrec.cli.records import as_json, as_lines, kind_of_all, parts_of
 from streamrec.cli.sources import Item, check_present, find_records, storages_for
 from streamrec.display import escape_json
 from streamrec.interchange import Kind
+from streamrec.shards import ShardReader
 
 
 @click.command(
@@ -32,19 +31,10 @@ from streamrec.interchange import Kind
 @options.shown(10)
 @options.features
 @options.as_json
-@options.storage_options
-def head_command(
-    sources: Sequence[str],
-    count: int | None,
-    form: Literal["text", "json", "raw"],
-    first: int,
-    byte: int | None,
-    features: Sequence[str] | None,
-    as_json: bool,
-    storage_options: Mapping[str, Any],
-) -> None:
+@options.source_options
+def head_command(sources: options.Sources, **how: Any) -> None:
     """Prints the first records, and reads no more than these."""
-    run(show(sources, Showing("json" if as_json else form, count, first, byte, features), storage_options))
+    print_records(sources, **how)
 
 
 def parse_records(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -78,101 +68,87 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
 )
 @options.features
 @options.as_json
-@options.storage_options
-def cat_command(
+@options.source_options
+def cat_command(sources: options.Sources, **how: Any) -> None:
+    """Prints records, one shard after the other, each checked."""
+    print_records(sources, **how)
+
+
+def print_records(
     sources: options.Sources,
     count: int | None,
     form: Literal["text", "json", "raw"],
     first: int,
     byte: int | None,
-    records: Sequence[int] | None,
     features: Sequence[str] | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
+    records: Sequence[int] | None = None,
 ) -> None:
-    """Prints records, one shard after the other, each checked."""
-    showing = Showing("json" if as_json else form, count, first, byte, features)
+    """Prints records; see the commands' options."""
+    printer = Printer("json" if as_json else form, features)
     if records is None:
-        run(show(sources, showing, storage_options))
+        run(show(sources, printer, count, first, byte))
         return
     if len(sources) != 1 or not sources[0].endswith(".index"):
         raise click.UsageError("--records needs one index (*.index) as SOURCE: streamrec index SHARDS INDEX writes it")
     if first or byte is not None:
         raise click.UsageError("--records says which records: leave out --from-record and --from-byte")
     try:
-        run(show_numbered(sources, records[:count], showing, storage_options))
+        run(show_numbered(sources, records[:count], printer))
     except IndexError as error:
         raise click.UsageError(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Showing:
-    """Which records to print, and how.
-
-    Attributes:
-        form: "text", "json" (a line for each record) or "raw" (the payloads, one after the other).
-        count: At most this many records; None for all.
-        first: The number of the first one, over all shards.
-        byte: The offset in the one shard from which to search for the first one; None for the beginning.
-        features: Only these; None for all.
-    """
-
-    form: Literal["text", "json", "raw"]
-    count: int | None = None
-    first: int = 0
-    byte: int | None = None
-    features: Sequence[str] | None = None
-
-
-class Block(NamedTuple):
-    """Some records of a shard.
-
-    Attributes:
-        path: The shard's URL.
-        first: The number of the first one in its shard; None where reading began at a byte.
-        frames: The records.
-        byte: The first one's offset in its shard; None where the frames know it.
-    """
-
-    path: str
-    first: int | None
-    frames: streamrec.Frames
-    byte: int | None = None
-
-
-async def show(names: Sequence[str], showing: Showing, storage_options: Mapping[str, Any]) -> None:
-    """Prints records."""
-    async with storages_for(storage_options) as storages:
+async def show(names: options.Sources, printer: Printer, count: int | None, first: int, byte: int | None) -> None:
+    """Prints up to `count` records from the `first` over all shards on, or from a byte of the one shard on."""
+    async with storages_for(names.storage_options) as storages:
         found = await find_records(storages, names)
-        shards, skipped = without_first(found, showing.first)
+        shards, skip = without_first(found, first)
         await check_present(storages, found[: len(found) - len(shards)])
-    if showing.byte is not None and len(shards) > 1:
+    if byte is not None and len(shards) > 1:
         raise click.UsageError(f"--from-byte is a place in one shard, and these are {len(shards):,}: name one of them")
-    printer = Printer(replace(showing, first=skipped))
+    quiet = sys.stdout.isatty() or count is not None
     try:
-        async with aclosing(selected_blocks(shards, printer.showing, storage_options)) as selected:
-            async for block in selected:
-                printer.show(block)
+        with progress("reading", total_bytes(shards), quiet=quiet) as meter:
+            for shard in shards:
+                if count == 0:
+                    break
+                block_bytes = None if count is None else 1 << 16
+                async with open_item(shard, byte, block_bytes=block_bytes) as reader:
+                    skip, count = await show_shard(reader, printer, shard, skip, count, byte, meter)
     except ValueError as error:
-        if showing.byte is None or isinstance(error, streamrec.StreamrecError):
+        if byte is None or isinstance(error, streamrec.StreamrecError):
             raise
         raise click.UsageError(str(error)) from error  # it is compressed, and has no place to begin at
     printer.end()
 
 
-async def show_numbered(
-    index: options.Sources, numbers: Sequence[int], showing: Showing, storage_options: Mapping[str, Any]
-) -> None:
+async def show_shard(
+    reader: ShardReader, printer: Printer, shard: Item, skip: int, count: int | None, byte: int | None, meter: Meter
+) -> tuple[int, int | None]:
+    """Prints records of one shard, and reads no more than these; returns what is left to skip and to print."""
+    async for frames in blocks(reader, meter, shard.expected if byte is None else None):
+        end = len(frames) if count is None else min(len(frames), skip + count)
+        kept = frames.window(min(skip, len(frames)), end)
+        number = None if byte else reader.place.record - len(frames) + skip
+        skip = max(0, skip - len(frames))
+        if len(kept):
+            printer.show(shard.path, number, kept)
+        count = None if count is None else count - len(kept)
+        if count == 0:
+            break
+    return skip, count
+
+
+async def show_numbered(index: options.Sources, numbers: Sequence[int], printer: Printer) -> None:
     """Prints records of an index by their numbers, in that order; reads no others."""
-    source = await streamrec.RecordSource.open(index[0], shard_root=index.shard_root, storage_options=storage_options)
+    source = await streamrec.RecordSource.open(index[0], **vars(index))
     frames = await source.get(numbers)
     places = await source.places(numbers)
-    printer = Printer(showing)
     for number, (shard, offset, _) in enumerate(zip(*(part.tolist() for part in places), strict=True)):
-        info = source.index.shards[shard]
         one = streamrec.Frames(frames.buffer, frames.spans[number : number + 1])
         first = numbers[number] % len(source) - int(source.index.first_records[shard])
-        printer.show(Block(info.path, first, one, offset))
+        printer.show(source.index.shards[shard].path, first, one, offset)
     printer.end()
     await source.aclose()
 
@@ -185,55 +161,47 @@ def without_first(shards: Sequence[Item], count: int) -> tuple[list[Item], int]:
     return left, count
 
 
-async def selected_blocks(
-    shards: Sequence[Item], showing: Showing, storage_options: Mapping[str, Any]
-) -> AsyncGenerator[Block, None]:
-    """The records to print, a block at a time; reads no more than these."""
-    skip, left = showing.first, showing.count
-    quiet = sys.stdout.isatty() or left is not None
-    with progress("reading", total_bytes(shards), quiet=quiet) as meter:
-        for shard in shards:
-            if left == 0:
-                return
-            block_bytes = None if left is None else 1 << 16
-            async with open_item(shard, storage_options, showing.byte, block_bytes=block_bytes) as reader:
-                async for frames in blocks(reader, meter, shard.expected if showing.byte is None else None):
-                    first = None if showing.byte else reader.place.record - len(frames)
-                    skipped = min(skip, len(frames))
-                    skip -= skipped
-                    kept = frames.window(skipped, len(frames) if left is None else min(len(frames), skipped + left))
-                    if len(kept):
-                        yield Block(shard.path, None if first is None else first + skipped, kept)
-                    left = None if left is None else left - len(kept)
-                    if left == 0:
-                        return
-
-
 class Printer:
-    """Prints records, and notes which features they have."""
+    """Prints records, and notes which features they have.
 
-    def __init__(self, showing: Showing) -> None:
-        self.showing = showing
+    Args:
+        form: "text", "json" (a line for each record) or "raw" (the payloads, one after the other).
+        features: Only these; None for all.
+    """
+
+    def __init__(self, form: Literal["text", "json", "raw"], features: Sequence[str] | None) -> None:
+        self._form = form
+        self._features = features
         self._kind: Kind | None = None
-        self._missing = set(showing.features or ())
+        self._missing = set(features or ())
         self._met: set[str] = set()
 
-    def show(self, block: Block) -> None:
-        """Prints the records of a block."""
-        if self.showing.form == "raw" and not self.showing.features:
-            for view in block.frames.views():
+    def show(self, path: str, first: int | None, frames: streamrec.Frames, byte: int | None = None) -> None:
+        """Prints records of a shard.
+
+        Args:
+            path: The shard's URL.
+            first: The number of the first one in its shard; None where reading began at a byte.
+            frames: The records.
+            byte: The first one's offset in its shard; None where the frames know it.
+        """
+        if self._form == "raw" and not self._features:
+            for view in frames.views():
                 sys.stdout.buffer.write(view)
             return
-        self._kind = self._kind or kind_of_all(block.frames, most=100)
+        self._kind = self._kind or kind_of_all(frames, most=100)
         kind = self._kind or "example"
-        for index, record in enumerate(block.frames):
+        for index, record in enumerate(frames):
             self._note(record, kind)
-            if self.showing.form == "raw":
+            if self._form == "raw":
                 self._show_raw(record, kind)
-            elif self.showing.form == "json":
-                print(escape_json(as_json(record, kind, self.showing.features)))
+            elif self._form == "json":
+                print(escape_json(as_json(record, kind, self._features)))
             else:
-                self._show_text(block, index, record, kind)
+                number = "" if first is None else f"record {first + index:,}, "
+                offset = frames.offset(index) if byte is None else byte
+                print_line(f"{path}, {number}byte {offset:,}: {len(record):,} bytes")
+                print_record(*(f"  {line}" for line in as_lines(record, kind, self._features)))
 
     def end(self) -> None:
         """Checks that some record has each feature that was asked for."""
@@ -250,13 +218,6 @@ class Printer:
 
     def _show_raw(self, record: bytes, kind: Kind) -> None:
         parts = parts_of(record, kind).values()
-        for found in chain.from_iterable(part.get(name, ()) for name in self.showing.features or () for part in parts):
+        for found in chain.from_iterable(part.get(name, ()) for name in self._features or () for part in parts):
             for value in found if isinstance(found, list) else [found]:
                 sys.stdout.buffer.write(value if isinstance(value, bytes) else str(value).encode())
-
-    def _show_text(self, block: Block, index: int, record: bytes, kind: Kind) -> None:
-        number = "" if block.first is None else f"record {block.first + index:,}, "
-        byte = block.frames.offset(index) if block.byte is None else block.byte
-        print_line(f"{block.path}, {number}byte {byte:,}: {len(record):,} bytes")
-        for line in as_lines(record, kind, self.showing.features):
-            print_record(f"  {line}")

@@ -7,7 +7,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -18,22 +18,11 @@ import anyio
 import click
 
 from streamrec import CorruptRecordError, FeatureError, Frames
-from streamrec.cli import options
+from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
+from streamrec.cli.output import Meter, print_error, print_json, print_line, print_written, progress
 from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
-from streamrec.cli.writing import (
-    SHARD_BYTES,
-    Feed,
-    Target,
-    check_numbered,
-    check_target,
-    compression_of,
-    pattern_of,
-    write_limited,
-    write_manifest,
-)
 from streamrec.display import display_name
 from streamrec.interchange import (
     FORMATS,
@@ -49,41 +38,44 @@ from streamrec.interchange import (
     format_of,
 )
 from streamrec.shards import ShardInfo, is_numbered, shard_path
-from streamrec.storage import Replacement, Storage, Storages
+from streamrec.storage import ObjectInfo, Replacement, Storage, Storages
 
 FORMAT: Final = click.Choice([*FORMATS])
 FOREIGN: Final = (".csv", ".tsv", ".json", ".txt", ".arrow", ".feather", ".avro", ".orc", ".npy", ".npz", ".h5", ".zip")
 """Endings of names that are not meant for TFRecord shards."""
 
-BLOCK_RECORDS: Final = 4096
-"""At most this many records are encoded at a time."""
-
 
 @dataclass(frozen=True, slots=True)
-class Writing:
-    """What to write."""
+class Conversion:
+    """What to read and what to write; workers of a cluster have it, too.
 
-    target: Target
+    Attributes:
+        source: The format of what is read; None: as names end.
+        columns: What the files hold; None where that is not known yet, or no file needs it.
+    """
+
+    source: str | None
+    reading: Reading
+    storage_options: Mapping[str, Any]
+    target: writing.Target
     form: Format
     text: Sequence[str]
     shard_bytes: int | None
     shard_records: int | None
     overwrite: bool
-    ray_address: str | None
+    on_cluster: bool
+    columns: tuple[Field, ...] | None = None
 
     @property
     def manifest(self) -> str | None:
         """The manifest's URL; only TFRecord shards have one."""
         return self.target.manifest if self.form.name == "tfrecord" else None
 
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """How to read records."""
-
-    source: str | None
-    reading: Reading
-    storage_options: Any
+    @property
+    def look(self) -> Look | None:
+        """How to infer columns before a file is written; None where the format needs none, or they are known."""
+        look = None if self.form.name == "tfrecord" else codec_of(self.form.name).look
+        return None if look is None or (look.saved and self.columns is not None) else look
 
 
 @click.command(
@@ -105,13 +97,13 @@ class Conversion:
 @click.option("--schema", metavar="FILE", help="Kinds of features, as `streamrec info --json` prints them.")
 @click.option("--shard-bytes", metavar="SIZE", callback=options.parse_size, help="Files of about this size.")
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Files of up to N records.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @ray_option
 @options.as_json
-@options.storage_options
+@options.source_options
 @options.target_options
 def convert_command(
-    sources: Sequence[str],
+    sources: options.Sources,
     target: str,
     source: str | None,
     wanted: str | None,
@@ -123,7 +115,6 @@ def convert_command(
     overwrite: bool,
     ray_address: str | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
     target_options: Mapping[str, Any],
 ) -> None:
     """Writes the Examples of all SOURCEs to TARGET in another format.
@@ -145,29 +136,32 @@ def convert_command(
         )
     pattern = target_pattern(target, form)
     if shard_bytes or shard_records:
-        check_numbered(pattern)
+        writing.check_numbered(pattern)
         if ray_address is not None:
             raise click.UsageError(
                 "with --ray each SOURCE becomes one file: leave --shard-bytes and --shard-records out"
             )
     elif is_numbered(pattern):
-        shard_bytes = SHARD_BYTES
-    compression = compression_of(pattern, None) if form.name == "tfrecord" else ""
-    goal = Target(pattern, compression, target_options or storage_options)
-    plan = Writing(goal, form, text or (), shard_bytes, shard_records, overwrite, ray_address)
+        shard_bytes = writing.SHARD_BYTES
+    compression = writing.compression_of(pattern, None) if form.name == "tfrecord" else ""
+    reading = Reading(None if features is None else tuple(features))
+    goal = writing.Target(pattern, compression, target_options or sources.storage_options)
+    limits = shard_bytes, shard_records
+    how = Conversion(
+        source, reading, sources.storage_options, goal, form, text or (), *limits, overwrite, ray_address is not None
+    )
     if ray_address is not None:
         connect(ray_address)
-    written, changes = run(convert(sources, source, features, schema, plan, storage_options))
-    if changed := str(changes):
+    written = run(convert(sources, schema, how))
+    if changed := str(reading.changes):
         print_error(changed)
     if as_json:
         files = [{"path": file.path, "records": file.records, "bytes": file.bytes} for file in written]
-        print_json({"files": files, "manifest": plan.manifest})
+        print_json({"files": files, "manifest": how.manifest})
         return
-    records, size = sum(file.records for file in written), sum(file.bytes for file in written)
-    print_line(f"{plural(len(written), 'file')}, {plural(records, 'record')}, {format_bytes(size)}")
-    if plan.manifest is not None:
-        print_line(f"manifest: {plan.manifest}")
+    print_written("file", written)
+    if how.manifest is not None:
+        print_line(f"manifest: {how.manifest}")
 
 
 def target_pattern(target: str, form: Format) -> str:
@@ -175,85 +169,56 @@ def target_pattern(target: str, form: Format) -> str:
     directory = directory_of(target)
     if directory is not None and form.name != "tfrecord":
         return f"{directory}shard-{{shard:05d}}{FORMATS[form.name][0]}"
-    return pattern_of(target, "", None)
+    return writing.pattern_of(target, "", None)
 
 
-async def convert(
-    sources: Sequence[str],
-    source: str | None,
-    features: Sequence[str] | None,
-    schema: str | None,
-    plan: Writing,
-    storage_options: Mapping[str, Any],
-) -> tuple[list[ShardInfo], Changes]:
-    """Reads and writes; returns the new files, and what they hold in another form than the SOURCEs."""
-    async with storages_for(storage_options) as storages, storages_for(plan.target.storage_options) as goal:
+async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -> list[ShardInfo]:
+    """Reads and writes; returns the new files."""
+    async with storages_for(how.storage_options) as storages, storages_for(how.target.storage_options) as goal:
         found = await find_records(storages, sources)
         files = [*found, *(() if schema is None else [Item(schema, None)])]
-        spared = await check_target(storages, sources, files, goal, plan.target, plan.manifest, plan.overwrite)
-        columns = None if schema is None else await read_schema(storages, schema, features)
-        kinds = {column.name: column.kind for column in columns or () if column.kind is not None}
-        if columns is not None:
-            columns = as_text(columns, plan.text)
-        reading = Reading(None if features is None else frozenset(features), kinds)
-        how = Conversion(source, reading, storage_options)
-        objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
+        spared = await writing.check_target(storages, sources, files, goal, how.target, how.manifest, how.overwrite)
+        if schema is not None:
+            columns = await read_schema(storages, schema, how.reading)
+            kinds = {column.name: column.kind for column in columns if column.kind is not None}
+            how = replace(how, reading=replace(how.reading, kinds=kinds), columns=as_text(columns, how.text))
+        objects = Replacement(goal, stages=how.overwrite, keeps=False, spared=spared)
         async with locate_errors(found, how), objects:
-            written = await write(found, how, columns, plan, objects)
-            check_features(features or (), reading.changes, sum(file.records for file in written))
-        return written, reading.changes
+            written = await write(found, how, objects)
+            check_features(how.reading, sum(file.records for file in written))
+        return written
 
 
-async def write(
-    found: Sequence[Item],
-    how: Conversion,
-    columns: tuple[Field, ...] | None,
-    plan: Writing,
-    objects: Replacement,
-) -> list[ShardInfo]:
+async def write(found: Sequence[Item], how: Conversion, objects: Replacement) -> list[ShardInfo]:
     """Writes all files, here or on a cluster, and the manifest."""
-    changes = how.reading.changes
-    if plan.ray_address is not None and len(found) > 1:
-        check_numbered(plan.target.pattern)
-    if look := needed_look(plan.form, columns):
-        if plan.ray_address is None:
-            seen = await look_at_all(found, how, look)
+    if how.on_cluster and len(found) > 1:
+        writing.check_numbered(how.target.pattern)
+    if look := how.look:
+        if how.on_cluster:
+            seen = reduce(look.join, await map_on(partial(look_at_one, how), found))
         else:
-            seen = reduce(look.join, await map_on(partial(look_at_one, how, plan.form), found))
-        columns = as_text(look.columns(seen, changes), plan.text)
-    if plan.ray_address is not None:
-        written = await write_on_cluster(found, how, columns, plan, objects)
+            with progress("looking", total_bytes(found)) as meter:
+                seen = await look_at(found, how, look, meter)
+        how = replace(how, columns=as_text(look.columns(seen, how.reading.changes), how.text))
+    if how.on_cluster:
+        written = await write_on_cluster(found, how, objects)
     else:
         with progress("writing", total_bytes(found)) as meter:
-            async with aclosing(read(found, how, meter)) as records:
-                limits = plan.shard_bytes, plan.shard_records
-                written = await write_records(records, plan.target, plan.form, columns or (), objects, *limits, changes)
-    if plan.manifest is not None:
-        await write_manifest(plan.manifest, plan.target, written, objects)
+            written = await write_records(found, how, objects, meter)
+    if how.manifest is not None:
+        await writing.write_manifest(how.manifest, how.target, written, objects)
     return written
 
 
-async def look_at_all(found: Sequence[Item], how: Conversion, look: Look) -> Any:
-    """What all records show of their columns, for which they are read once."""
-    with progress("looking", total_bytes(found)) as meter:
-        return await look_at(found, how, look, meter)
-
-
-async def look_at_one(how: Conversion, form: Format, item: Item) -> Any:
-    """What the records of one file show of their columns; runs on a worker."""
-    look = needed_look(form, None)
-    assert look is not None
+async def look_at_one(how: Conversion, item: Item) -> Any:
+    """What all records of one file show of their columns; runs on a worker."""
+    assert how.look is not None
     async with locate_errors([item], how):
-        return await look_at([item], how, look, Meter())
-
-
-def needed_look(form: Format, columns: Sequence[Field] | None) -> Look | None:
-    """How to infer columns before a file is written; None where the format needs none, or they are known."""
-    look = None if form.name == "tfrecord" else codec_of(form.name).look
-    return None if look is None or (look.saved and columns is not None) else look
+        return await look_at([item], how, how.look, Meter())
 
 
 async def look_at(found: Sequence[Item], how: Conversion, look: Look, meter: Meter) -> Any:
+    """What all records show of their columns, for which they are read once."""
     seen, count = look.see(()), 0
     async with aclosing(read(found, how, meter)) as records:
         async for frames in records:
@@ -278,60 +243,45 @@ def as_text(columns: Sequence[Field], names: Sequence[str]) -> tuple[Field, ...]
     return tuple(replace(column, text=column.name in names and column.kind is not None) for column in columns)
 
 
-async def write_on_cluster(
-    found: Sequence[Item],
-    how: Conversion,
-    columns: Sequence[Field] | None,
-    plan: Writing,
-    objects: Replacement,
-) -> list[ShardInfo]:
+async def write_on_cluster(found: Sequence[Item], how: Conversion, objects: Replacement) -> list[ShardInfo]:
     """Converts each file to one file of the other format, in a task of its own."""
-    paths = [shard_path(plan.target.pattern, number) for number in range(len(found))]
+    paths = [shard_path(how.target.pattern, number) for number in range(len(found))]
     places = [await objects.name(path) for path in paths]
-    convert_one = partial(write_one, how, columns or (), plan)
-    results = await map_on(convert_one, list(zip(places, found, strict=True)))
+    results = await map_on(partial(write_one, how), list(zip(places, found, strict=True)))
     for _, changes in results:
         how.reading.changes.update(changes)
     return [replace(item, path=path) for (item, _), path in zip(results, paths, strict=True)]
 
 
-async def write_one(
-    how: Conversion, columns: Sequence[Field], plan: Writing, work: tuple[str, Item]
-) -> tuple[ShardInfo, Changes]:
+async def write_one(how: Conversion, work: tuple[str, Item]) -> tuple[ShardInfo, Changes]:
     """Converts one file; returns the new one and what changes in it; runs on a worker."""
     path, item = work
-    target = replace(plan.target, pattern=path)
+    how = replace(how, target=replace(how.target, pattern=path), shard_bytes=None, shard_records=None)
     async with (
         locate_errors([item], how),
-        storages_for(target.storage_options) as storages,
+        storages_for(how.target.storage_options) as storages,
         Replacement(storages, stages=False, keeps=False) as objects,
-        aclosing(read([item], how, Meter())) as records,
     ):
-        limits = None, None, how.reading.changes
-        [written] = await write_records(records, target, plan.form, columns, objects, *limits)
+        [written] = await write_records([item], how, objects, Meter())
     return written, how.reading.changes
 
 
-def check_features(wanted: Sequence[str], changes: Changes, records: int) -> None:
+def check_features(reading: Reading, records: int) -> None:
     """Refuses a result that lacks a feature that was asked for, before it replaces anything."""
-    missing = [name for name in wanted if name not in changes.features]
+    missing = [name for name in reading.features or () if name not in reading.changes.features]
     if missing and records:
-        known = ", ".join(sorted(changes.features)) or "no features"
+        known = ", ".join(sorted(reading.changes.features)) or "no features"
         raise click.UsageError(f"--features: no record has {', '.join(missing)}: they have {known}")
 
 
-async def read_schema(storages: Any, path: str, features: Sequence[str] | None) -> tuple[Field, ...]:
+async def read_schema(storages: Storages, path: str, reading: Reading) -> tuple[Field, ...]:
     """The columns that a file says there are, in the form of `streamrec info --json`."""
     text = await (await storages.at(path)).read_range(path, 0, 64 << 20)
     try:
-        rows = [row for row in json.loads(text)["features"] if features is None or row["name"] in features]
         return tuple(
-            Field(
-                row["name"],
-                None if row["kind"] == "unknown" else row["kind"],
-                row["values"] == [1, 1],
-            )
-            for row in rows
+            Field(row["name"], None if row["kind"] == "unknown" else row["kind"], row["values"] == [1, 1])
+            for row in json.loads(text)["features"]
+            if reading.features is None or row["name"] in reading.features
         )
     except (ValueError, LookupError, TypeError) as error:
         raise click.UsageError(f"{path} is not a schema: run streamrec info --json SOURCE > {path}") from error
@@ -353,15 +303,8 @@ async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGen
 
 async def read_tfrecords(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
     """The records of TFRecord shards, maybe with some of their features only."""
-    sample = await take_sample(found, how.storage_options)
-    number = done = 0
-
-    def note(nbytes: int) -> None:
-        nonlocal done
-        meter.add(nbytes - done)
-        done = nbytes
-
-    async with aclosing(batches(found, sample.record_bytes, how.storage_options, note)) as blocks:
+    sample, number = await take_sample(found), 0
+    async with aclosing(batches(found, sample.record_bytes, meter)) as blocks:
         async for frames in blocks:
             if how.reading.features is not None:
                 frames = await anyio.to_thread.run_sync(select_features, frames, number, how.reading)
@@ -378,21 +321,22 @@ def select_features(frames: Frames, first: int, reading: Reading) -> Frames:
 async def decode(
     storages: Storages, found: Sequence[Item], form: Format, reading: Reading, meter: Meter
 ) -> AsyncGenerator[Frames, None]:
-    """The records of files in another format, decoded in a thread."""
+    """The records of files in another format, decoded in a thread. All of a file is of one version."""
     codec = codec_of(form.name)
     for item in found:
-        async with open_object(await storages.at(item.path), item.path, meter) as file:
+        storage = await storages.at(item.path)
+        raw = _ObjectFile(storage, await storage.stat(item.path), meter)
+        with io.BufferedReader(raw, 8 << 20) as file:
             plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
             records = codec.decode(plain, reading)
             while (batch := await anyio.to_thread.run_sync(next_batch, records, item.path)) is not None:
                 yield Frames.of(batch)
 
 
-def next_batch(records: Any, path: str) -> list[bytes] | None:
+def next_batch(records: Iterator[list[bytes]], path: str) -> list[bytes] | None:
     """The next batch; an error says which file is damaged."""
     try:
-        batch: list[bytes] | None = next(records, None)
-        return batch
+        return next(records, None)
     except CorruptRecordError as error:
         raise CorruptRecordError(error.reason, path, error.offset, error.record) from error
     except FeatureError as error:
@@ -414,7 +358,7 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
         for item in found:
             records = item.records
             if records is None:
-                records = await count_one(item, how.storage_options)
+                records = await count_one(item)
             if number < records:
                 where = display_name(item.path)
                 raise FeatureError(f"{error.reason} (in {where})", error.feature, number) from error
@@ -422,39 +366,26 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
         raise
 
 
-async def write_records(
-    records: AsyncIterator[Frames],
-    target: Target,
-    form: Format,
-    columns: Sequence[Field],
-    objects: Replacement,
-    nbytes: int | None,
-    count: int | None,
-    changes: Changes,
-) -> list[ShardInfo]:
+async def write_records(found: Sequence[Item], how: Conversion, objects: Replacement, meter: Meter) -> list[ShardInfo]:
     """Writes files up to about a size in bytes, or up to a number of records, or both; at least one."""
-    if form.name == "tfrecord":
-        return await write_limited(records, target, objects, nbytes, count)
-    feed, written, done = Feed(records), list[ShardInfo](), 0
-    while not written or not await feed.ended():
-        path = shard_path(target.pattern, len(written))
-        encoder = await anyio.to_thread.run_sync(codec_of(form.name).encoder, columns, done, changes)
-        written.append(await write_file(feed, path, encoder, form, objects, nbytes, count))
-        done += written[-1].records
+    async with aclosing(read(found, how, meter)) as records:
+        if how.form.name == "tfrecord":
+            return await writing.write_limited(records, how.target, objects, how.shard_bytes, how.shard_records)
+        feed, written, done = writing.Feed(records), list[ShardInfo](), 0
+        begin = codec_of(how.form.name).encoder
+        while not written or not await feed.ended():
+            path = shard_path(how.target.pattern, len(written))
+            encoder = await anyio.to_thread.run_sync(begin, how.columns or (), done, how.reading.changes)
+            written.append(await write_file(feed, path, encoder, how, objects))
+            done += written[-1].records
     return written
 
 
 async def write_file(
-    feed: Feed,
-    path: str,
-    encoder: FileEncoder,
-    form: Format,
-    objects: Replacement,
-    nbytes: int | None,
-    count: int | None,
+    feed: writing.Feed, path: str, encoder: FileEncoder, how: Conversion, objects: Replacement
 ) -> ShardInfo:
     """Writes one file, up to a limit."""
-    compressor = zlib.compressobj(wbits=31) if form.gzip else None
+    compressor = zlib.compressobj(wbits=31) if how.form.gzip else None
 
     def encode(frames: Frames | None) -> bytes:
         data = encoder.finish() if frames is None else encoder.write(frames)
@@ -466,8 +397,8 @@ async def write_file(
     frames: Frames | None = Frames.of([])
     async with await objects.upload(path) as upload:
         while frames is not None:
-            most = BLOCK_RECORDS if count is None else min(BLOCK_RECORDS, count - records)
-            full = not most or (nbytes is not None and size + encoder.waiting >= nbytes)
+            most = 4096 if how.shard_records is None else min(4096, how.shard_records - records)
+            full = not most or (how.shard_bytes is not None and size + encoder.waiting >= how.shard_bytes)
             frames = None if full else await feed.block(most)
             data = await anyio.to_thread.run_sync(encode, frames)
             await upload.write(data)
@@ -475,41 +406,35 @@ async def write_file(
     return ShardInfo(path, records, size, None)
 
 
-@asynccontextmanager
-async def open_object(storage: Storage, path: str, meter: Meter) -> AsyncIterator[BinaryIO]:
-    """An object as a file for decoders (tarfile, gzip, pyarrow) in other threads. All of it is of one version."""
-    about = await storage.stat(path)
-    raw = _ObjectFile(storage, path, about.size, about.version, meter)
-    with io.BufferedReader(raw, 8 << 20) as file:
-        yield file
-
-
 class _ObjectFile(io.RawIOBase):
-    def __init__(self, storage: Storage, path: str, size: int | None, version: str | None, meter: Meter) -> None:
+    """An object as a file for decoders (tarfile, gzip, pyarrow) in other threads."""
+
+    def __init__(self, storage: Storage, about: ObjectInfo, meter: Meter) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storage, self._path, self._version, self._meter = storage, path, version, meter
-        self._size = size
+        self._storage, self._about, self._meter = storage, about, meter
         self._position = 0
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
-        return self._size is not None
+        return self._about.size is not None
 
     def tell(self) -> int:
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._about.size}[whence]
         if base is None:
-            raise io.UnsupportedOperation(f"{self._path}: the store does not say how large this object is")
+            reason = f"{self._about.path}: the store does not say how large this object is"
+            raise io.UnsupportedOperation(reason)
         self._position = base + offset
         return self._position
 
     def readinto(self, buffer: object) -> int:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
-        reading = self._storage.read_range(self._path, self._position, self._position + len(view), self._version)
+        path, version, end = self._about.path, self._about.version, self._position + len(view)
+        reading = self._storage.read_range(path, self._position, end, version)
         data = asyncio.run_coroutine_threadsafe(reading, self._loop).result()
         view[: len(data)] = data
         self._position += len(data)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 import streamrec
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line
+from streamrec.cli.output import print_json, print_line, print_written
 from streamrec.cli.reading import run
 from streamrec.cli.sources import directory_of, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_matching
@@ -26,7 +26,7 @@ NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 
 @click.command("demo", epilog=options.examples("streamrec demo flowers/", "streamrec demo s3://bucket/flowers/"))
 @click.argument("target", default="flowers/")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @options.as_json
 @options.storage_options
 def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
@@ -40,8 +40,8 @@ def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: M
         rows = [{"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards]
         print_json({"manifest": f"{folder}manifest.json", "shards": rows})
         return
-    size, again = sum(shard.bytes for shard in shards), options.format_options(storage_options)
-    print_line(f"{plural(len(shards), 'shard')}, {plural(EXAMPLES, 'record')}, {format_bytes(size)}; try:")
+    again = options.format_options(storage_options)
+    print_written("shard", shards, "; try:")
     for name, source in (
         ("info", folder),
         ("head -n 1", folder),

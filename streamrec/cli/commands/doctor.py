@@ -13,9 +13,8 @@ import ssl
 import statistics
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
@@ -28,7 +27,7 @@ from fsspec.core import url_to_fs
 
 from streamrec import NotFoundError, RetryPolicy, StreamrecError
 from streamrec.cli import options
-from streamrec.cli.measuring import measure
+from streamrec.cli.commands.bench import measure
 from streamrec.cli.output import format_bytes, plural, print_json, print_line
 from streamrec.cli.program import STORE_FAILED
 from streamrec.cli.reading import run
@@ -44,8 +43,7 @@ VARIABLES: Final = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("S
 
 ANSWER_SECONDS: Final = 10.0
 LOOKS: Final = 10
-OLD: Final = timedelta(days=1)
-"""A younger upload may be a writer's that is at work."""
+"""How often the latency is measured, and how many hidden objects are named. Neither is tuned."""
 
 
 @click.command(
@@ -77,18 +75,6 @@ def doctor_command(url: str, write: bool | None, as_json: bool, storage_options:
     return STORE_FAILED if any(row.ok is False for row in rows) else 0
 
 
-async def run_checks(url: str, write: bool, quiet: bool, storage_options: Mapping[str, Any]) -> list[CheckResult]:
-    """Makes all checks, and prints each when it is done."""
-    rows = []
-    async with aclosing(examine(url, write, storage_options)) as examined:
-        async for row in examined:
-            rows.append(row)
-            if not quiet:
-                print_line(f"{MARKS[row.ok]}  {row.name:<9}  {row.seconds:6.3f} s  {row.found}")
-                sys.stdout.flush()
-    return rows
-
-
 class CheckError(Exception):
     """Something is not as it should be; the message says what to do."""
 
@@ -107,46 +93,43 @@ class CheckResult:
     found: str
 
 
-async def run_check(name: str, check: Callable[..., Awaitable[str]], *arguments: Any) -> CheckResult:
-    began, ok = time.perf_counter(), None
-    try:
-        found, ok = await check(*arguments), True
-    except NotCheckedError as reason:
-        found = str(reason)
-    except (StreamrecError, OSError, http.client.HTTPException, CheckError) as error:
-        found, ok = str(error) or type(error).__name__, False
-    return CheckResult(name, ok, time.perf_counter() - began, found)
+async def run_checks(url: str, write: bool, quiet: bool, storage_options: Mapping[str, Any]) -> list[CheckResult]:
+    """Makes all checks, and prints each when it is done."""
+    rows = list[CheckResult]()
 
+    async def check(name: str, look: Callable[..., Awaitable[str]], *arguments: Any) -> bool:
+        began, ok = time.perf_counter(), None
+        try:
+            found, ok = await look(*arguments), True
+        except NotCheckedError as reason:
+            found = str(reason)
+        except (StreamrecError, OSError, http.client.HTTPException, CheckError) as error:
+            found, ok = str(error) or type(error).__name__, False
+        rows.append(CheckResult(name, ok, time.perf_counter() - began, found))
+        if not quiet:
+            print_line(f"{MARKS[ok]}  {name:<9}  {rows[-1].seconds:6.3f} s  {found}")
+            sys.stdout.flush()
+        return ok is True
 
-async def examine(url: str, write: bool, storage_options: Mapping[str, Any]) -> AsyncGenerator[CheckResult, None]:
     endpoint = endpoint_of(url, storage_options)
-    if endpoint is not None:
-        for name, look in ENDPOINT.items():
-            row = await run_check(name, anyio.to_thread.run_sync, look, endpoint)
-            yield row
-            if not row.ok and name != "clock":
-                return
+    for name, look in ENDPOINT.items() if endpoint is not None else ():
+        if not await check(name, anyio.to_thread.run_sync, look, endpoint) and name != "clock":
+            return rows
     async with (
         storages_for(storage_options, RetryPolicy(patience=10)) as storages,
         temporary_objects(storage_options) as written,
     ):
-        store, found = CheckedStore(url, storage_options, storages, written), list[Item]()
-        yield await run_check("list", check_list, store, found)
-        objects = [item for item in found if item.size]
-        if objects:
-            largest = max(objects, key=lambda item: item.size or 0)
-            for name, check in READING.items():
-                yield await run_check(name, check, store, largest)
-        else:
-            nothing = "nothing to read: name a directory that has objects, to look at reading too"
-            yield CheckResult("get", None, 0.0, nothing)
-        yield await run_check("leftovers", check_leftovers, store)
-        yield await run_check("replaced", check_replaced, store)
-        for name, write_check in WRITING.items() if write else ():
-            row = await run_check(name, write_check, store)
-            yield row
-            if name == "write" and not row.ok:
-                return
+        store = CheckedStore(url, storage_options, storages, written)
+        await check("list", check_list, store)
+        largest = max(store.found, key=lambda item: item.size or 0, default=None)
+        for name, read in READING.items() if largest is not None and largest.size else [("get", check_nothing)]:
+            await check(name, read, store, largest)
+        await check("leftovers", check_leftovers, store)
+        await check("replaced", check_replaced, store)
+        for name, change in WRITING.items() if write else ():
+            if not await check(name, change, store) and name == "write":
+                break
+    return rows
 
 
 class Endpoint(NamedTuple):
@@ -157,7 +140,7 @@ class Endpoint(NamedTuple):
     secure: bool
 
     def connect(self) -> socket.socket:
-        return socket.create_connection((self.host, self.port), ANSWER_SECONDS)
+        return socket.create_connection(self[:2], ANSWER_SECONDS)
 
 
 def endpoint_of(url: str, storage_options: Mapping[str, Any]) -> Endpoint | None:
@@ -234,12 +217,13 @@ def check_clock(endpoint: Endpoint) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedStore:
-    """The store to check, and the URLs of test objects, each added before it is written."""
+    """The store to check, what it lists, and the URLs of test objects, each added before it is written."""
 
     url: str
     options: Mapping[str, Any]
     storages: Storages
     written: list[str]
+    found: list[Item] = field(default_factory=list)
 
     @property
     def folder(self) -> str:
@@ -250,9 +234,11 @@ class CheckedStore:
         self.written.append(f"{self.folder}streamrec-doctor-{uuid4().hex[:8]}-{ending}")
         return self.written[-1]
 
+    async def read(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
+        return await (await self.storages.at(path)).read_range(path, start, end, version)
+
     async def write(self, path: str, data: bytes, overwrite: bool = True) -> None:
-        storage = await self.storages.at(path)
-        async with await storage.upload(path, overwrite=overwrite) as upload:
+        async with await (await self.storages.at(path)).upload(path, overwrite=overwrite) as upload:
             await upload.write(data)
 
 
@@ -285,52 +271,54 @@ async def ask_client(path: str, options: Mapping[str, Any], ask: Callable[[Any, 
     return await anyio.to_thread.run_sync(call)
 
 
-async def check_list(store: CheckedStore, found: list[Item]) -> str:
+async def check_list(store: CheckedStore) -> str:
     directory = directory_of(store.url)
     if directory is None:
-        found += await find(store.storages, [store.url])
+        store.found.extend(await find(store.storages, [store.url]))
     else:
         storage = await store.storages.at(directory)
-        found += [Item(info.path, info.size) async for info in storage.list(directory)]
-    size = sum(item.size or 0 for item in found)
-    return f"{plural(len(found), 'object')}, {format_bytes(size)}"
+        found = [Item.listed(info) async for info in storage.list(directory)]
+        store.found.extend(replace(item, storage_options=store.options) for item in found)
+    size = sum(item.size or 0 for item in store.found)
+    return f"{plural(len(store.found), 'object')}, {format_bytes(size)}"
+
+
+async def check_nothing(store: CheckedStore, item: Item | None) -> str:
+    raise NotCheckedError("nothing to read: name a directory that has objects, to look at reading too")
 
 
 async def check_get(store: CheckedStore, item: Item) -> str:
-    storage, size = await store.storages.at(item.path), min(item.size or 0, 1 << 16)
-    got = await storage.read_range(item.path, 0, size)
+    size = min(item.size or 0, 1 << 16)
+    got = await store.read(item.path, 0, size)
     if len(got) != size:
         raise CheckError(f"{len(got):,} bytes arrived, and the listing says {size:,}: was the object replaced?")
     return f"{plural(size, 'byte')} of {item.path}"
 
 
 async def check_latency(store: CheckedStore, item: Item) -> str:
-    storage, took = await store.storages.at(item.path), []
+    took = []
     for _ in range(LOOKS):
         began = time.perf_counter()
-        await storage.read_range(item.path, 0, 1)
+        await store.read(item.path, 0, 1)
         took.append(time.perf_counter() - began)
     return f"a byte comes in {statistics.median(took) * 1e3:.1f} ms, the slowest of {LOOKS} in {max(took) * 1e3:.1f} ms"
 
 
 async def check_range(store: CheckedStore, item: Item) -> str:
-    storage, size = await store.storages.at(item.path), min(item.size or 0, 1 << 16)
-    whole = await storage.read_range(item.path, 0, size)
-    half = await storage.read_range(item.path, size // 2, size)
+    size = min(item.size or 0, 1 << 16)
+    whole, half = await store.read(item.path, 0, size), await store.read(item.path, size // 2, size)
     if whole[size // 2 :] != half or len(whole) != size:
         raise CheckError("a range is not the same as the same bytes of the whole: a proxy between may not know ranges")
     return f"bytes {size // 2:,} to {size:,} are the same alone and as a part"
 
 
 async def check_version(store: CheckedStore, item: Item) -> str:
-    storage = await store.storages.at(item.path)
-    version = (await storage.stat(item.path)).version
+    version = (await (await store.storages.at(item.path)).stat(item.path)).version
     if version is None:
         raise CheckError("the store gives no version: a replacement during a read would go unnoticed")
-    await storage.read_range(item.path, 0, 1, version)
+    await store.read(item.path, 0, 1, version)
     try:
-        other = str(int(version) + 1) if version.isdigit() else '"no-such-version"'
-        await storage.read_range(item.path, 0, 1, other)
+        await store.read(item.path, 0, 1, str(int(version) + 1) if version.isdigit() else '"no-such-version"')
     except ObjectChangedError:
         return f"version {version}; another one is refused"
     raise CheckError("another version was asked for, and the store gave this one: a change under way is not noticed")
@@ -339,7 +327,7 @@ async def check_version(store: CheckedStore, item: Item) -> str:
 async def check_speed(store: CheckedStore, item: Item) -> str:
     rates = []
     for connections in (1, 16):
-        done = await measure([item], connections, 1 << 22, 1.0, store.options)
+        done = await measure([item], connections, 1 << 22, 1.0)
         rates.append(f"{done.rate:,.0f} MB/s with {plural(connections, 'connection')}")
     return ", ".join(rates)
 
@@ -370,7 +358,7 @@ async def check_leftovers(store: CheckedStore) -> str:
     if scheme_of(store.url) != "s3":
         raise NotCheckedError("only S3 lists unfinished uploads")
     found = await unfinished_uploads(store.folder, store.options)
-    limit = datetime.now(UTC) - OLD
+    limit = datetime.now(UTC) - timedelta(days=1)  # a younger one may be a writer's that is at work
     old = [upload for upload in found if upload["Initiated"] < limit]
     if old:
         raise CheckError(
@@ -460,8 +448,7 @@ async def check_write(store: CheckedStore) -> str:
     except UnsupportedOperationError as error:
         store.written.remove(path)
         raise NotCheckedError(f"this store is read only: {error}") from error
-    storage = await store.storages.at(path)
-    if await storage.read_range(path, 0, len(data)) != data:
+    if await store.read(path, 0, len(data)) != data:
         raise CheckError(f"{path} is not what was written: a cache between may be stale")
     return f"{format_bytes(len(data))} written and read again"
 
@@ -482,11 +469,10 @@ async def check_multipart(store: CheckedStore) -> str:
     """Writes an object in two parts, and gives up another one after its first part."""
     path, data = store.new_name("parts"), uuid4().bytes * (9_000_000 // 16)  # a part has 8 MiB
     await store.write(path, data)
-    storage = await store.storages.at(path)
-    if await storage.read_range(path, len(data) - 100, len(data)) != data[-100:]:
+    if await store.read(path, len(data) - 100, len(data)) != data[-100:]:
         raise CheckError(f"{path} is not what was written in two parts: write shards of at most 8 MB to this store")
     aborted = store.new_name("aborted")
-    upload = await storage.upload(aborted)
+    upload = await (await store.storages.at(aborted)).upload(aborted)
     await upload.write(data)
     await upload.abort()
     if scheme_of(path) == "s3" and await unfinished_uploads(aborted, store.options):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import streamrec
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
+from streamrec.cli.commands.stat import Moments
 from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import map_concurrently, run, total_bytes
@@ -23,9 +23,6 @@ from streamrec.shards import IndexedRecords, join_index, open_index
 from streamrec.storage import Storages
 
 ENDING = ".index"
-
-AT_A_TIME = 1 << 20
-"""Records of which the lengths are read at a time."""
 
 
 def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
@@ -63,10 +60,10 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
 @click.option("--update", is_flag=True, help="Read only shards that changed since; without SOURCE those it names.")
 @click.option("--check", is_flag=True, help="Tell which shards changed since INDEX was written.")
 @click.option("--stat", is_flag=True, help="Tell what INDEX holds.")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @ray_option
 @options.as_json
-@options.storage_options
+@options.source_options
 def index_command(
     names: options.Sources,
     from_idx: str | None,
@@ -78,7 +75,6 @@ def index_command(
     overwrite: bool,
     ray_address: str | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
 ) -> int:
     """Writes INDEX (a name that ends in .index): what a manifest says, and where each record lies.
 
@@ -97,13 +93,13 @@ def index_command(
     if ray_address and (check or stat or join or update or part):
         raise click.UsageError("--ray divides the work by itself: leave the other options out")
     if check:
-        return run(check_index(index, names.shard_root, as_json, storage_options))
+        return run(check_index(index, names, as_json))
     if stat:
-        return run(print_stat(index, as_json, storage_options))
-    wanted = Wanted(tuple(sources), index, names.shard_root, from_idx, part, join, update, overwrite or update)
+        return run(print_stat(index, names, as_json))
     if ray_address is not None:
         connect(ray_address)
-    found = run(build(wanted, ray_address, storage_options))
+    replaces, how = overwrite or update, {"idx_files": from_idx, "part": part, "update": update}
+    found = run(build(sources, index, names, join, replaces, ray_address, **how))
     if as_json:
         print_json({"index": found.path, "records": len(found), "shards": len(found.shards), "digest": found.digest})
     else:
@@ -111,55 +107,46 @@ def index_command(
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be written; see the command's options."""
-
-    sources: tuple[str, ...]
-    index: str
-    shard_root: str | None
-    from_idx: str | None
-    part: tuple[int, int] | None
-    join: bool
-    update: bool
-    overwrite: bool
-
-
-async def build(wanted: Wanted, ray_address: str | None, storage_options: Mapping[str, Any]) -> streamrec.shards.Index:
-    """Writes an index."""
-    target = wanted.index if wanted.part is None else streamrec.shards.part_of(wanted.index, *wanted.part)
+async def build(
+    sources: list[str],
+    index: str,
+    typed: options.Sources,
+    join: bool,
+    overwrite: bool,
+    ray_address: str | None,
+    **how: Any,
+) -> streamrec.shards.Index:
+    """Writes an index; `how` is passed to `write_index`."""
+    storage_options = typed.storage_options
+    target = index if how["part"] is None else streamrec.shards.part_of(index, *how["part"])
     async with storages_for(storage_options) as storages:
-        if not wanted.overwrite:
+        if not overwrite:
             await refuse_existing(storages, [target])
-        if wanted.join:
-            return await join_index(list(wanted.sources), wanted.index, storage_options=storage_options)
-        shards = await find_records(storages, wanted.sources or [wanted.index], wanted.shard_root)
+        if join:
+            return await join_index(sources, index, storage_options=storage_options)
+        shards = await find_records(storages, sources or [index], typed.shard_root)
     paths = [shard.path for shard in shards]
     if ray_address is not None:
-        return await build_on(paths, wanted, storage_options)
+        return await build_on(paths, index, how["idx_files"], storage_options)
     with progress("indexing", total_bytes(shards)) as meter:
         return await streamrec.write_index(
-            paths,
-            wanted.index,
-            idx_files=wanted.from_idx,
-            part=wanted.part,
-            update=wanted.update,
-            on_shard=lambda shard: meter.add(shard.bytes),
-            storage_options=storage_options,
+            paths, index, on_shard=lambda shard: meter.add(shard.bytes), storage_options=storage_options, **how
         )
 
 
-async def build_on(paths: Sequence[str], wanted: Wanted, storage_options: Mapping[str, Any]) -> streamrec.shards.Index:
+async def build_on(
+    paths: Sequence[str], index: str, idx_files: str | None, storage_options: Mapping[str, Any]
+) -> streamrec.shards.Index:
     """Writes an index in parts, on a cluster, and joins them."""
     count = min(len(paths), 64)
-    names = [streamrec.shards.part_of(wanted.index, number, count) for number in range(count)]
+    names = [streamrec.shards.part_of(index, number, count) for number in range(count)]
     async with storages_for(storage_options) as storages:
         await refuse_existing(storages, names, "move it away")
     async with temporary_objects(storage_options) as parts:
         parts += names
-        write = partial(write_part, paths, wanted.index, wanted.from_idx, storage_options)
+        write = partial(write_part, paths, index, idx_files, storage_options)
         await map_on(write, [(number, count) for number in range(count)])
-        return await join_index(names, wanted.index, storage_options=storage_options)
+        return await join_index(names, index, storage_options=storage_options)
 
 
 async def write_part(
@@ -169,56 +156,52 @@ async def write_part(
     await streamrec.write_index(list(paths), index, idx_files=idx_files, part=part, storage_options=storage_options)
 
 
-async def check_index(index: str, shard_root: str | None, as_json: bool, storage_options: Mapping[str, Any]) -> int:
+async def check_index(index: str, typed: options.Sources, as_json: bool) -> int:
     """Compares each shard's size and version with what the index says."""
-    async with storages_for(storage_options) as storages:
-        found = (await open_index(await storages.at(index), index)).follow(shard_root)
-        differing = [each for each in await map_concurrently(partial(differs, storages), found.shards, 16) if each]
+    async with storages_for(typed.storage_options) as storages:
+        found = (await open_index(await storages.at(index), index)).follow(typed.shard_root)
+        hows = await map_concurrently(partial(difference, storages), found.shards, 16)
+    differing = [{"path": shard.path, "how": how} for shard, how in zip(found.shards, hows, strict=True) if how]
     if as_json:
         print_json({"ok": not differing, "shards": len(found.shards), "changed": differing})
     else:
-        for each in differing:
-            print_line(f"{each['path']}: {each['how']}")
+        print_line(*(f"{each['path']}: {each['how']}" for each in differing))
         state = f"{len(differing):,} changed: streamrec index --update {index}" if differing else "all as it says"
         print_line(f"{index}: {plural(len(found.shards), 'shard')}, {state}")
     return BAD_DATA if differing else 0
 
 
-async def differs(storages: Storages, shard: streamrec.shards.ShardInfo) -> dict[str, str] | None:
+async def difference(storages: Storages, shard: streamrec.shards.ShardInfo) -> str | None:
     """How a shard is not what the index says; None where it is."""
-    how = None
     try:
         about = await (await storages.at(shard.path)).stat(shard.path)
-        if about.size != shard.bytes:
-            how = f"{format_number(about.size)} bytes where the index says {shard.bytes:,}"
-        elif shard.version is not None and about.version != shard.version:
-            how = "another version than the index says: it was written since, or it is a copy"
     except streamrec.NotFoundError:
-        how = "it is not there"
-    return None if how is None else {"path": shard.path, "how": how}
+        return "it is not there"
+    if about.size != shard.bytes:
+        return f"{format_number(about.size)} bytes where the index says {shard.bytes:,}"
+    if shard.version is not None and about.version != shard.version:
+        return "another version than the index says: it was written since, or it is a copy"
+    return None
 
 
-async def print_stat(index: str, as_json: bool, storage_options: Mapping[str, Any]) -> int:
+async def print_stat(index: str, typed: options.Sources, as_json: bool) -> int:
     """What an index holds."""
-    async with storages_for(storage_options) as storages:
+    async with storages_for(typed.storage_options) as storages:
         storage = await storages.at(index)
         found = await open_index(storage, index)
         size = (await storage.stat(index)).size or 0
         reader = IndexedRecords(storages, found)
-        least, most, total = [], [], 0
-        for first in range(0, len(found), AT_A_TIME):
-            lengths = await reader.lengths(first, min(first + AT_A_TIME, len(found)))
-            least.append(int(np.min(lengths)))
-            most.append(int(np.max(lengths)))
-            total += int(np.sum(lengths))
-    mean = total / len(found) if len(found) else None
+        lengths = Moments()
+        for first in range(0, len(found), 1 << 20):  # of that many records at a time
+            lengths.add(np.asarray(await reader.lengths(first, min(first + (1 << 20), len(found)))))
+    mean = lengths.mean if lengths.count else None
     values = {
         "records": len(found),
         "shards": len(found.shards),
         "bytes": found.nbytes,
-        "shortest": min(least, default=None),
+        "shortest": lengths.least,
         "mean": mean,
-        "longest": max(most, default=None),
+        "longest": lengths.most,
         "index_bytes": size,
         "digest": found.digest,
     }
@@ -227,6 +210,6 @@ async def print_stat(index: str, as_json: bool, storage_options: Mapping[str, An
         return 0
     print_line(f"{plural(len(found), 'record')} in {plural(len(found.shards), 'shard')}, {format_bytes(found.nbytes)}")
     if mean is not None:
-        print_line(f"lengths: {min(least):,} to {max(most):,} bytes, {mean:,.1f} on average")
+        print_line(f"lengths: {lengths.least:,} to {lengths.most:,} bytes, {mean:,.1f} on average")
         print_line(f"the index: {format_bytes(size)}, {size / len(found):.2f} bytes a record; digest {found.digest}")
     return 0

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record, print_table
 from streamrec.cli.reading import Sample, count_all, run, take_sample, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
-from streamrec.cli.rendering import print_table
 from streamrec.cli.sources import Item, check_present, find, find_records, storages_for
 from streamrec.example import FeatureSummary
 
@@ -31,10 +30,10 @@ KINDS["example_list"] = "ExampleListWithContext, as TF-Ranking writes"
 @options.sources
 @click.option("-h", "--human", is_flag=True, help="Sizes as 1.5 MB.")
 @options.as_json
-@options.storage_options
-def ls_command(sources: Sequence[str], human: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+@options.source_options
+def ls_command(sources: options.Sources, human: bool, as_json: bool) -> None:
     """Lists files and their sizes in bytes, and how much they are together."""
-    found = run(list_files(sources, storage_options))
+    found = run(list_files(sources))
     if as_json:
         print_json([{"path": item.path, "bytes": item.size} for item in found])
         return
@@ -47,8 +46,8 @@ def ls_command(sources: Sequence[str], human: bool, as_json: bool, storage_optio
         click.echo(f"{len(found):,} files, {format_bytes(total)}", err=True)
 
 
-async def list_files(sources: Sequence[str], storage_options: Mapping[str, Any]) -> list[Item]:
-    async with storages_for(storage_options) as storages:
+async def list_files(sources: options.Sources) -> list[Item]:
+    async with storages_for(sources.storage_options) as storages:
         return await find(storages, sources)
 
 
@@ -56,15 +55,15 @@ async def list_files(sources: Sequence[str], storage_options: Mapping[str, Any])
 @options.sources
 @click.option("--each", "by_shard", is_flag=True, help="Each shard by itself, too.")
 @options.as_json
-@options.storage_options
-def count_command(sources: Sequence[str], by_shard: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
+@options.source_options
+def count_command(sources: options.Sources, by_shard: bool, as_json: bool) -> None:
     """Counts records.
 
     A manifest or an index (SOURCE ends in .json or .index, or is a directory with a manifest.json) tells it, and no
     shard is read; but each must be there with the size that the manifest says. Of local shards that are not compressed
     only the lengths are read. All others are read once. Payloads are not checked: `streamrec verify` does that.
     """
-    shards, counts = run(count_sources(sources, storage_options))
+    shards, counts = run(count_sources(sources))
     if as_json:
         rows = [{"path": shard.path, "records": count} for shard, count in zip(shards, counts, strict=True)]
         print_json({"records": sum(counts), "shards": rows})
@@ -76,11 +75,11 @@ def count_command(sources: Sequence[str], by_shard: bool, as_json: bool, storage
     click.echo(f"{sum(counts):,}" if by_shard else str(sum(counts)))
 
 
-async def count_sources(sources: Sequence[str], storage_options: Mapping[str, Any]) -> tuple[list[Item], list[int]]:
-    async with storages_for(storage_options) as storages:
+async def count_sources(sources: options.Sources) -> tuple[list[Item], list[int]]:
+    async with storages_for(sources.storage_options) as storages:
         shards = await find_records(storages, sources)
         await check_present(storages, shards)
-    return shards, await count_all(shards, storage_options)
+    return shards, await count_all(shards)
 
 
 @click.command("info")
@@ -88,15 +87,13 @@ async def count_sources(sources: Sequence[str], storage_options: Mapping[str, An
 @click.option("--count", "exact", is_flag=True, help="Count records also where that reads more than 256 MB.")
 @click.option("--python", "as_python", is_flag=True, help="Only Python code to paste: what parses these records.")
 @options.as_json
-@options.storage_options
-def info_command(
-    sources: Sequence[str], exact: bool, as_python: bool, as_json: bool, storage_options: Mapping[str, Any]
-) -> None:
+@options.source_options
+def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json: bool) -> None:
     """Shows how many shards, records and bytes there are, how they are compressed, and which features they have.
 
     Features are inferred from up to 1,000 records at the beginnings of up to 8 shards.
     """
-    shards, sample, records = run(inspect(sources, exact, storage_options))
+    shards, sample, records = run(inspect(sources, exact))
     size = total_bytes(shards)
     compressions = [compression or "none" for compression in sample.compressions]
     if as_python:
@@ -123,17 +120,15 @@ def info_command(
             print_record(f"  {line}")
 
 
-async def inspect(
-    sources: Sequence[str], exact: bool, storage_options: Mapping[str, Any]
-) -> tuple[list[Item], Sample, int | None]:
-    async with storages_for(storage_options) as storages:
+async def inspect(sources: options.Sources, exact: bool) -> tuple[list[Item], Sample, int | None]:
+    async with storages_for(sources.storage_options) as storages:
         shards = await find_records(storages, sources)
         await check_present(storages, shards)
-    sample = await take_sample(shards, storage_options)
+    sample = await take_sample(shards)
     unknown = total_bytes(shard for shard in shards if shard.records is None)
     if not exact and (unknown is None or unknown > 256 << 20):  # the sample says about how many there are
         return shards, sample, None
-    return shards, sample, sum(await count_all(shards, storage_options))
+    return shards, sample, sum(await count_all(shards))
 
 
 def describe_count(records: int | None, size: int | None, sample: Sample) -> str:

@@ -6,40 +6,29 @@ because tasks count them; so each task computes which records are its own, and t
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+import math
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import IO, Any, Final
 
+import anyio
 import click
+import numpy as np
 
-from streamrec import Frames, ShardWriter
-from streamrec.cli import options
+from streamrec import Framer, Frames, ShardWriter, StorageError, encode_records
+from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, format_bytes, plural, print_error, print_json, print_line, progress
+from streamrec.cli.output import Meter, plural, print_error, print_json, print_line, print_written, progress
 from streamrec.cli.reading import batches, count_all, count_one, run, take_sample, total_bytes
-from streamrec.cli.shuffling import DiskShuffle
 from streamrec.cli.sources import Item, find_records, storages_for
-from streamrec.cli.writing import (
-    COMPRESSIONS,
-    SHARD_BYTES,
-    Target,
-    check_numbered,
-    check_target,
-    compression_of,
-    pattern_of,
-    write_even,
-    write_limited,
-    write_manifest,
-)
 from streamrec.display import display_name
 from streamrec.pipeline import read_portions
 from streamrec.shards import Expected, ShardInfo, assign_records, list_numbered, shard_path
 from streamrec.storage import Replacement, Storages
-
-Limits = tuple[int | None, int | None, int | None]
-"""The number of shards; or about the bytes, or the records, of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +64,23 @@ class ReshardPlan:
     help="Shards up to this size, as 200MB or 64MiB.  [default: 200MB]",
 )
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Shards of up to N records.")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="[default: as TARGET ends: .gz, .zz, .zst]")
+@click.option(
+    "--compression", type=click.Choice(writing.COMPRESSIONS), help="[default: as TARGET ends: .gz, .zz, .zst]"
+)
 @click.option("--shuffle", is_flag=True, help="All records in a random order; they wait on disk for it.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order.")
 @click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
 @click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json next to the shards]")
-@click.option("--overwrite", is_flag=True, help="Replace what is there.")
+@options.overwrite
 @ray_option
 @options.as_json
-@options.storage_options
+@options.source_options
 @options.target_options
 def reshard_command(
-    sources: Sequence[str],
+    sources: options.Sources,
     target: str,
     compression: str | None,
     as_json: bool,
-    storage_options: Mapping[str, Any],
     target_options: Mapping[str, Any],
     **how: Any,
 ) -> None:
@@ -101,19 +91,18 @@ def reshard_command(
     a run that fails or is interrupted.
     """
     plan = ReshardPlan(**how)
-    kind = compression_of(target, compression)
-    pattern = pattern_of(target, kind, plan.shards)
+    kind = writing.compression_of(target, compression)
+    pattern = writing.pattern_of(target, kind, plan.shards)
     check_plan(plan, pattern)
-    goal = Target(pattern, kind, target_options or storage_options)
+    goal = writing.Target(pattern, kind, target_options or sources.storage_options)
     if plan.ray_address is not None:
         connect(plan.ray_address)
-    shards, manifest = run(reshard(sources, goal, plan, storage_options))
+    shards, manifest = run(reshard(sources, goal, plan))
     if as_json:
         rows = [{key: value for key, value in asdict(shard).items() if key != "marks"} for shard in shards]
         print_json({"manifest": manifest, "shards": rows})
         return
-    records, size = sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)
-    print_line(f"{plural(len(shards), 'shard')}, {plural(records, 'record')}, {format_bytes(size)}")
+    print_written("shard", shards)
     print_line(f"manifest: {manifest}")
 
 
@@ -125,66 +114,56 @@ def check_plan(plan: ReshardPlan, pattern: str) -> None:
         )
     limited = plan.shard_bytes or plan.shard_records or (plan.shards or 1) > 1
     if limited:
-        check_numbered(pattern)
+        writing.check_numbered(pattern)
     if plan.seed is not None and not plan.shuffle:
         raise click.UsageError("--seed is for --shuffle: add it")
     if plan.shuffle and plan.ray_address is not None:
         raise click.UsageError("--shuffle needs all records in one place: leave --ray out")
 
 
-async def reshard(
-    sources: Sequence[str], target: Target, plan: ReshardPlan, storage_options: Mapping[str, Any]
-) -> tuple[list[ShardInfo], str]:
+async def reshard(sources: options.Sources, target: writing.Target, plan: ReshardPlan) -> tuple[list[ShardInfo], str]:
     """Reads, maybe shuffles, and writes; returns the new shards and the manifest's URL."""
     manifest = plan.manifest or target.manifest
     async with AsyncExitStack() as stack:
-        storages = await stack.enter_async_context(storages_for(storage_options))
+        storages = await stack.enter_async_context(storages_for(sources.storage_options))
         goal = await stack.enter_async_context(storages_for(target.storage_options))
         found = await find_records(storages, sources)
-        spared = await check_target(storages, sources, found, goal, target, manifest, plan.overwrite)
+        spared = await writing.check_target(storages, sources, found, goal, target, manifest, plan.overwrite)
         objects = Replacement(goal, stages=plan.overwrite, keeps=False, spared=spared)
         await stack.enter_async_context(objects)
         if plan.ray_address is not None:
-            limits = plan.shards, plan.shard_bytes, plan.shard_records
-            shards = await write_on(found, target, objects, limits, storage_options)
+            shards = await write_on(found, target, objects, plan)
         else:
-            records, total = await open_records(stack, found, plan, storage_options)
+            records, total = await open_records(stack, found, plan)
             if plan.shards is None:
-                shards = await write_limited(records, target, objects, plan.shard_bytes, plan.shard_records)
+                shards = await writing.write_limited(records, target, objects, plan.shard_bytes, plan.shard_records)
             else:
-                shards = await write_even(records, target, objects, plan.shards, total)
-        await write_manifest(manifest, target, shards, objects)
+                shards = await writing.write_even(records, target, objects, plan.shards, total)
+        await writing.write_manifest(manifest, target, shards, objects)
         await warn_leftovers(goal, target, shards)
     return shards, manifest
 
 
 async def open_records(
-    stack: AsyncExitStack, found: Sequence[Item], plan: ReshardPlan, storage_options: Mapping[str, Any]
+    stack: AsyncExitStack, found: Sequence[Item], plan: ReshardPlan
 ) -> tuple[AsyncIterator[Frames], int]:
     """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack closes all."""
-    sample, size = await take_sample(found, storage_options), total_bytes(found)
+    sample, size = await take_sample(found), total_bytes(found)
     if not plan.shuffle:
-        total = sum(await count_all(found, storage_options)) if plan.shards else 0
+        total = sum(await count_all(found)) if plan.shards else 0
         meter = stack.enter_context(progress("writing", size))
-        records = batches(found, sample.record_bytes, storage_options, meter.set)
+        records = batches(found, sample.record_bytes, meter)
         return await stack.enter_async_context(aclosing(records)), total
     shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
     plain = size if sample.compressions == ("",) or size is None else size * 4  # a guess
     with progress("reading", size) as meter:
-        async with aclosing(batches(found, sample.record_bytes, storage_options, meter.set)) as records:
+        async with aclosing(batches(found, sample.record_bytes, meter)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
-    return await stack.enter_async_context(aclosing(meter_blocks(shuffle.shuffled(), meter))), shuffle.records
+    return await stack.enter_async_context(aclosing(shuffle.shuffled(meter))), shuffle.records
 
 
-async def meter_blocks(blocks: AsyncIterator[Frames], meter: Meter) -> AsyncGenerator[Frames, None]:
-    """The same blocks, which the meter counts."""
-    async for frames in blocks:
-        yield frames
-        meter.add(frames.nbytes)
-
-
-async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[ShardInfo]) -> None:
+async def warn_leftovers(storages: Storages, target: writing.Target, shards: Sequence[ShardInfo]) -> None:
     """Says which shards of an earlier run are still among the new ones: a pattern would read them, too."""
     new = {shard.path for shard in shards}
     left = [info.path async for info in list_numbered(storages, target.pattern) if info.path not in new]
@@ -193,43 +172,35 @@ async def warn_leftovers(storages: Storages, target: Target, shards: Sequence[Sh
 
 
 async def write_on(
-    found: Sequence[Item],
-    target: Target,
-    objects: Replacement,
-    limits: Limits,
-    storage_options: Mapping[str, Any],
+    found: Sequence[Item], target: writing.Target, objects: Replacement, plan: ReshardPlan
 ) -> list[ShardInfo]:
     """Writes new shards on a cluster, whose numbers of records differ by at most one."""
     unknown = [item for item in found if item.records is None]
-    counts = iter(await map_on(partial(count_one, storage_options=storage_options), unknown))
+    counts = iter(await map_on(count_one, unknown))
     known = [replace(item, records=next(counts)) if item.records is None else item for item in found]
     shards = [ShardInfo(item.path, item.records or 0, item.size or 0, None) for item in known]
     expected = {item.path: replace(item.expected, records=item.records) for item in known}
-    count = how_many(limits, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
+    count = how_many(plan, sum(shard.records for shard in shards), total_bytes(found) or 0, target)
     paths = [shard_path(target.pattern, number) for number in range(count)]
     places = [await objects.name(path) for path in paths]
-    work = partial(write_one, shards, expected, target, count, storage_options)
+    work = partial(write_one, shards, expected, target, count, dict(found[0].storage_options))
     written = await map_on(work, list(enumerate(places)))
     return [replace(shard, path=path) for shard, path in zip(written, paths, strict=True)]
 
 
-def how_many(limits: Limits, records: int, nbytes: int, target: Target) -> int:
+def how_many(plan: ReshardPlan, records: int, nbytes: int, target: writing.Target) -> int:
     """The number of new shards."""
-    shards, shard_bytes, shard_records = limits
     if not target.numbered:
         return 1
-    if shards is None and shard_bytes is None and shard_records is None:
-        shard_bytes = SHARD_BYTES
-    wanted = [shards or 1]
-    wanted += [-(-nbytes // shard_bytes)] if shard_bytes else []
-    wanted += [-(-records // shard_records)] if shard_records else []
-    return max(wanted)
+    shard_bytes = plan.shard_bytes or (math.inf if plan.shards or plan.shard_records else writing.SHARD_BYTES)
+    by_records = math.ceil(records / plan.shard_records) if plan.shard_records else 1
+    return max(plan.shards or 1, math.ceil(nbytes / shard_bytes), by_records)
 
 
 async def write_one(
     shards: Sequence[ShardInfo],
     expected: Mapping[str, Expected],
-    target: Target,
+    target: writing.Target,
     count: int,
     storage_options: Mapping[str, Any],
     numbered: tuple[int, str],
@@ -243,3 +214,104 @@ async def write_one(
             async for frames in taken:
                 await writer.write_batch(frames)
     return writer.shards[0]
+
+
+BUCKETS: Final = 256
+"""Files that are open at a time. Not tuned."""
+
+
+class DiskShuffle:
+    """All records in a random order, each order as likely as any other, with little memory and a folder on disk.
+
+    Each record goes to a bucket that is drawn for it: a file. Then one bucket after the other is read whole, and its
+    records come in a drawn order. A bucket that is too large for that is scattered to buckets once more. Random words
+    come straight from PCG64, so that a seed means the same order with every NumPy.
+
+    Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`.
+
+    A bucket is about `bucket_bytes` large; one of twice the size is scattered once more.
+
+    Attributes:
+        records: How many records were scattered.
+        nbytes: How many bytes they take up in the buckets.
+    """
+
+    def __init__(self, seed: int | None, folder: str | None = None, bucket_bytes: int = 64 << 20) -> None:
+        self.records = 0
+        self.nbytes = 0
+        self._random = np.random.PCG64(seed)
+        self._bucket_bytes = bucket_bytes
+        self._stack = ExitStack()
+        self._folder = folder or tempfile.gettempdir()
+        self._buckets: list[Path] = []
+
+    def __enter__(self) -> DiskShuffle:
+        with folder_errors(self._folder):
+            made = tempfile.TemporaryDirectory(prefix="streamrec-", dir=self._folder)
+            self._folder = self._stack.enter_context(made)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    async def scatter(self, blocks: AsyncIterator[Frames], nbytes: int | None) -> None:
+        """Takes all records, of about `nbytes` where that is known."""
+        with self._open_buckets(nbytes or BUCKETS * self._bucket_bytes) as files:
+            async for frames in blocks:
+                self.records += len(frames)
+                self.nbytes += await anyio.to_thread.run_sync(self._write, frames, files)
+        self._buckets = [Path(file.name) for file in files]
+
+    async def shuffled(self, meter: Meter) -> AsyncGenerator[Frames, None]:
+        """The records in their new order, a bucket at a time. Can be iterated once."""
+        buckets_read = self._read_buckets(self._buckets)
+        while (frames := await anyio.to_thread.run_sync(next, buckets_read, None)) is not None:
+            yield frames
+            meter.add(frames.nbytes)
+
+    def _read_buckets(self, buckets: Iterable[Path], whole: float = math.inf) -> Iterator[Frames]:
+        """The records of buckets into which `whole` bytes were scattered."""
+        for path in buckets:
+            nbytes = path.stat().st_size
+            if 2 * self._bucket_bytes < nbytes < whole:  # one that has all of them, such as a large record, stays whole
+                with self._open_buckets(nbytes) as files, path.open("rb") as file:
+                    framer = Framer(verify=False)
+                    while data := file.read(8 << 20):
+                        self._write(framer.feed(data), files)
+                path.unlink()
+                yield from self._read_buckets([Path(file.name) for file in files], nbytes)
+            elif nbytes:
+                frames = Framer(verify=False).feed(path.read_bytes())
+                path.unlink()
+                yield frames.picked(np.argsort(self._random.random_raw(len(frames)), kind="stable"))
+
+    @contextmanager
+    def _open_buckets(self, nbytes: int) -> Iterator[list[IO[bytes]]]:
+        count = min(BUCKETS, nbytes // self._bucket_bytes + 1)
+        with folder_errors(self._folder), ExitStack() as stack:
+            yield [
+                stack.enter_context(tempfile.NamedTemporaryFile("w+b", 128 << 10, dir=self._folder, delete=False))
+                for _ in range(count)
+            ]
+
+    def _write(self, frames: Frames, files: list[IO[bytes]]) -> int:
+        """Scatters these records to the files; returns how many bytes they take up."""
+        places = self._random.random_raw(len(frames)) % np.uint64(len(files))
+        order, nbytes = np.argsort(places, kind="stable"), 0
+        ends = np.searchsorted(places[order], np.arange(len(files) + 1, dtype=np.uint64))
+        for number, file in enumerate(files):
+            own = order[ends[number] : ends[number + 1]]
+            nbytes += file.write(encode_records(frames.picked(own))) if len(own) else 0
+        return nbytes
+
+
+@contextmanager
+def folder_errors(folder: str) -> Iterator[None]:
+    """What goes wrong with the folder is a StorageError that says what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        message = f"the records wait here to be shuffled, and it fails ({error}): choose another folder with --temp"
+        raise StorageError(message, folder) from error

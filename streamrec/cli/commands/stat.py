@@ -1,27 +1,53 @@
-"""`streamrec stat`: statistics of each feature, in the terminal and as a page."""
+"""`streamrec stat`: statistics of each feature in the terminal and as a page, in memory that does not grow with them.
+
+- `Histogram` does not need to know the range of the numbers. Bins are [k * 2**e, (k + 1) * 2**e) for whole k. Where a
+  number is outside, the width doubles until all fit, and neighbours are joined: no count moves over a bin's edge, so
+  the result does not depend on the order.
+- `FrequentValues` are those of Misra and Gries (1982). As long as all different values fit, counts are exact. Beyond,
+  each is too low by at most `missed`, and no value that is more frequent than that is lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
 import anyio
 import click
+import numpy as np
+import numpy.typing as npt
 
+from streamrec import BytesColumn, Frames, RaggedFeature, parse_example, parse_sequence_example
 from streamrec.cli import options
-from streamrec.cli.feature_stats import Bin, DatasetStats, FeatureStats, Moments
-from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_record, progress
+from streamrec.cli.output import (
+    format_bytes,
+    format_number,
+    plural,
+    print_json,
+    print_line,
+    print_record,
+    print_table,
+    progress,
+)
 from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
 from streamrec.cli.records import plain, quoted
-from streamrec.cli.rendering import print_table
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
-from streamrec.display import text_of
+from streamrec.display import image_type, text_of
+from streamrec.example import Schema
 from streamrec.html import element, image, page, table, whole_text
 
+COLUMNS: Final = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max", "histogram")
 BARS: Final = 16
 FREQUENT_JSON: Final = 20
+"""Of the histograms and frequent values in JSON. Not tuned."""
+
+BINS: Final = 512
+DIGITS: Final = 40
+"""No bin is narrower than the largest number without its first 40 binary digits. Not tuned."""
 
 
 @click.command(
@@ -35,46 +61,39 @@ FREQUENT_JSON: Final = 20
 @options.features
 @click.option("--html", metavar="FILE", help="Write a page with plots and thumbnails there, too; any URL.")
 @options.as_json
-@options.storage_options
-def stat_command(
-    sources: Sequence[str],
-    features: Sequence[str] | None,
-    html: str | None,
-    as_json: bool,
-    storage_options: Mapping[str, Any],
-) -> None:
+@options.source_options
+def stat_command(sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool) -> None:
     """Reads all records, and shows for each feature how often it is missing, min, mean, max, and frequent values.
 
     Strings are measured by their lengths in bytes. Which features there are is inferred from up to 1,000 records.
     """
-    shards, stats = run(collect(sources, features, html, storage_options))
+    shards, stats = run(collect(sources, features, html))
     if as_json:
         print_json(to_json(shards, stats), data=True)
         return
     print_line(summary(shards, stats))
-    columns = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max", "histogram")
     click.echo()
-    print_table(columns, [feature_row(item) for item in stats.features] or [feature_row(stats.records)])
+    print_table(COLUMNS, [feature_row(item) for item in stats.features] or [feature_row(stats.records)])
     common = [f"{item.label}: {values}" for item in stats.features if (values := most_frequent(item))]
     if common:
         print_record("", "most frequent", *common)
 
 
 async def collect(
-    sources: Sequence[str], wanted: Sequence[str] | None, html: str | None, storage_options: Mapping[str, Any]
+    sources: options.Sources, wanted: Sequence[str] | None, html: str | None
 ) -> tuple[list[Item], DatasetStats]:
-    async with storages_for(storage_options) as storages:
+    async with storages_for(sources.storage_options) as storages:
         shards = await find_records(storages, sources)
-        sample = await take_sample(shards, storage_options)
+        sample = await take_sample(shards)
         stats = DatasetStats(sample.schema, lambda name: wanted is None or name in wanted)
         check_names(wanted, sample)
         with progress("reading", total_bytes(shards)) as meter:
-            async with aclosing(batches(shards, sample.record_bytes, storage_options, meter.set)) as blocks:
+            async with aclosing(batches(shards, sample.record_bytes, meter)) as blocks:
                 async for frames in blocks:
                     await anyio.to_thread.run_sync(stats.add, frames)
         if html is not None:
             text = as_page(", ".join(sources), summary(shards, stats), stats)
-            await write_text(html, text, [shard.path for shard in shards], storage_options)
+            await write_text(html, text, [shard.path for shard in shards], sources.storage_options)
     return shards, stats
 
 
@@ -92,7 +111,7 @@ def summary(shards: Sequence[Item], stats: DatasetStats) -> str:
 
 
 def feature_row(item: FeatureStats) -> tuple[str, ...]:
-    bars = sparkline([bin.count for bin in item.histogram.bins(BARS)])
+    bars = sparkline([count for *_, count in item.numbers.bins(BARS)])
     kind = "bytes long" if item.kind == "bytes" else item.kind
     return item.label or "(record)", kind, missing_share(item), values_per_record(item), *extremes(item), bars
 
@@ -128,7 +147,7 @@ def feature_json(item: FeatureStats) -> dict[str, Any]:
         "values_per_record": moments_json(item.per_record),
         "lengths" if item.kind == "bytes" else "numbers": moments_json(item.numbers),
         "not_finite": item.not_finite,
-        "histogram": [[bin.start, bin.end, bin.count] for bin in item.histogram.bins(BARS)],
+        "histogram": item.numbers.bins(BARS),
         "frequent": [[plain(value), count] for value, count in item.frequent.most(FREQUENT_JSON)],
         "frequent_too_low_by": item.frequent.missed,
         "different": None if item.long else item.frequent.different,
@@ -141,8 +160,12 @@ def moments_json(of: Moments) -> dict[str, Any]:
 
 def as_page(title: str, summary: str, stats: DatasetStats) -> str:
     """All statistics as an HTML page, with plots and thumbnails."""
+    rows = []
+    for number, item in enumerate(stats.features):
+        name, *cells = map(whole_text, feature_row(item)[:-1])
+        rows.append((f'<a href="#f{number}">{name}</a>', *cells))
     body = [
-        overview(stats.features) if stats.features else "",
+        element("div", table(COLUMNS[:-1], rows), kind="wide") if rows else "",
         "<h2>Length of a record, in bytes</h2>",
         measures(stats.records),
         plot(stats.records),
@@ -151,36 +174,18 @@ def as_page(title: str, summary: str, stats: DatasetStats) -> str:
     return page(title, [summary], body)
 
 
-def overview(features: Sequence[FeatureStats]) -> str:
-    """A row for each feature."""
-    head = ("feature", "kind", ">missing", ">values each", ">min", ">mean", ">max")
-    rows = [
-        (
-            f'<a href="#f{number}">{whole_text(item.label)}</a>',
-            item.kind,
-            missing_share(item),
-            values_per_record(item),
-            *extremes(item),
-        )
-        for number, item in enumerate(features)
-    ]
-    return element("div", table(head, rows), kind="wide")
-
-
 def section(number: int, item: FeatureStats) -> str:
     """All about one feature."""
     what = "length of the strings in bytes" if item.kind == "bytes" else "the numbers"
+    tags = [image(data, kind, format_bytes(len(data))) for kind, data in item.images]
     return "\n".join(
         [
             f'<h2 id="f{number}">{whole_text(item.label)} <span class="faint">{item.kind}</span></h2>',
             f"<p>missing in {missing_share(item)} of the records; values in each other: {values_per_record(item)}</p>",
             measures(item),
             f'<p class="faint">{what}</p>' if item.numbers.count else "",
-            '<div class="beside">',
-            plot(item),
-            frequent_table(item),
-            "</div>",
-            thumbnails(item),
+            element("div", plot(item), frequent_table(item), kind="beside"),
+            element("div", *tags, kind="images") if tags else "",
         ]
     )
 
@@ -196,11 +201,6 @@ def measures(item: FeatureStats) -> str:
     )
 
 
-def plot(item: FeatureStats) -> str:
-    title = f"histogram of {whole_text(item.label) or 'record lengths'}"
-    return histogram_svg(item.histogram.bins(52), title)
-
-
 def frequent_table(item: FeatureStats) -> str:
     values = item.frequent.most(FREQUENT_JSON)
     if not values or (item.frequent.exact and values[0][1] == 1 and len(values) == FREQUENT_JSON):
@@ -208,11 +208,6 @@ def frequent_table(item: FeatureStats) -> str:
     head = "most frequent", f">times{'' if item.frequent.exact else ' at least'}"
     rows = [(element("code", whole_text(value_text(value))), f"{count:,}") for value, count in values]
     return table(head, rows)
-
-
-def thumbnails(item: FeatureStats) -> str:
-    tags = [image(data, kind, format_bytes(len(data))) for kind, data in item.images]
-    return element("div", *tags, kind="images") if tags else ""
 
 
 def value_text(value: object) -> str:
@@ -249,27 +244,279 @@ def sparkline(counts: Sequence[int]) -> str:
     return "".join(" " if not count else "▁▂▃▄▅▆▇█"[-(-count * 8 // most) - 1] for count in counts)
 
 
-def histogram_svg(bins: Sequence[Bin], title: str) -> str:
-    """Bins as bars; each shows its range and count under the pointer. Screen readers read the title."""
-    most = max((bin.count for bin in bins), default=0)
-    if not most:
+def plot(item: FeatureStats) -> str:
+    """A histogram as bars; each shows its range and count under the pointer. Screen readers read the title."""
+    bins = item.numbers.bins(52)
+    if not bins:
         return ""
-    base, full = 126, 520
-    width = full / len(bins)
-    bars = []
-    for number, bin in enumerate(bins):
-        height = (base - 14) * bin.count / most
-        place = f'x="{number * width:.1f}" y="{base - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        tip = f"{format_number(bin.start)} to {format_number(bin.end)}: {bin.count:,}"
-        bars.append(f'<rect class="bar" {place}><title>{tip}</title></rect>')
-    return "\n".join(
-        [
-            f'<svg viewBox="0 0 {full} {base + 18}" role="img" aria-label="{title}">',
-            *bars,
-            f'<line class="axis" x1="0" y1="{base}" x2="{full}" y2="{base}"/>',
-            f'<text x="0" y="{base + 14}">{format_number(bins[0].start)}</text>',
-            f'<text x="{full}" y="{base + 14}" text-anchor="end">{format_number(bins[-1].end)}</text>',
-            f'<text x="{full}" y="11" text-anchor="end">highest bar: {most:,}</text>',
-            "</svg>",
+    most = max(count for *_, count in bins)
+    bars = [
+        f'<span style="height: {100 * count / most:.1f}%" '
+        f'title="{format_number(start)} to {format_number(end)}: {count:,}"></span>'
+        for start, end, count in bins
+    ]
+    title = f"histogram of {whole_text(item.label) or 'record lengths'}"
+    below = f"{format_number(bins[0][0])} to {format_number(bins[-1][1])}; highest bar: {most:,}"
+    figure = f'<div class="plot" role="img" aria-label="{title}">{"".join(bars)}</div>'
+    return f'<div>{figure}<small class="faint">{below}</small></div>'
+
+
+class Moments:
+    """Least, mean, most and standard deviation of numbers.
+
+    >>> moments = Moments()
+    >>> moments.add(np.array([1, 2])), moments.add(np.array([6]))
+    (None, None)
+    >>> moments.count, moments.least, moments.mean, moments.most
+    (3, 1, 3.0, 6)
+
+    Attributes:
+        count: How many numbers there were.
+        least, most: The smallest and the largest; None before the first one.
+        mean: Their mean, in float64; 0.0 before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.least: float | int | None = None
+        self.most: float | int | None = None
+        self.mean = 0.0
+        self._squares = 0.0
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the numbers as a whole population; 0.0 before the first one."""
+        return math.sqrt(self._squares / self.count) if self.count else 0.0
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        """Takes more numbers, all of them finite. (Chan's way to join two means and sums of squares.)"""
+        if not len(numbers):
+            return
+        least, most = numbers.min().item(), numbers.max().item()
+        self.least = least if self.least is None else min(self.least, least)
+        self.most = most if self.most is None else max(self.most, most)
+        mean = float(numbers.mean(dtype=np.float64))
+        squares = float(np.square(numbers.astype(np.float64) - mean).sum())
+        count = self.count + len(numbers)
+        delta = mean - self.mean
+        self._squares += squares + delta * delta * self.count * len(numbers) / count
+        self.mean += delta * len(numbers) / count
+        self.count = count
+
+
+class Histogram(Moments):
+    """The same of numbers that are counted in at most 512 bins, too.
+
+    Args:
+        whole: Whether the numbers are whole, so that no bin needs to be narrower than 1.
+
+    >>> histogram = Histogram(whole=True)
+    >>> histogram.add(np.array([1, 1, 2])), histogram.add(np.array([3, 7]))
+    (None, None)
+    >>> histogram.bins(4)
+    [(0.0, 2.0, 2), (2.0, 4.0, 2), (4.0, 6.0, 0), (6.0, 8.0, 1)]
+    """
+
+    def __init__(self, whole: bool = False) -> None:
+        super().__init__()
+        self._whole = whole
+        self._exponent = 0
+        self._first = 0
+        self._counts = np.zeros(0, np.int64)
+
+    def add(self, numbers: npt.NDArray[Any]) -> None:
+        """Takes more numbers, all of them finite."""
+        known = self.least, self.most
+        super().add(numbers)
+        if self.least is None or self.most is None:
+            return
+        if (self.least, self.most) != known:
+            self._make_room(float(self.least), float(self.most))
+        places = np.floor(np.ldexp(numbers.astype(np.float64), -self._exponent)).astype(np.int64)
+        places[(places == 0) & (numbers < 0)] = -1  # so small compared to the width that it became 0
+        self._counts += np.bincount(places - self._first, minlength=len(self._counts))
+
+    def bins(self, most: int) -> list[tuple[float, float, int]]:
+        """`most` bins or fewer, from that of the least number to that of the largest one.
+
+        Each has a start, an end, and how many numbers were from the start up to and not including the end.
+        """
+        used = len(self._counts)
+        if not used:
+            return []
+        shift, last = 0, self._first + used - 1
+        while (last >> shift) - (self._first >> shift) >= most:
+            shift += 1
+        first = self._first >> shift
+        places = ((np.arange(used) + self._first) >> shift) - first
+        counts = np.bincount(places, self._counts).astype(np.int64)
+        width = math.ldexp(1.0, self._exponent + shift)
+        return [
+            ((first + index) * width, (first + index + 1) * width, count) for index, count in enumerate(counts.tolist())
         ]
-    )
+
+    def _make_room(self, least: float, most: float) -> None:
+        """Makes bins for all numbers from `least` to `most`, and moves the counts so far to them."""
+        exponent = math.frexp(max(abs(least), abs(most)))[1] - DIGITS
+        exponent = max(0, exponent) if self._whole else max(-1022, exponent)
+        if len(self._counts):
+            exponent = max(exponent, self._exponent)
+        while index(most, exponent) - index(least, exponent) >= BINS:
+            exponent += 1
+        first = index(least, exponent)
+        counts = np.zeros(index(most, exponent) - first + 1, np.int64)
+        moved = ((np.arange(len(self._counts)) + self._first) >> (exponent - self._exponent)) - first
+        np.add.at(counts, moved, self._counts)
+        self._exponent, self._first, self._counts = exponent, first, counts
+
+
+def index(number: float, exponent: int) -> int:
+    return math.floor(math.ldexp(number, -exponent)) or -int(number < 0)
+
+
+class FrequentValues:
+    """Counts of values.
+
+    Args:
+        capacity: How many different values are kept; up to twice as many before the next pruning.
+
+    >>> frequent = FrequentValues()
+    >>> frequent.add({"cat": 3, "dog": 1}), frequent.add({"dog": 1})
+    (None, None)
+    >>> frequent.most(1), frequent.different, frequent.exact
+    ([('cat', 3)], 2, True)
+
+    Attributes:
+        missed: How much too low a count may be.
+    """
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self._capacity = capacity
+        self._counts = Counter[Any]()
+        self.missed = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether all counts are right."""
+        return not self.missed
+
+    @property
+    def different(self) -> int | None:
+        """How many different values there were; None where that is not known, as not all fit."""
+        return len(self._counts) if self.exact else None
+
+    def add(self, counts: Mapping[Any, int]) -> None:
+        """Takes more values, each with its count."""
+        self._counts.update(counts)
+        if len(self._counts) > 2 * self._capacity:  # all counts lose that of the first value that does not fit
+            cut = sorted(self._counts.values(), reverse=True)[self._capacity]
+            self._counts = Counter({value: count - cut for value, count in self._counts.items() if count > cut})
+            self.missed += cut
+
+    def most(self, number: int) -> list[tuple[Any, int]]:
+        """The most frequent values and their counts; equal ones in the order of their text.
+
+        Leaves out values that may be less frequent than one that was forgotten.
+        """
+        safe = [(value, count) for value, count in self._counts.items() if count > self.missed]
+        return sorted(safe, key=lambda pair: (-pair[1], str(pair[0])))[:number]
+
+
+class FeatureStats:
+    """One feature: its numbers, or the lengths of its strings in bytes.
+
+    Attributes:
+        name: Its name.
+        kind: "int64", "float32" or "bytes".
+        is_list: Whether it is a feature list of SequenceExamples; their context may have a feature of the same name.
+        records: How many records were counted.
+        missing: How many of them have no value of it.
+        per_record: How many values the others have.
+        numbers: Figures and bins of the finite numbers, or of the lengths of strings.
+        not_finite: How many numbers are infinite or NaN.
+        frequent: The most frequent numbers, or strings of up to 64 bytes.
+        long: How many strings are longer.
+        images: Some images, where the values are such: "jpeg" or "png", and the bytes.
+    """
+
+    def __init__(self, name: str, kind: str, is_list: bool = False) -> None:
+        self.name = name
+        self.kind = kind
+        self.is_list = is_list
+        self.records = 0
+        self.missing = 0
+        self.per_record = Moments()
+        self.numbers = Histogram(whole=kind != "float32")
+        self.not_finite = 0
+        self.frequent = FrequentValues()
+        self.long = 0
+        self.images: list[tuple[str, bytes]] = []
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.name} (feature list)" if self.is_list else self.name
+
+    def add(self, values: npt.NDArray[Any] | BytesColumn, counts: npt.NDArray[Any]) -> None:
+        """Takes the values of more records, and how many each of these has."""
+        self.records += len(counts)
+        present = counts[counts > 0]
+        self.missing += len(counts) - len(present)
+        self.per_record.add(present)
+        if not isinstance(values, BytesColumn):
+            finite = values[np.isfinite(values)]
+            self.not_finite += len(values) - len(finite)
+            self.numbers.add(finite)
+            different, times = np.unique(finite, return_counts=True)
+            self.frequent.add(dict(zip(different.tolist(), times.tolist(), strict=True)))
+            return
+        self.numbers.add(values.lengths)
+        short = np.flatnonzero(values.lengths <= 64)  # longer strings are not counted by value
+        self.long += len(values) - len(short)
+        self.frequent.add(Counter(values if len(short) == len(values) else values[short]))
+        wanted = 12 - len(self.images) if len(short) < len(values) else 0  # images of up to 256 KiB, at equal distances
+        for index in np.unique(np.linspace(0, len(values) - 1, wanted).astype(int)).tolist():
+            if values.lengths[index] <= 256 << 10 and (kind := image_type(data := values[index])):
+                self.images.append((kind, data))
+
+
+class DatasetStats:
+    """The figures of each feature, in the order of their names; and of the records' lengths."""
+
+    def __init__(self, schema: Schema | None, wanted: Callable[[str], bool]) -> None:
+        self.records = FeatureStats("", "bytes")
+        context = schema.summaries if schema else ()
+        lists = schema.list_summaries if schema else ()
+        self._context = {item.name: RaggedFeature(item.dtype) for item in context if item.dtype and wanted(item.name)}
+        self._lists = {item.name: RaggedFeature(item.dtype) for item in lists if item.dtype and wanted(item.name)}
+        self.features = tuple(
+            FeatureStats(name, feature.dtype.__name__, part is self._lists)
+            for part in (self._context, self._lists)
+            for name, feature in part.items()
+        )
+
+    def add(self, frames: Frames) -> None:
+        """Takes more records."""
+        self.records.records += len(frames)
+        self.records.numbers.add(frames.lengths)
+        for figures, column in zip(self.features, self._columns(frames), strict=True):
+            figures.add(column.flat_values, values_each(column.nested_row_splits))
+
+    def _columns(self, frames: Frames) -> list[Any]:
+        if self._lists:
+            context, lists, _ = parse_sequence_example(frames, self._context, self._lists, string_columns=True)
+            return [*context.values(), *lists.values()]
+        return list(parse_example(frames, self._context, string_columns=True).values()) if self._context else []
+
+
+def values_each(splits: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """How many values each record has, over all its steps.
+
+    Examples:
+        >>> values_each([np.array([0, 2, 3]), np.array([0, 4, 4, 5])]).tolist()
+        [4, 1]
+    """
+    ends = splits[0]
+    for inner in splits[1:]:
+        ends = inner[ends]
+    return np.diff(ends).astype(np.int64)

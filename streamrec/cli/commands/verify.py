@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,11 +17,10 @@ from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import blocks, map_concurrently, open_item, run, total_bytes
-from streamrec.cli.sources import MANIFESTS, Item, find_records, manifests_below, storages_for
+from streamrec.cli.sources import MANIFESTS, Item, find_records, storages_for
 from streamrec.cli.writing import refuse_existing, refuse_sources
-from streamrec.shards import is_below, location_of
+from streamrec.shards import LONG_BYTES, Expected, is_below, location_of
 from streamrec.storage import Replacement, is_url
-from streamrec.tfrecord import LONG_BYTES
 
 
 @click.command(
@@ -37,14 +36,9 @@ from streamrec.tfrecord import LONG_BYTES
 @click.option("--overwrite", is_flag=True, help="Let --repair replace what is there.")
 @ray_option
 @options.as_json
-@options.storage_options
+@options.source_options
 def verify_command(
-    sources: options.Sources,
-    repair: str | None,
-    overwrite: bool,
-    ray_address: str | None,
-    as_json: bool,
-    storage_options: Mapping[str, Any],
+    sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None, as_json: bool
 ) -> int:
     """Reads everything, checks every CRC32C, and tells what is damaged, with record and byte.
 
@@ -54,7 +48,7 @@ def verify_command(
     """
     if ray_address is not None:
         connect(ray_address)
-    reports, scans = run(verify_sources(sources, repair, overwrite, ray_address, storage_options))
+    reports, scans = run(verify_sources(sources, repair, overwrite, ray_address))
     ok = all(reports) and not any(scan.damages for scan in scans)
     if as_json:
         problems = [asdict(problem) for report in reports for problem in report.problems]
@@ -85,28 +79,24 @@ def print_findings(reports: Sequence[streamrec.shards.VerifyReport], scans: Sequ
 
 
 async def verify_sources(
-    sources: options.Sources,
-    repair: str | None,
-    overwrite: bool,
-    ray_address: str | None,
-    storage_options: Mapping[str, Any],
+    sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None
 ) -> tuple[list[streamrec.shards.VerifyReport], list[ShardScan]]:
     """What differs from each manifest that was given, and what each shard holds that was read."""
-    names, root = [name for name in sources if not name.endswith(MANIFESTS)], sources.shard_root
-    async with storages_for(storage_options) as storages:
-        below = await manifests_below(storages, names)
+    names, below = [name for name in sources if not name.endswith(MANIFESTS)], list[str]()
+    async with storages_for(sources.storage_options) as storages:
+        listed = await find_records(storages, names, manifests=below)
     manifests = list(dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below]))
     with progress("comparing", None):
-        reports = [await streamrec.verify(name, shard_root=root, storage_options=storage_options) for name in manifests]
+        reports = [await streamrec.verify(name, **vars(sources)) for name in manifests]
     problems = [problem for report in reports for problem in report.problems]
     missing = {problem.path for problem in problems if problem.kind == "missing"}
     differing = {problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")}
-    async with storages_for(storage_options) as storages:
-        named = await find_records(storages, manifests, root)
+    async with storages_for(sources.storage_options) as storages:
+        named = await find_records(storages, manifests, sources.shard_root)
         verified = {shard.path for shard in named}
-        others = [shard for shard in await find_records(storages, names, warn=False) if shard.path not in verified]
+        others = [shard for shard in listed if shard.path not in verified]
         wanted = [
-            Item(shard.path, shard.size)  # it is read as it is: how it differs from the manifest is in the report
+            replace(shard, expected=Expected(None))  # it is read as it is: how it differs is in the report
             for shard in named
             if shard.path in differing or (repair and shard.path not in missing)
         ]
@@ -118,13 +108,12 @@ async def verify_sources(
             await refuse_existing(storages, written)
         async with Replacement(storages, stages=overwrite, keeps=False, spared=spared) as objects:
             with progress("verifying", total_bytes(shards)) as meter:
-                check = partial(scan, storage_options=storage_options)
                 if ray_address is None:
-                    check = partial(check, objects=objects, meter=meter)
+                    check = partial(scan, objects=objects, meter=meter)
                     scans = await map_concurrently(check, list(zip(shards, copies, strict=True)))
                 else:
                     places = [copy and await objects.name(copy) for copy in copies]
-                    found = await map_on(check, list(zip(shards, places, strict=True)))
+                    found = await map_on(scan, list(zip(shards, places, strict=True)))
                     scans = [replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)]
     return reports, scans
 
@@ -189,10 +178,7 @@ class ShardScan:
 
 
 async def scan(
-    work: tuple[Item, str | None],
-    storage_options: Mapping[str, Any],
-    objects: Replacement | None = None,
-    meter: Meter | None = None,
+    work: tuple[Item, str | None], objects: Replacement | None = None, meter: Meter | None = None
 ) -> ShardScan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
@@ -200,12 +186,10 @@ async def scan(
     """
     shard, copy = work
     async with AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(
-            open_item(shard, storage_options, on_error="resync", long_bytes=LONG_BYTES)
-        )
+        reader = await stack.enter_async_context(open_item(shard, on_error="resync", long_bytes=LONG_BYTES))
         writer = None
         if copy is not None:
-            writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=storage_options)
+            writer = streamrec.ShardWriter(copy, reader.compression_type, storage_options=shard.storage_options)
             if objects is not None:
                 writer.join(objects)
             await stack.enter_async_context(writer)

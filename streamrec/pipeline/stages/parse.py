@@ -22,7 +22,7 @@ from streamrec.example.features import (
     VarLenFeature,
 )
 from streamrec.example.parse import is_scalar, parse_batch, parse_single_example
-from streamrec.example.plan import ParsePlan, make_plan
+from streamrec.example.walk import ParsePlan, make_plan
 from streamrec.pipeline.elements.columns import is_nest
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step

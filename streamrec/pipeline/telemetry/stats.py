@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from streamrec import html
 from streamrec.storage import Snapshot
@@ -34,16 +34,21 @@ from streamrec.storage.statistics import Metric
 __all__ = ["COUNTERS", "ChainStats", "StageStats", "Stats"]
 
 COUNTERS: Final = (
-    Metric("elements_in", "elements_in", "1", "Elements that a stage got."),
-    Metric("bytes_in", "bytes_in", "By", "Bytes that a stage got."),
-    Metric("elements_out", "elements_out", "1", "Elements that a stage gave."),
-    Metric("bytes_out", "bytes_out", "By", "Bytes that a stage gave."),
-    Metric("busy", "busy_seconds", "s", "Time that a stage worked."),
-    Metric("waited_for_input", "waited_for_input_seconds", "s", "Time that a stage had nothing to work on."),
-    Metric("errors_ignored", "errors_ignored", "1", "Elements that failed and were left out by ignore_errors."),
-    Metric("waited_for_output", "waited_for_output_seconds", "s", "Time that what a stage had was not taken."),
+    Metric("elements_in", "stage.elements_in", "1", "Elements that a stage got."),
+    Metric("bytes_in", "stage.bytes_in", "By", "Bytes that a stage got."),
+    Metric("elements_out", "stage.elements_out", "1", "Elements that a stage gave."),
+    Metric("bytes_out", "stage.bytes_out", "By", "Bytes that a stage gave."),
+    Metric("busy", "stage.busy_seconds", "s", "Time that a stage worked."),
+    Metric("waited_for_input", "stage.waited_for_input_seconds", "s", "Time that a stage had nothing to work on."),
+    Metric("errors_ignored", "stage.errors_ignored", "1", "Elements that failed and were left out by ignore_errors."),
+    Metric("waited_for_output", "stage.waited_for_output_seconds", "s", "Time that what a stage had was not taken."),
 )
 """The numbers of `StageStats` that never fall, as exporters name them."""
+
+CONSUMER_COUNTERS: Final = (
+    Metric("consumer_waited", "consumer_waited_seconds", "s", "Time that the consumer waited for data."),
+    Metric("consumer_busy", "consumer_busy_seconds", "s", "Time that the consumer worked."),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +232,15 @@ class Stats:
     def bottleneck(self) -> str:
         """What limits the run, in a word or a few: "the network", "map: your function resize", "the consumer", ..."""
         return find_bottleneck(self.chain, self.consumer_waited, self.seconds, self.storage.backends)
+
+    def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
+        """All plain numbers that never fall, as exporters take them: each with its values, and the labels of these."""
+        yield from self.storage.counters()
+        for counter in CONSUMER_COUNTERS:
+            yield counter, [({}, getattr(self, counter.field))]
+        rows = [({"row": row, "stage": stage.title}, stage) for row, stage in enumerate(self.stages)]
+        for counter in COUNTERS:
+            yield counter, [(labels, getattr(stage, counter.field)) for labels, stage in rows]
 
     def since(self, earlier: Stats) -> Stats:
         """What happened since an earlier snapshot of the same run; queues and `storage` are those of now."""

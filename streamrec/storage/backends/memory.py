@@ -48,9 +48,7 @@ class MemoryBackend(Backend):
         info = _info(path, file)
         if version is not None and version != info.version:
             raise changed(path, start, end)
-        size = file.getbuffer().nbytes
-        stop = size if end is None else min(end, size)
-        return BytesBody(info) if start >= stop else _MemoryBody(file, info, start, stop)
+        return BytesBody(info, memoryview(file.getvalue())[start:end])
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         upload = _MemoryUpload(self._fs, path, overwrite)
@@ -69,27 +67,6 @@ class MemoryBackend(Backend):
             return self._fs.store[self._fs._strip_protocol(path)]
         except KeyError:
             raise NotFoundError("there is no such object in memory: check the URL", path) from None
-
-
-class _MemoryBody:
-    keeps_time = True
-    splits = False
-
-    def __init__(self, file: Any, info: ObjectInfo, start: int, stop: int) -> None:
-        self.info = info
-        self._file = file
-        self._position = start
-        self._stop = stop
-
-    async def readinto(self, buffer: memoryview) -> int:
-        count = min(len(buffer), self._stop - self._position)
-        with self._file.getbuffer() as view:
-            buffer[:count] = view[self._position : self._position + count]
-        self._position += count
-        return count
-
-    async def aclose(self) -> None:
-        """Nothing to free."""
 
 
 class _MemoryUpload(PartSink):

@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.encode import EncodedBatch, encode_example, encode_examples, encode_sequence_example, feature_of
+from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.encode import encode_example, encode_examples, encode_sequence_example, feature_of
 from streamrec.example.features import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
 from streamrec.example.messages import Example, Feature, Features, SequenceExample
 from streamrec.example.parse import parse_example, parse_single_example
@@ -93,7 +93,7 @@ def column_batches(draw: st.DrawFn) -> dict[str, Any]:
         else:
             blobs = draw(st.lists(st.binary(max_size=5), min_size=rows, max_size=rows))
             ends = np.cumsum([0, *map(len, blobs)])
-            columns[name] = EncodedBatch(b"".join(blobs), np.stack([ends[:-1], ends[1:]], axis=1))
+            columns[name] = BytesColumn(b"".join(blobs), np.stack([ends[:-1], ends[1:]], axis=1))
     return columns
 
 
@@ -264,9 +264,9 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": sparse([[0, 0]], [7, 8], [2, 1])}, "indices of shape .1, 2., 2 values"),
         ({"a": sparse([[0, 0]], [7], [-1, 1])}, "a negative size"),
         ({"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]}, "feature 'b': 1 rows where 3 are wanted, as in 'a'"),
-        ({"a": EncodedBatch(b"abc", np.array([[0, 4]]))}, "spans that leave their buffer"),
-        ({"a": EncodedBatch(b"abc", np.array([[2, 1]]))}, "spans that leave their buffer"),
-        ({"a": EncodedBatch(b"abc", np.array([1]))}, r"spans of shape \[1\]"),
+        ({"a": BytesColumn.over(b"abc", np.array([[0, 4]]))}, "spans that leave their buffer"),
+        ({"a": BytesColumn.over(b"abc", np.array([[2, 1]]))}, "spans that leave their buffer"),
+        ({"a": BytesColumn(b"abc", np.array([0, 1]))}, r"spans of shape \[2\]"),
     ],
 )
 def test_refusals(columns: dict[str, Any], words: str) -> None:
@@ -276,8 +276,8 @@ def test_refusals(columns: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("span", [[0, 4], [-1, 2], [2, 1]])
 def test_a_batch_of_spans_that_leave_their_buffer_gives_no_record(span: list[int]) -> None:
-    batch = EncodedBatch(b"abc", np.array([span]))
-    for read in (lambda: batch[0], lambda: list(batch), lambda: encode_records(batch)):
+    unsound = BytesColumn.over(b"abc", np.array([span]))
+    for read in (lambda: BytesColumn(b"abc", np.array([span])), lambda: encode_records(unsound)):
         with pytest.raises(ValueError, match=r"a span leaves the buffer of 3 bytes|^span 0 is "):
             read()
 
@@ -350,7 +350,7 @@ def test_columns_that_change_meanwhile_never_crash() -> None:
 
 def test_records_beyond_protobufs_limit() -> None:
     blob = bytes(2**20)
-    column = EncodedBatch(blob, np.tile(np.array([[0, len(blob)]]), (2048, 1)))
+    column = BytesColumn(blob, np.tile(np.array([[0, len(blob)]]), (2048, 1)))
     packed = (b"x", 1, column.buffer, column.spans, 2048)
     assert _native.encode_examples((packed,), 1) == (3, 0, 0, None, None)
 
@@ -362,7 +362,7 @@ def test_sequence_examples() -> None:
             "tokens": [[1, 2], [], [3]],
             "frames": np.ones((2, 3), np.float32),
             "words": RaggedTensor(np.array([b"a", b"b"], dtype=object), (np.array([0, 0, 2]),)),
-            "blobs": EncodedBatch(b"abc", np.array([[0, 1], [1, 3]])),
+            "blobs": BytesColumn(b"abc", np.array([[0, 1], [1, 3]])),
             "none": [],
         },
         deterministic=True,

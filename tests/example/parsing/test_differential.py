@@ -27,17 +27,18 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example.features import PARTITIONS, Feature, FixedLenFeature, RaggedFeature, SparseFeature
+from streamrec.example.features import Feature, FixedLenFeature, RaggedFeature, SparseFeature
 from streamrec.example.parse import (
     parse_example,
     parse_sequence_example,
     parse_single_example,
     parse_single_sequence_example,
 )
-from streamrec.example.plan import make_plan
+from streamrec.example.walk import make_plan
 from tests.example.compare import assert_same_columns
 from tests.example.conftest import WALKS, walking
 from tests.example.strategies import (
+    ALL_PARTITIONS,
     context_descriptions,
     damaged,
     example_descriptions,
@@ -264,7 +265,7 @@ def test_examples(damage: bool) -> None:
     seen.require(OUTCOMES, EXAMPLES, {} if damage else SPARSE)
 
 
-@pytest.mark.parametrize("kind", PARTITIONS)
+@pytest.mark.parametrize("kind", ALL_PARTITIONS)
 def test_partitions(kind: type) -> None:
     seen = Seen()
 

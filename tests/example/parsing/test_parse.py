@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
 from streamrec.example import messages
-from streamrec.example.columns import RaggedTensor, SparseTensor
+from streamrec.example.columns import RaggedTensor
 from streamrec.example.encode import encode_examples
 from streamrec.example.features import (
     Feature,
@@ -25,7 +25,6 @@ from streamrec.example.features import (
 )
 from streamrec.example.parse import parse_example, parse_single_example
 from streamrec.tfrecord import Frames
-from tests.example import wire
 from tests.example.compare import assert_same_columns
 from tests.example.wire import example, feature, field, floats, ints, strings
 
@@ -272,15 +271,6 @@ def test_threads_share_a_description() -> None:
     assert not failures
 
 
-def test_wire_forms_agree_with_protobuf() -> None:
-    """The tests' own writer writes what protobuf reads."""
-    record = example(("i", ints(1, -1)), ("s", strings(b"a")), ("f", wire.feature(np.float32, [1.5], False)))
-    message = messages.Example.FromString(record)
-    assert list(message.features.feature["i"].int64_list.value) == [1, -1]
-    assert list(message.features.feature["s"].bytes_list.value) == [b"a"]
-    assert list(message.features.feature["f"].float_list.value) == [1.5]
-
-
 @pytest.mark.parametrize(
     ("wanted", "value", "advice"),
     [
@@ -314,38 +304,6 @@ def test_a_shape_without_elements_is_required_whatever_the_default() -> None:
         one(b"", x=config)
 
 
-def test_defaults_of_every_kind() -> None:
-    features: dict[str, Feature] = {
-        "f": FixedLenFeature([2], np.float32, [1.5, -2]),
-        "i": FixedLenFeature([1, 2], np.int64, [[3, -4]]),
-        "s": FixedLenFeature([2], bytes, ["snö", b"a\0"]),
-    }
-    found = parse_example([b"", example(("f", floats(0, 0)), ("s", strings(b"", b"b"))), b""], features)
-    assert found["f"].tolist() == [[1.5, -2], [0, 0], [1.5, -2]]
-    assert found["i"].tolist() == [[[3, -4]]] * 3
-    assert found["s"].tolist() == [["snö".encode(), b"a\0"], [b"", b"b"], ["snö".encode(), b"a\0"]]
-
-
-def test_padding() -> None:
-    records = [example(("x", ints(1, 2, 3, 4))), b"", example(("x", ints(5, 6)))]
-    config = FixedLenSequenceFeature([2], np.int64, allow_missing=True, default_value=-7)
-    found = parse_example(records, {"x": config})["x"]
-    assert found.tolist() == [[[1, 2], [3, 4]], [[-7, -7], [-7, -7]], [[5, 6], [-7, -7]]]
-    texts = FixedLenSequenceFeature([], bytes, allow_missing=True, default_value="p\0")
-    found = parse_example([example(("x", strings(b"a\0"))), b""], {"x": texts})["x"]
-    assert found.tolist() == [[b"a\0"], [b"p\0"]]
-
-
-def test_sparse() -> None:
-    record = example(("i", ints(9, -1, 2, 2)), ("j", ints(1, 1, 3, 0)), ("v", floats(1, 2, 3, 4)))
-    found = one(record, s=SparseFeature(["i", "j"], "v", np.float32, [4, 5]))
-    assert found.indices.tolist() == [[-1, 1], [2, 0], [2, 3], [9, 1]]
-    assert found.values.tolist() == [2, 4, 3, 1]
-    assert found.dense_shape.tolist() == [4, 5]
-    asis = one(record, s=SparseFeature("i", "v", np.float32, 4, already_sorted=True))
-    assert asis.indices.tolist() == [[9], [-1], [2], [2]]
-
-
 def test_sparse_needs_as_many_positions_as_values() -> None:
     record = example(("i", ints(1, 2)), ("v", floats(1)))
     with pytest.raises(FeatureError, match=r"^feature 's': found 2 positions in 'i' where 1 values in 'v'"):
@@ -353,16 +311,6 @@ def test_sparse_needs_as_many_positions_as_values() -> None:
     other = example(("i", ints(1)), ("v", floats(1, 2)))  # together as many positions as values
     with pytest.raises(FeatureError, match="record 1, feature 's': found 2 positions in 'i' where 1 values in 'v'"):
         parse_example([b"", record, other], {"s": SparseFeature("i", "v", np.float32, 4)})
-
-
-def test_ragged() -> None:
-    records = [example(("x", ints(1, 2, 3)), ("n", ints(2, 1))), b"", example(("x", ints(4)), ("n", ints(0, 1)))]
-    config = RaggedFeature(np.int64, "x", [RaggedFeature.RowLengths("n")], np.int64, validate=True)
-    found = parse_example(records, {"r": config, "x": RaggedFeature(np.int64, row_splits_dtype=np.int64)})
-    assert list(found) == ["x", "r"]
-    assert found["r"].flat_values.tolist() == [1, 2, 3, 4]
-    assert [splits.tolist() for splits in found["r"].nested_row_splits] == [[0, 2, 2, 4], [0, 2, 3, 3, 4]]
-    assert found["x"].nested_row_splits[0].dtype == np.int64
 
 
 SPLITS, LENGTHS = RaggedFeature.RowSplits("n"), RaggedFeature.RowLengths("n")
@@ -450,22 +398,3 @@ def test_an_empty_batch() -> None:
     assert found["c"].nested_row_splits[0].tolist() == [0]
     assert found["d"].shape == (0, 0, 3)
     assert found["e"].shape == (0,)
-
-
-def test_singles_have_no_batch_dimension() -> None:
-    record = example(("a", ints(7)), ("v", ints(1, 2)), ("s", strings(b"x")))
-    features: dict[str, Feature] = {
-        "a": FixedLenFeature([], np.int64),
-        "v": VarLenFeature(np.int64),
-        "r": RaggedFeature(np.int64),
-        "q": FixedLenSequenceFeature([2], np.float32, allow_missing=True),
-        "s": FixedLenFeature([], bytes),
-    }
-    found = parse_single_example(record, features)
-    assert isinstance(found["a"], np.int64)
-    assert isinstance(found["v"], SparseTensor)
-    assert found["v"].indices.tolist() == [[0], [1]]
-    assert found["v"].dense_shape.tolist() == [2]
-    assert isinstance(found["r"], np.ndarray)
-    assert found["q"].shape == (0, 2)  # type: ignore[union-attr]
-    assert found["s"] == b"x"

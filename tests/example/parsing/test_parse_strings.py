@@ -89,12 +89,6 @@ def test_arrow(items: list[bytes]) -> None:
     assert array.to_pylist() == items
 
 
-def test_arrow_capsules_that_nobody_takes_are_freed() -> None:
-    schema, array = BytesColumn(BUFFER, SPANS).__arrow_c_array__()
-    assert "arrow_schema" in repr(schema)
-    assert "arrow_array" in repr(array)
-
-
 def test_arrow_wants_one_dimension() -> None:
     with pytest.raises(ValueError, match="reshape it"):
         BytesColumn(BUFFER, SPANS).reshape(2, 2).__arrow_c_array__()

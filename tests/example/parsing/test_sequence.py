@@ -17,7 +17,7 @@ from streamrec.example.features import (
     VarLenFeature,
 )
 from streamrec.example.parse import parse_sequence_example, parse_single_sequence_example
-from tests.example.wire import entry, feature, field, floats, ints, sequence, strings
+from tests.example.wire import entry, field, floats, ints, sequence, strings
 
 pytestmark = pytest.mark.usefixtures("walk")
 TOKENS: dict[str, Feature] = {"t": FixedLenSequenceFeature([], np.int64)}
@@ -29,44 +29,6 @@ def lists(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
 
 def context(records: list[bytes], features: dict[str, Feature]) -> dict[str, Any]:
     return parse_sequence_example(records, features, None)[0]
-
-
-def test_dense_lists_are_padded_and_their_lengths_told() -> None:
-    records = [
-        sequence([], [("t", [ints(1), ints(2)]), ("f", [floats(1, 2)]), ("s", [])]),
-        sequence([], [("t", []), ("f", [floats(3, 4), floats(5, 6)]), ("s", [strings(b"a\0")])]),
-    ]
-    features: dict[str, Feature] = {
-        **TOKENS,
-        "f": FixedLenSequenceFeature([2], np.float32),
-        "s": FixedLenSequenceFeature([], bytes),
-    }
-    _, found, lengths = parse_sequence_example(records, {}, features)
-    assert list(found) == list(lengths) == ["f", "s", "t"]
-    assert found["t"].tolist() == [[1, 2], [0, 0]]  # type: ignore[union-attr]
-    assert found["f"].tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]  # type: ignore[union-attr]
-    assert found["s"].tolist() == [[b""], [b"a\0"]]  # type: ignore[union-attr]
-    assert {name: length.tolist() for name, length in lengths.items()} == {"t": [2, 0], "f": [1, 2], "s": [0, 1]}
-
-
-def test_var_len_lists() -> None:
-    records = [
-        sequence([], [("w", [strings(b"a", b"b"), b"", strings(b"c")])]),
-        sequence([], [("w", [strings()])]),
-        b"",
-    ]
-    found = lists(records, {"w": VarLenFeature(bytes)})["w"]
-    assert found.indices.tolist() == [[0, 0, 0], [0, 0, 1], [0, 2, 0]]
-    assert found.values.tolist() == [b"a", b"b", b"c"]
-    assert found.dense_shape.tolist() == [3, 3, 2]
-
-
-def test_ragged_lists() -> None:
-    records = [sequence([], [("w", [ints(1, 2), ints()])]), sequence(), sequence([], [("w", [ints(3)])])]
-    found = lists(records, {"w": RaggedFeature(np.int64)})["w"]
-    assert found.flat_values.tolist() == [1, 2, 3]
-    assert [splits.tolist() for splits in found.nested_row_splits] == [[0, 2, 2, 3], [0, 2, 2, 3]]
-    assert found.nested_row_splits[0].dtype == np.int32
 
 
 def test_partitions_of_steps() -> None:
@@ -132,12 +94,6 @@ def test_lists_that_are_refused(record: bytes, message: str) -> None:
 def test_a_missing_list_may_be_allowed() -> None:
     config = FixedLenSequenceFeature([], np.int64, allow_missing=True)
     assert lists([b"", sequence([], [("t", [ints(4)])])], {"t": config})["t"].tolist() == [[0], [4]]
-
-
-def test_unpacked_steps() -> None:
-    config = {"f": FixedLenSequenceFeature([2], np.float32)}
-    record = sequence([], [("f", [feature(np.float32, [1, 2], packed=False)])])
-    assert lists([record], dict(config))["f"].tolist() == [[[1, 2]]]
 
 
 def test_singles() -> None:

@@ -163,17 +163,21 @@ def shown(element: Any) -> Any:
     return json.dumps(element, default=lambda part: part.tolist())
 
 
-def events(iterator: Any, most: int = 1000) -> list[Any]:
-    """Elements and errors, to the end."""
-    found: list[Any] = []
-    while len(found) < most:
+def events_and_states(iterator: Any, show: Callable[[Any], Any] = shown) -> tuple[list[Any], list[Any]]:
+    """Elements and errors, to the end, and the states around them."""
+    found, states = list[Any](), [iterator.state_dict()]
+    while True:
         try:
-            found.append(shown(next(iterator)))
+            found.append(show(next(iterator)))
         except StopIteration:
-            return found
+            return found, states
         except FAILURES as error:
             found.append(repr(error))
-    return found
+        states.append(json.loads(json.dumps(iterator.state_dict())))
+
+
+def events(iterator: Any, show: Callable[[Any], Any] = shown) -> list[Any]:
+    return events_and_states(iterator, show)[0]
 
 
 def test_the_next_element_follows() -> None:
@@ -195,16 +199,7 @@ def test_a_batch_that_an_error_cuts_short_comes_before_it() -> None:
 @pytest.mark.parametrize("name", CHAINS)
 def test_it_resumes_exactly_after_each_element_and_each_error(name: str) -> None:
     dataset = CHAINS[name](numbers())
-    iterator = dataset.iterate()
-    whole, states = [], [iterator.state_dict()]
-    while True:
-        try:
-            whole.append(shown(next(iterator)))
-        except StopIteration:
-            break
-        except FAILURES as error:
-            whole.append(repr(error))
-        states.append(json.loads(json.dumps(iterator.state_dict())))
+    whole, states = events_and_states(dataset.iterate())
     assert any("Odd" in event or "Error" in event for event in whole) or "ignored" in name
     for index, state in enumerate(states):
         with dataset.iterate(state) as resumed:
@@ -238,7 +233,7 @@ def test_all_may_fail() -> None:
 
     for calls in (None, 1, 4):
         dataset = Dataset.range(5000).map(fails, num_parallel_calls=calls)
-        assert events(dataset.iterate(), 5001) == [repr(OddError(n)) for n in range(5000)]
+        assert events(dataset.iterate()) == [repr(OddError(n)) for n in range(5000)]
         assert list(dataset.ignore_errors()) == []
     assert next(iter(Dataset.range(3).map(fails).ignore_errors().repeat()), None) is None
 
@@ -270,29 +265,12 @@ RECORD_CHAINS: dict[str, Callable[[Dataset[Any], Path], Dataset[Any]]] = {
 def test_records_of_shards_go_on_too(files: list[str], tmp_path: Path, name: str) -> None:
     failing = TFRecordDataset(files, num_parallel_reads=3).map(fails_at_20)
     dataset = RECORD_CHAINS[name](failing, tmp_path)
-    iterator = dataset.with_options(epoch=0).iterate()
-    whole, states = [], [iterator.state_dict()]
-    while True:
-        try:
-            whole.append(next(iterator))
-        except StopIteration:
-            break
-        except OddError as error:
-            whole.append(repr(error))
-        states.append(json.loads(json.dumps(iterator.state_dict())))
+    whole, states = events_and_states(dataset.with_options(epoch=0).iterate(), bytes)
     assert sum(isinstance(event, str) for event in whole) == (4 if "cache" in name else 2)
     assert not (tmp_path / "cache").exists()  # a pass in which an element failed is not kept
     for index in {*range(0, len(states), 7), *(n + 1 for n, event in enumerate(whole) if isinstance(event, str))}:
         with dataset.with_options(epoch=0).iterate(states[index]) as resumed:
-            again = []
-            while True:
-                try:
-                    again.append(next(resumed))
-                except StopIteration:
-                    break
-                except OddError as error:
-                    again.append(repr(error))
-        assert again == whole[index:], index
+            assert events(resumed, bytes) == whole[index:], index
 
 
 def test_errors_that_are_left_out_are_counted_and_told(files: list[str], caplog: pytest.LogCaptureFixture) -> None:

@@ -1,9 +1,10 @@
-"""The threads of a run: what comes of calls, when they are left, and that nothing stays."""
+"""The threads of a run: what comes of calls, when they are left, when work leaves the loop."""
 
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 
@@ -11,6 +12,9 @@ import pytest
 
 from streamrec import Dataset
 from streamrec.errors import ClosedError
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.engine.offload import HOP_SECONDS, Offloader
+from streamrec.pipeline.engine.stage import Offload
 from streamrec.pipeline.engine.threads import Threads
 
 setting: ContextVar[str] = ContextVar("setting", default="none")
@@ -27,37 +31,10 @@ def workers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "streamrec-worker"]
 
 
-def failing(error: BaseException) -> Callable[[], None]:
-    def work() -> None:
-        raise error
-
-    return work
-
-
-async def test_a_call_gives_what_the_work_returns(threads: Threads) -> None:
-    assert await threads.run(lambda: (threading.current_thread().name, threading.current_thread().daemon)) == (
-        "streamrec-worker",
-        True,
-    )
-
-
-@pytest.mark.parametrize("error", [LookupError("here"), SystemExit(3)])
-async def test_a_call_raises_what_the_work_raises(threads: Threads, error: BaseException) -> None:
-    with pytest.raises(type(error)) as caught:
-        await threads.run(failing(error))
-    assert caught.value is error
-    assert await threads.run(lambda: 1) == 1, "the thread goes on"
-
-
 def test_exit_within_map_ends_the_program() -> None:
     for calls in (None, 2):
         with pytest.raises(SystemExit):
             list(Dataset.range(5).map(sys.exit, calls).batch(2))
-
-
-async def test_work_that_raises_stop_iteration_hangs_nobody(threads: Threads) -> None:
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        await threads.run(failing(StopIteration()))
 
 
 async def test_work_has_a_copy_of_the_context(threads: Threads) -> None:
@@ -111,15 +88,6 @@ async def test_cancelled_in_the_turn_in_which_the_call_ends(threads: Threads) ->
     assert await threads.run(lambda: 1) == 1
 
 
-async def test_what_is_closed_leaves_no_thread() -> None:
-    threads = Threads()
-    meet = threading.Barrier(2, timeout=10)
-    await asyncio.gather(threads.run(meet.wait), threads.run(meet.wait))
-    assert len(workers()) == 2
-    threads.close()
-    assert not workers()
-
-
 async def test_a_call_that_is_left_ends_its_thread_when_the_run_is_closed() -> None:
     threads, begun, go = Threads(), threading.Event(), threading.Event()
     task = asyncio.create_task(threads.run(lambda: (begun.set(), go.wait(10))))
@@ -165,3 +133,55 @@ def test_closing_does_not_wait_for_a_function_that_never_returns(
     for thread in (taker, *workers()):
         thread.join(60)
     assert not workers()
+
+
+NBYTES = 1000
+
+
+class Work:
+    """Outputs that take a while to work out; notes the threads in which that was done."""
+
+    def __init__(self) -> None:
+        self.threads: list[int] = []
+
+    def outputs(self, seconds: float) -> Iterator[Chunk]:
+        self.threads.append(threading.get_ident())
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+        yield from ()
+
+    @property
+    def here(self) -> list[bool]:
+        """Whether it was done in the loop's thread, piece by piece."""
+        return [thread == threading.get_ident() for thread in self.threads]
+
+
+async def test_long_work_goes_to_a_thread_and_short_work_does_not(threads: Threads) -> None:
+    work, offloader = Work(), Offloader([Offload.NEVER, Offload.LONG], threads)
+    for seconds in (0.0, 0.0, 4 * HOP_SECONDS, 4 * HOP_SECONDS, 0.0, 0.0):
+        await offloader.through(work.outputs(seconds), NBYTES)
+    assert work.here == [False, True, True, False, False, True], "the piece before tells how long one takes"
+
+
+async def test_long_goes_by_the_bytes(threads: Threads) -> None:
+    work, offloader = Work(), Offloader([Offload.LONG], threads)
+    await offloader.through(work.outputs(HOP_SECONDS / 4), NBYTES)
+    await offloader.through(work.outputs(HOP_SECONDS / 4), 100 * NBYTES)
+    assert work.here == [False, False]
+
+
+async def test_work_of_the_users_always_goes_to_a_thread_and_none_never(threads: Threads) -> None:
+    work = Work()
+    for offload in (Offload.ALWAYS, Offload.NEVER):
+        offloader = Offloader([offload], threads)
+        for _ in range(2):
+            await offloader.through(work.outputs(0.0), NBYTES)
+    assert work.here == [False, False, True, True]
+
+
+async def test_what_is_left_at_the_end_may_be_long(threads: Threads) -> None:
+    work, offloader = Work(), Offloader([Offload.LONG], threads)
+    await offloader.through(work.outputs(0.0), NBYTES)
+    await offloader.through(work.outputs(0.0))
+    assert work.here == [False, False]

@@ -1,14 +1,19 @@
 """cache(): what is kept and when, its order and limits, resuming; files on real stores, killed writers, two of them."""
 
+from __future__ import annotations
+
+import asyncio
 import json
 import logging
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +23,23 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+import streamrec
+from streamrec import (
+    Dataset,
+    Frames,
+    RecordSource,
+    StorageError,
+    StreamrecError,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+)
 from streamrec.errors import CacheError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.tfrecord import Framer
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
@@ -337,3 +353,54 @@ def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store, caplog: pytest.L
         assert list(dataset) == list(range(40)) * 2
         assert found + list(slow) == list(range(40)) * 2
     assert ["another writer began" in line for line in caplog.messages if "writes this cache" in line] == [True]
+
+
+def records_of(path: Path) -> list[bytes]:
+    Dataset.from_tensor_slices({"a": [1, 2, 3], "b": ["x", "y", "z"]}).save(str(path))
+    return list(Framer().feed(path.read_bytes()))
+
+
+def load(path: Path, records: list[bytes]) -> list[Any]:
+    path.write_bytes(streamrec.encode_records(records))
+    return list(Dataset.load(str(path)))
+
+
+def test_a_deep_head(tmp_path: Path) -> None:
+    head, *rest = records_of(tmp_path / "a")
+    with pytest.raises(StreamrecError):
+        load(tmp_path / "b", [head[:1] + b"[" * 200_000, *rest])
+
+
+def test_blocks_that_are_no_elements(tmp_path: Path) -> None:
+    head, block, *rest = records_of(tmp_path / "a")
+    drawn = random.Random(3)
+    for _ in range(200):
+        data = bytearray(block)
+        for _ in range(drawn.choice([1, 2, 4])):
+            data[drawn.randrange(len(data))] = drawn.choice(b'0123456789[]"\x00\xff')
+        with suppress(StreamrecError):
+            load(tmp_path / "b", [head, bytes(data), *rest])
+
+
+def written(name: str) -> None:
+    with TFRecordWriter(name) as writer:
+        writer.write(b"a")
+
+
+@pytest.mark.parametrize("name", ["/tmp/a\0b", "/tmp/a\ud800", "http://127.0.0.1:1/\0", "s3://bucket/\ud800"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda name: list(TFRecordDataset(name)),
+        lambda name: list(TFRecordDataset([name, name], num_parallel_reads=2)),
+        lambda name: list(Dataset.range(3).cache(name)),
+        lambda name: Dataset.range(3).save(name),
+        lambda name: list(Dataset.load(name)),
+        lambda name: asyncio.run(streamrec.verify(f"{name}.json")),
+        lambda name: asyncio.run(RecordSource.open(name)),
+        written,
+    ],
+)
+def test_names_that_no_store_takes(call: Callable[[str], Any], name: str) -> None:
+    with pytest.raises(StorageError, match="this name"):
+        call(name)

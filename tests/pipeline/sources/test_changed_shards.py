@@ -1,6 +1,7 @@
-"""A shard that is not what the listing, the manifest or the index said is an error, and not other records."""
+"""A shard that is not what the listing, manifest, index or run has seen is an error, and not other records."""
 
 import gzip
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import fsspec
 import pytest
 
 import streamrec
-from streamrec import StreamrecError, TFRecordDataset, encode_records
+from streamrec import Dataset, Frames, StreamrecError, TFRecordDataset, encode_records
 from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.shards import Manifest
 from tests.servers.real import Store
@@ -201,3 +202,51 @@ def test_what_is_left_out_as_damage_is_no_false_number(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(data)
     dataset = TFRecordDataset(str(tmp_path / "x"), on_error="skip_record")
     assert len(list(dataset.distribute(0, 1, even="pad", manifest=f"{tmp_path}/m.json"))) == 10
+
+
+def rewrite(path: Path) -> None:
+    """Writes other records of the same size in place."""
+    with path.open("r+b") as opened:
+        opened.write(bytes(path.stat().st_size))
+    os.utime(path, ns=(1, 1))
+
+
+def cut_off(path: Path) -> None:
+    os.truncate(path, 5000)
+
+
+@pytest.fixture(params=["", ".gz"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Larger than what a run of a small budget reads ahead."""
+    path = tmp_path / f"train.tfrecord{request.param}"
+    data = encode_records([b"%04d" % index + os.urandom(10_000) for index in range(4000)])
+    path.write_bytes(gzip.compress(data, 0) if request.param else data)
+    return path
+
+
+def reading(file: Path, size: int) -> Dataset[Frames]:
+    """Batches of records from a buffer of `size` of them."""
+    records = TFRecordDataset(str(file), buffer_size=100_000).with_options(memory_budget=8_000_000)
+    return records.shuffle(size, seed=1).batch(4)
+
+
+@pytest.mark.parametrize("change", [rewrite, cut_off])
+def test_nothing_that_changed_is_handed_out(file: Path, change: Callable[[Path], None]) -> None:
+    wanted = set(TFRecordDataset(str(file)))
+    batches = reading(file, 20).iterate()
+    assert set(next(batches)) <= wanted
+    change(file)
+    with pytest.raises(ObjectChangedError, match="replaced while it was being read") as caught:
+        for batch in batches:
+            assert set(batch) <= wanted
+    assert caught.value.path == str(file)
+
+
+def test_a_name_that_goes_to_another_file_is_no_change(file: Path) -> None:
+    wanted = list(TFRecordDataset(str(file)))
+    records = iter(TFRecordDataset(str(file), buffer_size=100_000))
+    found = [next(records)]
+    other = file.with_suffix(".new")
+    other.write_bytes(encode_records([b"new"] * 10))
+    other.replace(file)
+    assert [*found, *records] == wanted

@@ -1,17 +1,25 @@
-"""A run over damaged shards goes on, and can be resumed anywhere in it."""
+"""A run over damaged shards goes on, and can be resumed anywhere in it; damaged payloads are read again."""
 
 import json
 import pickle
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import fsspec
 import numpy as np
 import pytest
 
 import streamrec
-from streamrec import TFRecordDataset
+from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec.errors import ObjectChangedError, PositionMismatchError
+from streamrec.pipeline.engine.states import digest_of
+from streamrec.pipeline.sources.shuffle.buffer import HeldElements
+from streamrec.shards import byte_runs
 from streamrec.tfrecord import Loss
 from tests.pipeline.test_dataset import collect, plain
+from tests.servers.real import Store
+from tests.servers.resuming import stop_after
 from tests.tfrecord.damage import Edit, damaged, records_of, starts_of
 
 SHARDS = 4
@@ -88,3 +96,141 @@ def test_a_dataset_that_forgives_is_a_value(survivors: dict[str, list[bytes]]) -
         list(TFRecordDataset(list(survivors), on_error="resync", max_skipped=1))
     with pytest.raises(ValueError, match="on_error='nothing'"):
         TFRecordDataset(list(survivors), on_error="nothing")
+
+
+IMAGES = [[b"%d.%d." % (shard, index) + b"x" * 100_000 for index in range(60)] for shard in range(4)]
+SMALL = [[b"%d.%d." % (shard, index) + b"x" * (index % 90) for index in range(9000)] for shard in range(4)]
+
+
+def stored(store: Store, shards: list[list[bytes]]) -> list[str]:
+    """Shards in a bucket."""
+    urls = [f"{store.url}/{uuid4().hex}/{shard}" for shard in range(len(shards))]
+    for url, records in zip(urls, shards, strict=True):
+        put(store, url, records)
+    return urls
+
+
+def put(store: Store, url: str, records: list[bytes]) -> None:
+    """Not by s3fs's synchronous side: it closes its session in whichever loop runs when it is collected."""
+    with TFRecordWriter(url, storage_options=store.options) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def read_again(dataset: Dataset[Any], state: dict[str, Any]) -> tuple[list[Any], int, int]:
+    """All that comes, and how many bytes in how many requests were read for it."""
+    iterator = dataset.iterate(state)
+    found = list(iterator)
+    counts = iterator.stats().storage.backends["s3"]
+    return found, counts.bytes, counts.requests
+
+
+@pytest.mark.parametrize("shards", [IMAGES, SMALL], ids=["images", "small"])
+def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) -> None:
+    """At the end of the input no other byte is read: so many as the plan says, in so many requests."""
+    urls = stored(s3_store, shards)
+    total, held = sum(map(len, shards)), 30
+    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(held, seed=1)
+    expected = list(dataset)
+    state = stop_after(dataset.with_options(epoch=0), total - held)[1]
+    references = HeldElements.from_json(state["position"]["source"]["held"])
+    order = np.argsort(references.numbers)
+    assert references.sizes is not None
+    plan = byte_runs(references.numbers[order], references.sizes[order])
+    found, nbytes, requests = read_again(dataset, state)
+    assert found == expected[-held:]
+    wanted = sum(len(record) + 16 for record in found)
+    assert nbytes == sum(stretch.end - stretch.start for stretch in plan)
+    assert wanted <= nbytes <= wanted + held * (256 << 10)
+    assert requests == len(plan) + len(shards)  # each shard is opened at its end, too
+
+
+def test_the_rest_of_the_input_follows(s3_store: Store) -> None:
+    urls = stored(s3_store, SMALL)
+    dataset = (
+        TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(500).batch(100)
+    )
+    state = stop_after(dataset, 50)[1]
+    with dataset.iterate(state) as one, dataset.iterate(state) as other:
+        rest = [record for batch in one for record in batch]
+        assert rest == [record for batch in other for record in batch]
+    assert len(set(rest)) == 36_000 - 5000
+
+
+def test_a_shard_that_was_replaced_is_refused(s3_store: Store) -> None:
+    """Though what is there now has the same size."""
+    urls = stored(s3_store, IMAGES)
+    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(40, seed=1)
+    state = stop_after(dataset, 100)[1]
+    put(s3_store, urls[2], [record.replace(b"x", b"y") for record in IMAGES[2]])
+    with pytest.raises(ObjectChangedError, match=urls[2]):
+        list(dataset.iterate(state))
+
+
+def written(root: str, shards: list[list[bytes]]) -> None:
+    for shard, records in enumerate(shards):
+        with fsspec.open(f"{root}/{shard}", "wb") as file:
+            file.write(encode_records(records))
+
+
+def unversioned(state: dict[str, Any]) -> dict[str, Any]:
+    """The state as it is for a store that tells no versions."""
+
+    def without(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [without(part) for part in value]
+        return None if isinstance(value, str) and value in versions else value
+
+    source = state["position"]["source"]
+    versions = {version for version, _ in source["held"]["shards"].values()}
+    changed: dict[str, Any] = {**state, "position": without(state["position"])}
+    changed["digest"] = digest_of({key: value for key, value in changed.items() if key != "digest"})
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        ([b"y" * 50] * 60, CorruptRecordError, "was changed in the shard"),
+        ([b"y"], PositionMismatchError, r"ends before byte [0-9,]+, where this state's shuffle buffer held a record"),
+    ],
+)
+def test_other_bytes_are_refused_where_versions_are_not_known(
+    tmp_path: Path, changed: list[bytes], error: type[Exception], words: str
+) -> None:
+    shards = [[b"%d.%d." % (shard, index) * 9 for index in range(60)] for shard in range(3)]
+    written(str(tmp_path), shards)
+    dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
+    state = unversioned(stop_after(dataset, 90)[1])
+    assert len(list(dataset.iterate(state))) == 90
+    (tmp_path / "1").write_bytes(encode_records(changed))
+    with pytest.raises(error, match=words):
+        list(dataset.iterate(state))
+
+
+def test_a_shard_that_is_gone_is_refused(tmp_path: Path) -> None:
+    written(str(tmp_path), [[b"%d" % index for index in range(60)] for _ in range(3)])
+    dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
+    state = stop_after(dataset, 90)[1]
+    (tmp_path / "2").unlink()
+    dataset = pickle.loads(pickle.dumps(dataset))  # one that does not know yet which files there are
+    with pytest.raises(PositionMismatchError, match="holds records of shard 2, and there are 2 now"):
+        list(dataset.iterate(state))
+
+
+def test_functions_are_called_again_only_for_what_was_held(tmp_path: Path) -> None:
+    written(str(tmp_path), [[b"%d.%d" % (shard, index) for index in range(100)] for shard in range(3)])
+    calls: list[bytes] = []
+
+    def noted(record: bytes) -> bytes:
+        calls.append(record)
+        return record + b"!"
+
+    dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).map(noted).shuffle(40, seed=1)
+    expected = list(dataset)
+    state = stop_after(dataset.with_options(epoch=0), 200)[1]
+    calls.clear()
+    assert list(dataset.iterate(state)) == expected[200:]
+    assert len(calls) == 100

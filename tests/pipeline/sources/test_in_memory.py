@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,45 +153,6 @@ def test_pairs_stay_in_columns(one: Dataset[bytes], two: Dataset[bytes]) -> None
     assert [record for records, _, _ in batches for record in records] == ONE[:15]
     assert batches[0][1].tolist()[1] == TWO[2:4]
     assert all(isinstance(numbers, np.ndarray) for _, _, numbers in batches)
-
-
-CHAINS: list[Callable[[Dataset[Any], Dataset[Any]], Dataset[Any]]] = [
-    lambda one, two: Dataset.range(3, 40, 3),
-    lambda one, two: Dataset.from_tensor_slices((np.arange(20), TWO[:20])).batch(3).shard(2, 1),
-    lambda one, two: one.concatenate(two),
-    lambda one, two: one.batch(4).concatenate(two.skip(3).batch(6, drop_remainder=True)).unbatch().batch(5).repeat(2),
-    lambda one, two: Dataset.zip(one, two),
-    lambda one, two: Dataset.zip(two.shard(2, 1), Dataset.zip({"x": one, "n": Dataset.range(99)})).batch(4),
-    lambda one, two: Dataset.zip(one.repeat(2), two.concatenate(one)).enumerate().skip(4).batch(7).prefetch(100),
-    lambda one, two: Dataset.zip(one.batch(3), two.batch(4, True)).take(5).repeat(2),
-    lambda one, two: Dataset.range(5).concatenate(Dataset.range(7)).repeat(3).filter(lambda n: n % 2).batch(4),
-]
-
-
-@pytest.mark.parametrize("chain", CHAINS)
-def test_they_resume_everywhere(
-    one: Dataset[bytes], two: Dataset[bytes], chain: Callable[[Dataset[Any], Dataset[Any]], Dataset[Any]]
-) -> None:
-    dataset = chain(one, two)
-    assert pickle.loads(pickle.dumps(one.concatenate(two))) == one.concatenate(two)
-    assert_resumes_everywhere(dataset)
-
-
-def failing(number: int) -> int:
-    if number == 5:
-        raise ZeroDivisionError("here")
-    return number
-
-
-@pytest.mark.parametrize("combined", [Dataset.concatenate, Dataset.zip])
-def test_an_error_in_a_part_comes_behind_what_came_before(combined: Callable[..., Dataset[Any]]) -> None:
-    found: list[Any] = []
-    iterator = combined(Dataset.range(20).map(failing), Dataset.range(20)).iterate()
-    with pytest.raises(ZeroDivisionError) as caught:
-        found.extend(iterator)
-    assert len(found) == 5
-    assert "failing" in [entry.name for entry in caught.traceback]
-    assert len(list(iterator)) == (14 if combined is Dataset.zip else 34), "it goes on"
 
 
 async def test_leaving_endless_parts_leaves_no_task(one: Dataset[bytes], two: Dataset[bytes]) -> None:

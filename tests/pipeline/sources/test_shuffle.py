@@ -4,7 +4,6 @@ import gzip
 import json
 import logging
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,6 @@ def test_each_element_comes_once_and_not_too_early() -> None:
         assert all(number - place < size for place, number in enumerate(found))
     assert numbers(Dataset.range(100).shuffle(1, seed=5)) == list(range(100))
     assert list(Dataset.range(0).shuffle(3)) == []
-
-
-def test_the_same_seed_is_the_same_order() -> None:
-    dataset = Dataset.range(50).shuffle(20, seed=5)
-    assert numbers(dataset) == numbers(Dataset.range(50).shuffle(20, seed=5))
-    assert numbers(dataset.with_options(epoch=0)) != numbers(Dataset.range(50).shuffle(20, seed=6))
-    unseeded = Dataset.range(50).shuffle(20)
-    assert numbers(unseeded) != numbers(unseeded)
 
 
 def test_epochs_differ_unless_they_should_not() -> None:
@@ -129,44 +120,6 @@ def test_parsed_columns_are_shuffled_row_by_row(tmp_path: Path) -> None:
 
 def upper(record: bytes) -> bytes:
     return record.upper()
-
-
-def odd(record: bytes) -> bool:
-    return len(record) % 2 == 1
-
-
-CHAINS: dict[str, Callable[[Any], Any]] = {
-    "shards": lambda ds: ds.shuffle(5, seed=1),
-    "no seed": lambda ds: ds.shuffle(5),
-    "all": lambda ds: ds.shuffle(1000),
-    "one": lambda ds: ds.shuffle(1),
-    "epochs": lambda ds: ds.shuffle(9).repeat(2),
-    "epochs alike": lambda ds: ds.shuffle(9, reshuffle_each_iteration=False).repeat(2).batch(3),
-    "over epochs": lambda ds: ds.repeat(2).shuffle(60),
-    "both": lambda ds: ds.shuffle(9).repeat(2).shuffle(9).repeat(2).take(150),
-    "batches": lambda ds: ds.batch(4).shuffle(3).unbatch().batch(5),
-    "batch behind": lambda ds: ds.shuffle(20).batch(4),
-    "picked": lambda ds: ds.skip(3).filter(odd).shuffle(6).shard(2, 1),
-    "mapped": lambda ds: ds.map(upper).filter(odd).map(len).shuffle(6).batch(4),
-    "taken": lambda ds: ds.take(20).take_while(lambda record: not record.startswith(b"3")).shuffle(6).take(15),
-    "twice": lambda ds: ds.shuffle(6).map(upper).shuffle(7),
-    "numbered": lambda ds: ds.enumerate().shuffle(9).prefetch(100),
-    "joined": lambda ds: ds.concatenate(ds.map(upper)).shuffle(9),
-    "zipped": lambda ds: Dataset.zip(ds.shuffle(5), Dataset.range(40).shuffle(7)).shuffle(4),
-    "several calls": lambda ds: (
-        ds.filter(odd).map(upper, num_parallel_calls=3).shuffle(9).map(len, num_parallel_calls=2)
-    ),
-    "cached": lambda ds: ds.shuffle(9).cache().repeat(2),
-    "prefetched": lambda ds: ds.prefetch(1).shuffle(9).prefetch(1),
-}
-TELLING = ["epochs", "batches", "zipped", "several calls"]
-
-
-@pytest.mark.parametrize("name", [*TELLING, *thorough(*(name for name in CHAINS if name not in TELLING))])
-@pytest.mark.parametrize("budget", [1 << 28, 1 << 13])
-def test_resumes_everywhere(files: list[str], name: str, budget: int) -> None:
-    dataset = TFRecordDataset(files, num_parallel_reads=3, block_length=2)
-    assert_resumes_everywhere(CHAINS[name](dataset).with_options(memory_budget=budget))
 
 
 @pytest.mark.parametrize("kind", ["GZIP", *thorough("ZLIB")])

@@ -1,6 +1,5 @@
 """The pure parts of shuffle: the store of what is held, the buffer, and what its positions say."""
 
-import json
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,12 +77,6 @@ def test_picked_elements_are_those_of_their_rows_before_and_after_tidying(kind: 
         )
         assert isinstance(found, Scattered) == (kind == "long"), "long records leave without a copy"
     assert (rows[:, TAG] & 0xFFFFFFFF == 5).all()
-
-
-def test_kinds_that_meet_in_one_chunk_become_a_list() -> None:
-    store = BufferStore()
-    rows = np.concatenate([rows_of(store, Frames.of([b"a", b"b"])), rows_of(store, [b"c", "d"])])
-    assert store.pick(rows[[3, 0, 2, 1]]) == ["d", b"a", b"c", b"b"]
 
 
 @pytest.mark.parametrize("size", [100, 9000])
@@ -164,22 +157,6 @@ def test_what_an_element_weighs_depends_on_it_alone() -> None:
 def framed(records: list[bytes]) -> Numbers:
     ends = np.cumsum([len(record) + 16 for record in records]) - 4
     return np.stack([ends - [len(record) for record in records], ends], 1)
-
-
-@patient
-@given(
-    numbers=st.lists(st.integers(0, 2**45), max_size=20),
-    sizes=st.lists(st.integers(0, 2**31), min_size=20, max_size=20),
-)
-def test_held_survives_json(numbers: list[int], sizes: list[int]) -> None:
-    by_number = HeldElements(np.array(numbers, np.int64))
-    found = HeldElements.from_json(json.loads(json.dumps(by_number.to_json())))
-    assert found.numbers.tolist() == numbers
-    shards = {number >> 42: ("v", "") for number in numbers}
-    by_reference = HeldElements(np.array(numbers, np.int64), np.array(sizes[: len(numbers)], np.int64), shards)
-    found = HeldElements.from_json(json.loads(json.dumps(by_reference.to_json())))
-    assert found.sizes is not None
-    assert (found.numbers.tolist(), found.sizes.tolist(), found.shards) == (numbers, sizes[: len(numbers)], shards)
 
 
 def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:

@@ -1,13 +1,15 @@
-"""map with several calls at once, as a user sees it: order, errors, async functions, leaving."""
+"""map with several calls at once, as a user sees it: order, errors, async functions, leaving, states."""
 
 import asyncio
 import gc
 import math
 import pickle
+import random
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,16 +17,41 @@ import anyio
 import numpy as np
 import pytest
 import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset, encode_records
 from streamrec.errors import ClosedError
+from streamrec.pipeline.elements.chunk import Chunk
+from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.positions import NumberedPositions, Position
 from streamrec.pipeline.engine.stage import Halt
-from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
+from streamrec.pipeline.sources.parallel_map.autotune import (
+    FIRST_DEPTH,
+    MAX_SIZE,
+    RUN_SECONDS,
+    CallCount,
+    PrefetchDepth,
+    TaskSize,
+)
+from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
 from streamrec.pipeline.sources.parallel_map.source import results_until
-from tests.pipeline.stages.squares import square, square_soon
+from tests.effort import draws
+from tests.servers.resuming import assert_resumes_everywhere
 
 CALLS = [1, 2, 7, AUTOTUNE]
 NUMBERS = list(range(40))
+
+
+def square(number: Any) -> int:
+    return int(number) ** 2
+
+
+async def square_soon(number: Any) -> int:
+    """Its calls end in another order than they begin."""
+    for _ in range(int(number) * 7 % 5):
+        await asyncio.sleep(0)
+    return int(number) ** 2
 
 
 class Squaring:
@@ -220,13 +247,6 @@ def test_an_error_of_the_input_comes_behind_all_results(calls: int) -> None:
     assert found == [n * n for n in range(23)]
 
 
-def test_a_partial_batch_precedes_the_error() -> None:
-    found: list[Any] = []
-    with pytest.raises(ValueError, match="no 5"):
-        found.extend(batch.tolist() for batch in Dataset.range(9).map(partial(fail_at, 5), 3).batch(4))
-    assert found == [[0, 1, 2, 3], [4]]
-
-
 def test_a_function_that_is_cancelled_from_within_is_no_end_of_data() -> None:
     async def give_up(number: Any) -> int:
         if number == 3:
@@ -358,4 +378,211 @@ def test_descriptions_are_values() -> None:
     one, other = (Dataset.range(3).map(square, 4, False) for _ in range(2))
     assert one == other == pickle.loads(pickle.dumps(one))
     assert np.array_equal(list(one), list(other)) or sorted(one) == sorted(other)
-    assert "ParallelMap(tests.pipeline.stages.squares.square, deterministic=False)" in repr(one)
+    assert "ParallelMap(tests.pipeline.stages.test_parallel_map.square, deterministic=False)" in repr(one)
+
+
+@pytest.mark.parametrize("function", [square, square_soon])
+def test_resuming_anywhere(function: Callable[..., Any]) -> None:
+    mapped = Dataset.range(23).map(function, 3)
+    assert_resumes_everywhere(mapped)
+    assert_resumes_everywhere(mapped.batch(4).repeat(2))
+    assert_resumes_everywhere(Dataset.range(9).repeat(2).map(function, 2).prefetch().map(square, 2).take(11))
+
+
+@given(seed=st.integers(), calls=st.integers(1, 5))
+@draws(20, HealthCheck.too_slow)
+def test_what_was_delivered_out_of_order_comes_no_second_time(seed: int, calls: int) -> None:
+    draw = random.Random(seed)
+    dataset = Dataset.range(60).map(square_soon, calls, deterministic=False)
+    iterator = dataset.iterate()
+    found = [next(iterator) for _ in range(draw.randrange(60))]
+    state = pickle.loads(pickle.dumps(iterator.state_dict()))
+    iterator.close()
+    assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]
+
+
+def test_behind_an_input_without_an_order_results_keep_the_order_that_they_have() -> None:
+    """What was delivered of an input is told by numbers, which would mean other elements in another run."""
+    unordered = Dataset.range(40).map(square_soon, 3, False)
+    positions = []
+    with unordered.map(square_soon, 3, False).iterate() as elements:
+        for _ in elements:
+            positions.append(elements.state_dict()["position"]["source"])
+    assert all(position["done"] == [] for position in positions)
+
+
+@given(stop=st.integers(0, 19), then=st.booleans())
+@draws(20)
+def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
+    batches = Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
+    iterator = batches.iterate()
+    found = [next(iterator) for _ in range(stop)]
+    state = iterator.state_dict()
+    iterator.close()
+    resumed = batches.with_options(deterministic=then).iterate(state)
+    assert sorted(-np.concatenate([*found, *resumed])) == sorted([n * n for n in range(40)] * 2)
+
+
+def test_a_state_is_good_for_another_number_of_calls_and_another_option() -> None:
+    iterator = Dataset.range(60).map(square, 4).with_options(deterministic=False).iterate()
+    found = [next(iterator) for _ in range(20)]
+    state = iterator.state_dict()
+    iterator.close()
+    assert sorted(found + list(Dataset.range(60).map(square, 2).iterate(state))) == [n * n for n in range(60)]
+
+
+RUNS = st.lists(st.integers(0, 6), max_size=8)
+
+
+@dataclass
+class Flying:
+    """A flight over the numbers from `first` on, driven by chance."""
+
+    sizes: Sequence[int]
+    ordered: bool
+    draw: random.Random
+    first: int = 0
+    done: Sequence[Sequence[int]] = ()
+
+    def __post_init__(self) -> None:
+        self.in_flight = InFlight(self.ordered, self.done)
+        self.element_runs: list[ElementRun] = []
+        self.chunks = []
+        at = 0
+        for size in self.sizes:
+            start, at = max(self.first, at), at + size
+            if at > self.first or (not size and start == self.first):
+                elements = Columns(np.arange(start, at))
+                self.chunks.append(Chunk(elements, NumberedPositions(start), 8 * len(elements)))
+
+    def step(self) -> list[tuple[int, Position]]:
+        """Something happens; returns what was delivered: each element, and the position behind it."""
+        in_flight, draw = self.in_flight, self.draw
+        deed = draw.randrange(4)
+        if deed == 0 and self.chunks:
+            in_flight.feed(self.chunks.pop(0))
+        elif deed == 0 and not in_flight.ended:
+            in_flight.end(None)
+        elif deed == 1 and in_flight.pending:
+            self.element_runs.append(in_flight.start(draw.randint(1, 4)))
+        elif deed == 2 and self.element_runs:
+            element_run = draw.choice(self.element_runs)
+            results = [int(number) for number in element_run.elements][: draw.randint(1, 4)]
+            in_flight.came(element_run, results, len(results))
+            self.element_runs = [element_run for element_run in self.element_runs if not element_run.ended]
+        elif deed == 3 and (chunk := in_flight.deliver()) is not None:
+            return [(int(number), chunk.positions.at(index + 1)) for index, number in enumerate(chunk.elements)]
+        return []
+
+    def rest(self) -> list[tuple[int, Position]]:
+        found = []
+        while not (self.in_flight.ended and self.in_flight.idle):
+            found += self.step()
+        return found
+
+
+@settings(deadline=None)
+@given(sizes=RUNS, ordered=st.booleans(), seed=st.integers())
+def test_everything_comes_once_and_nothing_is_held_at_the_end(sizes: list[int], ordered: bool, seed: int) -> None:
+    flying = Flying(sizes, ordered, random.Random(seed))
+    numbers = [number for number, _ in flying.rest()]
+    assert (numbers if ordered else sorted(numbers)) == list(range(sum(sizes)))
+    in_flight = flying.in_flight
+    assert (in_flight.input_bytes, in_flight.result_bytes, in_flight.at_work, in_flight.undelivered) == (0, 0, 0, 0)
+
+
+@settings(deadline=None)
+@given(sizes=RUNS, ordered=st.booleans(), then=st.booleans(), seed=st.integers())
+def test_a_run_goes_on_exactly_after_any_element(sizes: list[int], ordered: bool, then: bool, seed: int) -> None:
+    draw = random.Random(seed)
+    before: list[int] = []
+    for number, position in Flying(sizes, ordered, draw).rest():
+        before.append(number)
+        state = position["source"]
+        first = state["inner"]["source"]["next"]
+        resumed = [number for number, _ in Flying(sizes, then, draw, first, state["done"]).rest()]
+        assert sorted(before + resumed) == list(range(sum(sizes)))
+        assert not ordered or not state["done"]
+
+
+@pytest.mark.parametrize("seconds", [1e-7, 1e-5, 1e-4, 1e-3, 0.1])
+def test_runs_last_about_as_long_as_a_thread_should_be_busy(seconds: float) -> None:
+    task_size = TaskSize(1 << 40)
+    for _ in range(30):
+        task_size.ran(task_size.size, task_size.size * seconds, task_size.size * 8)
+    assert task_size.size == max(1, min(round(RUN_SECONDS / seconds), MAX_SIZE))
+
+
+def test_large_results_make_short_runs() -> None:
+    task_size = TaskSize(1 << 20)
+    for _ in range(30):
+        task_size.ran(task_size.size, task_size.size * 1e-6, task_size.size << 18)
+    assert task_size.size == 4
+
+
+@settings(deadline=None)
+@given(times=st.lists(st.tuples(st.floats(0, 10), st.integers(0, 1 << 30)), max_size=40))
+def test_a_run_is_never_empty_nor_too_long(times: list[tuple[float, int]]) -> None:
+    task_size = TaskSize(1 << 20)
+    for seconds, nbytes in times:
+        before = task_size.size
+        task_size.ran(before, seconds, nbytes)
+        assert 1 <= task_size.size <= min(8 * before, MAX_SIZE)
+
+
+def run(call_count: CallCount, windows: int, useful: int, demand: float = float("inf")) -> None:
+    """Windows of a second in which each of `useful` calls gives 100 elements, and the consumer takes `demand`."""
+    for _ in range(windows):
+        able = min(call_count.target, useful) * 100.0
+        rate = min(able, demand)
+        call_count.measured(1.0, int(rate), waited=0.0 if able > demand else 1 - able / (2 * demand))
+
+
+@pytest.mark.parametrize("useful", [1, 3, 8, 100])
+def test_calls_grow_as_far_as_they_help(useful: int) -> None:
+    call_count = CallCount(2, 16)
+    run(call_count, 40, useful)
+    assert min(16, useful) * 2 / 3 <= call_count.target <= max(2, useful * 3 / 2)
+
+
+def test_calls_shrink_while_the_consumer_never_waits_and_grow_back() -> None:
+    call_count = CallCount(16, 16)
+    run(call_count, 400, useful=16, demand=300)
+    assert 3 <= call_count.target <= 5
+    run(call_count, 60, useful=16)
+    assert call_count.target >= 12
+
+
+def test_a_number_stays() -> None:
+    call_count = CallCount(4, 4, 4)
+    run(call_count, 50, useful=8)
+    run(call_count, 50, useful=8, demand=10)
+    assert call_count.target == 4
+
+
+@settings(deadline=None)
+@given(windows=st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 1)), max_size=60))
+def test_calls_stay_within_their_bounds(windows: list[tuple[int, float]]) -> None:
+    call_count = CallCount(3, 9, 2)
+    for calls, waited in windows:
+        call_count.measured(1.0, calls, waited)
+        assert 2 <= call_count.target <= 9
+
+
+def test_a_window_needs_time_and_calls() -> None:
+    call_count = CallCount(4, 8)
+    assert not call_count.due(0.01, 1000)
+    assert not call_count.due(10.0, 7)
+    assert call_count.due(0.2, 8)
+
+
+def test_depth_grows_only_when_it_was_full_before_it_was_empty() -> None:
+    depth = PrefetchDepth(most=5 * FIRST_DEPTH)
+    for _ in range(50):
+        assert depth.found(empty=True, full=False) == FIRST_DEPTH
+    limits = []
+    for _ in range(4):
+        depth.found(empty=False, full=True)
+        limits.append(depth.found(empty=True, full=False))
+    assert limits == [2 * FIRST_DEPTH, 4 * FIRST_DEPTH, 5 * FIRST_DEPTH, 5 * FIRST_DEPTH]
+    assert PrefetchDepth(most=1000).limit == 1000

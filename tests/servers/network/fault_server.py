@@ -1,4 +1,4 @@
-"""The fault server: the loop over requests that the simulated store and the proxy share.
+"""The fault server: the loop over requests of the simulated store.
 
 For each request: understand it, draw its fate, open its entry in the log, wait as long as the fate says,
 answer 503 where the fate says so, and else hand over to `respond`. Requests to the control path are answered
@@ -56,11 +56,11 @@ class Exchange:
     log: RequestLog
     number: int
 
-    def head(self, status: int, fields: Fields, promised: int, *, reason: str = "", more: bool = True) -> None:
+    def head(self, status: int, fields: Fields, promised: int, *, more: bool = True) -> None:
         """Sends the head of the answer and enters it in the log; `more` says that a body follows at once."""
         self.log.update(self.number, status=status, promised=promised)
         flags = socket.MSG_MORE if more and hasattr(socket, "MSG_MORE") else 0
-        self.sock.sendall(response_head(status, fields, reason), flags)
+        self.sock.sendall(response_head(status, fields), flags)
 
     def whole(self, status: int, body: bytes, content_type: str, fields: Fields = ()) -> None:
         """Sends a small answer whole; to HEAD only its head."""

@@ -1,7 +1,7 @@
-"""HTTP/1.1, as little as a store and a proxy on the loopback interface need (RFC 9110, RFC 9112).
+"""HTTP/1.1, as little as a store on the loopback interface needs (RFC 9110, RFC 9112).
 
 Heads are parsed and built here; bodies are framed by Content-Length, by chunks, or by the end of the
-connection. Header fields keep their order and their spelling, so that a proxy passes on what was signed.
+connection.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ __all__ = [
     "Framing",
     "Reader",
     "Request",
-    "Response",
     "field",
     "parse_request",
-    "parse_response",
-    "request_head",
     "response_head",
     "window",
 ]
@@ -31,8 +28,8 @@ __all__ = [
 Fields = tuple[tuple[str, str], ...]
 """Header fields, in order, as they were spelled."""
 
-Framing = int | Literal["chunked", "close"]
-"""How a body ends: after so many bytes, after the chunk of length 0, or with the connection."""
+Framing = int | Literal["chunked"]
+"""How a body ends: after a number of bytes, or after the chunk of length 0."""
 
 _HEAD_LIMIT: Final = 64 * 1024
 _READ: Final = 64 * 1024
@@ -71,24 +68,6 @@ class Request:
         return "chunked" if _chunked(self.fields) else int(field(self.fields, "content-length") or 0)
 
 
-@dataclass(frozen=True)
-class Response:
-    """The head of an answer."""
-
-    status: int
-    reason: str
-    fields: Fields
-
-    def framing(self, method: str) -> Framing:
-        """How the end of the body is found, in the answer to a request with this method (RFC 9112, 6.3)."""
-        if method == "HEAD" or self.status in (204, 304) or self.status < 200:
-            return 0
-        if _chunked(self.fields):
-            return "chunked"
-        length = field(self.fields, "content-length")
-        return int(length) if length else "close"
-
-
 def _chunked(fields: Fields) -> bool:
     return field(fields, "transfer-encoding").lower().endswith("chunked")
 
@@ -111,20 +90,6 @@ def parse_request(head: bytes) -> Request:
     return Request(parts[0], parts[1], fields, parts[2])
 
 
-def parse_response(head: bytes) -> Response:
-    """The head of an answer, without the empty line that ends it.
-
-    Raises:
-        BadRequestError: It is none.
-    """
-    first, fields = _split(head)
-    version, _, rest = first.partition(" ")
-    status, _, reason = rest.partition(" ")
-    if not version.startswith("HTTP/1.") or not status.isdecimal():
-        raise BadRequestError(f"no status line of HTTP/1.1: {first[:80]!r}")
-    return Response(int(status), reason, fields)
-
-
 def _split(head: bytes) -> tuple[str, Fields]:
     first, *lines = head.decode("latin-1").split("\r\n")
     pairs = [line.partition(":") for line in lines]
@@ -133,23 +98,14 @@ def _split(head: bytes) -> tuple[str, Fields]:
     return first, tuple((name, value.strip()) for name, _, value in pairs)
 
 
-def request_head(request: Request) -> bytes:
-    """The bytes of a request's head."""
-    return _join(f"{request.method} {request.target} HTTP/1.1", request.fields)
-
-
-def response_head(status: int, fields: Fields, reason: str = "") -> bytes:
+def response_head(status: int, fields: Fields) -> bytes:
     r"""The bytes of an answer's head.
 
     >>> response_head(200, (("Content-Length", "0"),))
     b'HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'
     """
-    return _join(f"HTTP/1.1 {status} {reason or _PHRASES.get(status, 'Unknown')}", fields)
-
-
-def _join(first: str, fields: Fields) -> bytes:
-    lines = [first, *(f"{name}: {value}" for name, value in fields), "", ""]
-    return "\r\n".join(lines).encode("latin-1")
+    lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}", *(f"{name}: {value}" for name, value in fields)]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def window(value: str, size: int) -> tuple[int, int, int]:
@@ -212,7 +168,7 @@ class Reader:
         """
         if framing == "chunked":
             return self._chunks()
-        return self._bytes(1 << 62 if framing == "close" else framing)
+        return self._bytes(framing)
 
     def whole(self, framing: Framing) -> bytes:
         """A body as it is on the wire, in one piece; for small ones."""

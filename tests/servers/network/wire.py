@@ -1,4 +1,4 @@
-"""Wire: what the store and the proxy do to a connected socket below HTTP.
+"""Wire: what the store does to a connected socket below HTTP.
 
 Pacing is the kernel's (`SO_MAX_PACING_RATE`, Linux 3.13 and later): it holds for short bodies as for long
 ones, costs no thread and no timer here, and each connection has its own. Sockets are blocking; whoever wants

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from streamrec.kernels import crc32c
 from streamrec.shards import Index, IndexedRecords, ShardInfo, open_index
 from streamrec.shards.index import FOOT_BYTES, MAGIC, IndexedShard, encode_end, encode_index, read_end, read_foot
 from streamrec.storage import Storages
-from streamrec.tfrecord import LengthPacker
+from streamrec.tfrecord import LengthPacker, PackedLengths
 
 lengths_of_shards = st.lists(
     st.tuples(st.lists(st.integers(0, 100_000), max_size=12), st.sampled_from([0, 1, 100, 400])), max_size=5
@@ -178,3 +179,26 @@ async def test_damaged_lengths_are_found_when_they_are_read(tmp_path: Path) -> N
             await reader.lengths(1500, 1600)
         with pytest.raises(IndexError, match="records 4,999 to 5,001 of 5,000"):
             await reader.lengths(4999, 5001)
+
+
+def packed(*parts: npt.ArrayLike) -> PackedLengths:
+    packer = LengthPacker()
+    for part in parts:
+        packer.add(np.asarray(part, np.int64))
+    return packer.finish()
+
+
+def test_equal_lengths_take_no_byte() -> None:
+    assert packed([700] * 5000).data == b""
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(1_000, 400), (110_000, 60_000), (110_000, 1)])
+def test_similar_lengths_take_three_bytes_at_the_most(mean: int, spread: int) -> None:
+    found = packed(np.random.default_rng(1).integers(mean - spread, mean + spread, 50_000))
+    assert len(found.data) + found.blocks.nbytes <= 3 * found.records
+
+
+@pytest.mark.parametrize("lengths", [[-1], [0, 1 << 57]])
+def test_lengths_that_cannot_be_packed_are_refused(lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match="a length is 0 to"):
+        packed(lengths)

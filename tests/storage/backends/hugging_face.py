@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.servers.answering import Answer, Asked, answering
 
 __all__ = ["REPOSITORY", "Hub", "hub"]
 
@@ -17,20 +17,18 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 API, FILES = f"/api/datasets/{REPOSITORY}", f"/datasets/{REPOSITORY}/resolve/"
 
 
-class Hub(ThreadingHTTPServer):
+class Hub:
     """The server.
 
     Attributes:
         files: What the repository holds, by their paths in it.
+        endpoint: Its URL.
     """
 
-    daemon_threads = True
-    files: Mapping[str, bytes]
+    endpoint: str
 
-    @property
-    def endpoint(self) -> str:
-        """Its URL."""
-        return f"http://127.0.0.1:{self.server_port}"
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
 
     def entry(self, path: str) -> dict[str, Any] | None:
         """What the API says of a file or directory; None where there is none."""
@@ -49,70 +47,46 @@ class Hub(ThreadingHTTPServer):
                 found |= dict.fromkeys(prefix + "/".join(parts[:depth]) for depth in depths)
         return [entry for entry in map(self.entry, found) if entry is not None]
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
+    def __call__(self, asked: Asked) -> Answer:
         """What is known of the repository, what lies in a directory, or a file's bytes."""
-        place = urlsplit(self.path)
+        place = urlsplit(asked.path)
         path, tree = unquote(place.path), f"{API}/tree/"
+        if asked.method == "POST":
+            return self._paths(asked)
         if path.startswith(tree):
             _, _, directory = path.removeprefix(tree).partition("/")
-            found = self.server.below(directory, parse_qs(place.query)["recursive"] in (["true"], ["True"]))
-            self._answer(200 if found else 404, json.dumps(found).encode())
-        elif path in (API, f"{API}/revision/main"):
+            found = self.below(directory, parse_qs(place.query)["recursive"] in (["true"], ["True"]))
+            return Answer(200 if found else 404, json.dumps(found).encode())
+        if path in (API, f"{API}/revision/main"):
             said = {"id": REPOSITORY, "sha": COMMIT, "private": False, "tags": [], "downloads": 0, "likes": 0}
-            self._answer(200, json.dumps(said).encode())
-        elif path.startswith(FILES):
-            _, _, name = path.removeprefix(FILES).partition("/")
-            self._give(self.server.files.get(name))
-        else:
-            self._answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+            return Answer(200, json.dumps(said).encode())
+        if not path.startswith(FILES):
+            return Answer(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        data = self.files.get(path.removeprefix(FILES).partition("/")[2])
+        return Answer(404, b"{}", {"X-Error-Code": "EntryNotFound"}) if data is None else given(data, asked)
 
-    do_HEAD = do_GET  # noqa: N815
-
-    def do_POST(self) -> None:
+    def _paths(self, asked: Asked) -> Answer:
         """What is known of single paths."""
-        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        kind = self.headers["Content-Type"]
+        body, kind = asked.body.decode(), asked.headers["content-type"]
         paths = json.loads(body)["paths"] if kind == "application/json" else parse_qs(body)["paths"]
-        found = [entry for entry in map(self.server.entry, paths) if entry is not None]
-        self._answer(200, json.dumps(found).encode())
+        found = [entry for entry in map(self.entry, paths) if entry is not None]
+        return Answer(200, json.dumps(found).encode())
 
-    def _give(self, data: bytes | None) -> None:
-        if data is None:
-            self._answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
-            return
-        wanted = self.headers["Range"]
-        if wanted is None:
-            self._answer(200, data, {"X-Repo-Commit": COMMIT})
-            return
-        first, last = (int(number or len(data) - 1) for number in wanted.removeprefix("bytes=").split("-"))
-        part = data[first : last + 1]
-        told = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
-        self._answer(206 if part else 416, part, {"Content-Range": told, "X-Repo-Commit": COMMIT})
 
-    def _answer(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), "Connection": "close", **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
+def given(data: bytes, asked: Asked) -> Answer:
+    """A file's bytes, or the range of them that is asked for."""
+    wanted = asked.headers.get("range")
+    if wanted is None:
+        return Answer(200, data, {"X-Repo-Commit": COMMIT})
+    first, last = (int(number or len(data) - 1) for number in wanted.removeprefix("bytes=").split("-"))
+    part = data[first : last + 1]
+    told = f"bytes {first}-{first + len(part) - 1}/{len(data)}"
+    return Answer(206 if part else 416, part, {"Content-Range": told, "X-Repo-Commit": COMMIT})
 
 
 @contextmanager
 def hub(files: Mapping[str, bytes]) -> Iterator[Hub]:
     """A running one."""
-    with Hub(("127.0.0.1", 0), Handler) as server:
-        server.files = files
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    hub = Hub(files)
+    with answering(hub) as hub.endpoint:
+        yield hub

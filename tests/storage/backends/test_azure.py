@@ -1,9 +1,5 @@
 """Azure's Blob storage, through adlfs: before Azurite."""
 
-import asyncio
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -11,8 +7,10 @@ import pytest
 import streamrec
 from streamrec.storage.backends.fsspec import common
 from streamrec.storage.faults import Cause, TransientError
+from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
 from tests.storage.contract import QUICK, NotExclusiveTests, Place
+from tests.storage.roundtrip import check
 
 adlfs = pytest.importorskip("adlfs")
 ClientAuthenticationError = pytest.importorskip("azure.core.exceptions").ClientAuthenticationError
@@ -32,31 +30,11 @@ class TestAzure(NotExclusiveTests):
 
 @pytest.mark.parametrize("scheme", ["az", "abfs"])
 def test_shards(store: Store, scheme: str) -> None:
-    """Written, found by a pattern, read by several readers, and gone on with from a state."""
+    """Written, found by a pattern, read by several readers and in pieces, and gone on with from a state."""
     url = f"{scheme}://streamrec/{uuid4().hex}"
-    records = [b"%d " % number * 100 for number in range(3_000)]
-
-    async def write() -> None:
-        shards = f"{url}/x-{{shard}}.tfrecord"
-        arguments = {"manifest": f"{url}/manifest.json", "storage_options": store.options}
-        async with streamrec.ShardWriter(shards, max_shard_records=1_000, **arguments) as writer:
-            for record in records:
-                await writer.write(record)
-
-    asyncio.run(write())
-    assert streamrec.verify_sync(f"{url}/manifest.json", storage_options=store.options).ok
-    dataset = streamrec.TFRecordDataset(f"{url}/x-*.tfrecord", num_parallel_reads=3, storage_options=store.options)
-    everything = list(dataset)
-    assert sorted(everything) == sorted(records)
-    with dataset.iterate() as elements:
-        before = [next(elements) for _ in range(1_234)]
-        state = elements.state_dict()
-    with dataset.iterate(state) as elements:
-        assert before + list(elements) == everything
+    assert check(url, store.options) == 0
     with pytest.raises(streamrec.StorageError, match=rf"this is a directory: write {url}/\*.tfrecord\*"):
         list(streamrec.TFRecordDataset(url, storage_options=store.options))
-    with pytest.raises(streamrec.NotFoundError):
-        list(streamrec.TFRecordDataset(f"{url}/missing", storage_options=store.options))
 
 
 async def test_a_wrong_key_is_refused_at_once(store: Store) -> None:
@@ -72,35 +50,17 @@ def test_credentials_that_cannot_be_had_may_pass() -> None:
     assert caught.value.cause is Cause.CREDENTIALS
 
 
-class Busy(BaseHTTPRequestHandler):
-    """Azure, where it wants fewer requests."""
-
-    requests: ClassVar[list[str]] = []
-
-    def do_HEAD(self) -> None:
-        self.requests.append(self.command)
-        self.send_response(503, "Server Busy")
-        self.send_header("x-ms-error-code", "ServerBusy")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_GET = do_HEAD  # noqa: N815
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
-
-
 async def test_the_retry_policy_is_the_only_one(store: Store) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        busy = store.options["connection_string"].rpartition("BlobEndpoint=")[0]
-        busy += f"BlobEndpoint=http://127.0.0.1:{server.server_port}/account;"
-        dataset = streamrec.TFRecordDataset(
-            "az://streamrec/x", storage_options={"connection_string": busy}, retry=QUICK
-        )
+    asked: list[Asked] = []
+
+    def busy(request: Asked) -> Answer:
+        asked.append(request)
+        return Answer(503, headers={"x-ms-error-code": "ServerBusy"})
+
+    with answering(busy) as url:
+        account = store.options["connection_string"].rpartition("BlobEndpoint=")[0]
+        options = {"connection_string": f"{account}BlobEndpoint={url}/account;"}
+        dataset = streamrec.TFRecordDataset("az://streamrec/x", storage_options=options, retry=QUICK)
         with pytest.raises(streamrec.errors.ThrottledError, match=r"in 3 attempts in a row"):
             [_ async for _ in dataset]
-        server.shutdown()
-        thread.join()
-    assert len(Busy.requests) == QUICK.attempts
+    assert len(asked) == QUICK.attempts

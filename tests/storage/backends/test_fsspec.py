@@ -1,38 +1,20 @@
-"""Any other fsspec filesystem, async and sync."""
+"""Any other fsspec filesystem, async and sync, and fsspec's own memory."""
 
 import asyncio
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import fsspec
 import pytest
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from s3fs import S3FileSystem
 
 from streamrec import TFRecordDataset, encode_records
-from streamrec.errors import MissingExtraError, StorageError
-from streamrec.storage import Storages
-from tests.servers.real import Store
-from tests.storage.contract import NotExclusiveTests, Place
-
-
-class PlainS3(S3FileSystem):  # type: ignore[misc]
-    """S3 under a protocol that has no backend of its own."""
-
-    protocol = ("plains3",)
-
-
-@pytest.mark.thorough  # TestAsyncAroundSync runs the same backend
-@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # s3fs's own way of uploading
-class TestAsync(NotExclusiveTests):
-    @pytest.fixture
-    def place(self, s3_store: Store) -> Place:
-        fsspec.register_implementation("plains3", PlainS3, clobber=True)
-        return Place(f"plains3://streamrec/{uuid4().hex}", s3_store.options)
+from streamrec.storage import Storage
+from tests.storage.contract import DATA, NotExclusiveTests, Place, StorageTests
 
 
 class TestSync(NotExclusiveTests):
@@ -46,18 +28,6 @@ class TestAsyncAroundSync(NotExclusiveTests):
     def place(self, tmp_path: Path) -> Place:
         own = AsyncFileSystemWrapper(LocalFileSystem(auto_mkdir=True), asynchronous=True)
         return Place(str(tmp_path), filesystem=own)
-
-
-async def test_a_protocol_that_nobody_knows() -> None:
-    async with Storages() as storages:
-        with pytest.raises(StorageError, match="no filesystem is known for"):
-            await storages.at("nosuch://x/y")
-
-
-async def test_a_protocol_whose_package_is_missing() -> None:
-    async with Storages() as storages:
-        with pytest.raises(MissingExtraError, match="dropboxdrivefs"):
-            await storages.at("dropbox://x/y")
 
 
 class ServiceClient:
@@ -96,3 +66,23 @@ def test_filesystems_that_we_made_are_closed(tmp_path: Path) -> None:
     [filesystem] = LikeAzure.made
     assert filesystem.service_client.closed == 1
     assert not filesystem.finalizer.alive
+
+
+class TestMemory(StorageTests):
+    @pytest.fixture
+    def place(self) -> Iterator[Place]:
+        yield Place("memory://bucket")
+        fsspec.filesystem("memory").store.clear()
+
+    async def test_it_is_the_one_that_users_see(self, storage: Storage, path: str) -> None:
+        fsspec.filesystem("memory").pipe_file(path, DATA)
+        assert await storage.read_range(path, 0, len(DATA)) == DATA
+        await self.put(storage, path + "2", DATA)
+        assert fsspec.filesystem("memory").cat_file(path + "2") == DATA
+
+
+class TestTheUsersOwn(StorageTests):
+    @pytest.fixture
+    def place(self) -> Place:
+        own = fsspec.filesystem("memory", global_store=False, skip_instance_cache=True)
+        return Place("memory://bucket", filesystem=own)

@@ -45,13 +45,6 @@ class TestGcs(StorageTests):
         kill_while_writing(path, place.options, PART)
         await self.check_nothing_is_left(storage, path)
 
-    async def test_a_missing_bucket(self, storage: Storage) -> None:
-        path = f"gs://no-such-bucket-{uuid4().hex}/name"
-        for call in (storage.stat(path), storage.stream(path), anext(aiter(storage.list(path)))):
-            with pytest.raises(NotFoundError) as caught:
-                await call
-            assert caught.value.path == path
-
     @pytest.mark.parametrize("path", ["gs://", "gs://bucket"])
     async def test_no_object_named(self, storage: Storage, path: str) -> None:
         with pytest.raises(StorageError, match="gs://bucket/key"):

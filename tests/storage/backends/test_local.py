@@ -2,6 +2,7 @@
 
 # ruff: noqa: ASYNC230, ASYNC240 (a test may block its own loop)
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage import Storage, Storages
-from streamrec.storage.backends.local.backend import SHORT_BYTES
+from streamrec.storage.backends.local.backend import SHORT_BYTES, take_turn
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
 
@@ -214,3 +215,41 @@ def test_the_tilde_of_a_pattern_is_the_beginning_of_a_name(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~.tfrecord").touch()
     assert streamrec.matching_files("~*") == ["~.tfrecord"]
+
+
+def turn_of_the_loop() -> Callable[[], int]:
+    """Counts the loop's turns from now on."""
+    loop, count = asyncio.get_running_loop(), 0
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+        loop.call_soon(tick)
+
+    tick()
+    return lambda: count
+
+
+async def test_one_in_each_turn_and_in_line() -> None:
+    turns, now = asyncio.Lock(), turn_of_the_loop()
+    taken: list[tuple[int, int]] = []
+
+    async def work(number: int) -> None:
+        for _ in range(3):
+            await take_turn(turns)
+            taken.append((now(), number))
+
+    await asyncio.gather(*map(work, range(5)))
+    assert len({turn for turn, _ in taken}) == 15
+    numbers = [number for _, number in taken]
+    assert numbers[0] == 0, "it came before the others had begun"
+    assert all(sorted(numbers[at : at + 5]) == [*range(5)] for at in range(1, 7))
+
+
+async def test_alone_there_is_no_wait_for_the_first() -> None:
+    turns, now = asyncio.Lock(), turn_of_the_loop()
+    before = now()
+    await take_turn(turns)
+    assert now() == before
+    await take_turn(turns)
+    assert now() > before

@@ -16,7 +16,8 @@ from streamrec import ShardWriter, StorageError, TFRecordDataset
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.backend import FastPath
-from streamrec.storage.backends.http import openssl, responses, tls_body
+from streamrec.storage.backends.http import openssl, responses, tls_reader
+from streamrec.storage.backends.http.socket_body import ALL
 from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store, seaweedfs
 from tests.storage.contract import QUICK, read_all
@@ -93,14 +94,14 @@ def decryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("decryption")
 async def test_bodies_land_deciphered(storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole object by one GET and by several, in reads of any size: every byte, though the kernel gathers."""
-    landed: list[tls_body.TLSBody] = []
-    begin = tls_body.TLSBody.__init__
+    landed: list[tls_reader.TLSReader] = []
+    begin = tls_reader.TLSReader.begin
 
-    def noted(self: tls_body.TLSBody, *arguments: object) -> None:
+    def noted(self: tls_reader.TLSReader) -> None:
         landed.append(self)
-        begin(self, *arguments)  # type: ignore[arg-type]
+        begin(self)
 
-    monkeypatch.setattr(tls_body.TLSBody, "__init__", noted)
+    monkeypatch.setattr(tls_reader.TLSReader, "begin", noted)
     data = os.urandom(21 << 20)
     async with await storage.upload(path) as upload:
         await upload.write(data)
@@ -219,7 +220,7 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(store: St
         assert await read_all(stream, 1 << 20) == data
         assert harmed
         assert stream.tally.counts().retries["broken"] >= 1
-        assert responses.BUFFERED_BODIES.is_open(tls_body.ALL), "what came is at fault, and not the way"
+        assert responses.BUFFERED_BODIES.is_open(ALL), "what came is at fault, and not the way"
 
 
 def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
@@ -269,7 +270,7 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
         raise AttributeError("something of asyncio's is gone")
 
     if broken == "asyncio":
-        monkeypatch.setattr(tls_body, "SSLProtocol", int)
+        monkeypatch.setattr(tls_reader, "SSLProtocol", int)
     elif broken == "OpenSSL":
         monkeypatch.setattr(openssl, "library", other)
     else:
@@ -282,5 +283,28 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
         for _ in range(3):
             assert await read_all(await storage.stream(path), 1 << 20) == data
     assert way.fallbacks == 1
-    assert not way.is_open(tls_body.BLOCKS if broken == "OpenSSL" else tls_body.ALL)
+    assert not way.is_open(tls_reader.BLOCKS if broken == "OpenSSL" else ALL)
+    assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1
+
+
+def test_under_uvloop_the_client_reads(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its TLS is its own: that is said once, and every byte comes."""
+    uvloop = pytest.importorskip("uvloop")
+    way = FastPath("receiving bodies under uvloop")
+    monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
+    data, path = os.urandom(6 << 20), f"{store.url}/{uuid4().hex}"
+
+    async def read() -> None:
+        async with Storages(store.options, retry=QUICK) as storages:
+            storage = await storages.at(path)
+            async with await storage.upload(path) as upload:
+                await upload.write(data)
+            for _ in range(3):
+                assert await read_all(await storage.stream(path), 1 << 20) == data
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(read())
+    assert way.fallbacks == 1
     assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1

@@ -8,23 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.storage.connections import (
+    FIRST_RANGE,
     MAX_CONNECTIONS,
     MAX_OPEN,
+    MAX_RANGE,
+    MIN_RANGE,
     PROOF_ALONE,
     PROOF_BESIDE,
     START,
-    Connections,
-    KneeSearch,
-    StreamShare,
-)
-from streamrec.storage.range_plan import (
-    FIRST_RANGE,
-    MAX_RANGE,
-    MIN_RANGE,
     ByteRange,
+    Connections,
     ConnectionSpeed,
+    KneeSearch,
     RangeLimits,
     RangePlan,
+    StreamShare,
     range_bytes,
 )
 
@@ -67,20 +65,6 @@ def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: 
     assert spans[-1].stop == stop
 
 
-def test_connections_end_one_after_the_other() -> None:
-    plan, terms = RangePlan(0, 10**10), RangeLimits(16, 8 * MIB)
-    cut = plan.cut(0, terms)
-    sizes = [cut or 0]
-    for under_way in range(1, 16):
-        span = plan.offer(terms, under_way)
-        assert span is not None
-        plan.accept(span)
-        sizes.append(span.stop - span.start)
-    assert sizes == sorted(sizes)
-    assert len(set(sizes)) > 12
-    assert sizes[-1] == 8 * MIB
-
-
 def test_small_objects_are_not_cut() -> None:
     assert RangePlan(0, 2 * MIN_RANGE - 1).cut(0, RangeLimits(16, 8 * MIB)) is None
     assert RangePlan(0, 100 * MIB).cut(0, RangeLimits(1, 8 * MIB)) is None
@@ -111,14 +95,6 @@ def test_the_climb_finds_how_many_the_wire_takes(wire: float, windows: int) -> N
         search.observe(min(search.target, wire))
     expected = min(max(wire, START), MAX_CONNECTIONS)
     assert expected * 0.75 - 1 <= search.target <= min(expected * 1.3 + 1, MAX_CONNECTIONS)
-
-
-@given(st.lists(st.tuples(st.floats(0, 1e10), st.integers(0, 100)), max_size=200))
-def test_the_climb_stays_within_its_limits(measured: list[tuple[float, int]]) -> None:
-    search = KneeSearch(START, MAX_CONNECTIONS)
-    for rate, step in measured:
-        search.observe(rate, step)
-        assert START <= search.target <= MAX_CONNECTIONS
 
 
 def test_the_climb_rests_longer_and_longer() -> None:

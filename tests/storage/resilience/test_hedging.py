@@ -12,13 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records
+from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.hedging import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent
-from streamrec.storage.traffic import Traffic
+from streamrec.storage.backend import Body
+from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.stream import ResumingStream
+from streamrec.storage.traffic import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent, Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
+from tests.storage.reading.scattered import Scattered
 
 RECORDS = [os.urandom(1000) for _ in range(3000)]
 DATA = encode_records(RECORDS)
@@ -328,3 +332,173 @@ def test_a_dataset_in_slow_and_stalling_network(store: ObjectStore) -> None:
     assert sorted(found) == sorted(RECORDS * 32)
     assert counts.hedges_won > 0
     assert counts.retries["timed_out"] == 0, "a hedge came before every time limit"
+
+
+# Requests for the same bytes that run against each other
+
+
+SHORT = bytes(1000)
+
+
+FAULT = TransientError(Cause.SERVER, "a 500")
+
+
+class Rivals(Scattered):
+    """The first request is answered when a second one has come, which takes until `cleaned` to be cancelled."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rivalled, self.settling, self.cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """The answer to the first."""
+        if not self.log:
+            body = await super().open(path, start, end, version)
+            await self.rivalled.wait()
+            return body
+        self.rivalled.set()
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            self.settling.set()
+            await self.cleaned.wait()
+
+
+async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() -> None:
+    """The loser's cancellation takes its time: who is cancelled meanwhile left the winner's connection open."""
+    backend = Rivals(SHORT)
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0))
+    stream = ResumingStream(backend, RetryPolicy(), "memory://x", 0, None, None, traffic)
+    opening = asyncio.create_task(stream.open())
+    await backend.settling.wait()
+    opening.cancel()
+    await asyncio.sleep(0)
+    backend.cleaned.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert [asked.closed for asked in backend.log] == [True]
+
+
+class Outcomes(Scattered):
+    """The first request fails when a second one has come, or never ends; the second fails, or is answered."""
+
+    first: Exception | None = None
+    second: Exception | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.rivalled, self.failed = asyncio.Event(), asyncio.Event()
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """Either."""
+        body = await super().open(path, start, end, version)
+        try:
+            await (self._first() if len(self.log) == 1 else self._second())
+        except BaseException:
+            await body.aclose()
+            raise
+        return body
+
+    async def _first(self) -> None:
+        await self.rivalled.wait()
+        self.failed.set()
+        if self.first is None:
+            await asyncio.get_running_loop().create_future()
+        else:
+            raise self.first
+
+    async def _second(self) -> None:
+        self.rivalled.set()
+        await self.failed.wait()
+        if self.second is not None:
+            raise self.second
+
+
+def impatient(backend: Outcomes) -> ResumingStream:
+    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0))
+    return ResumingStream(backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic)
+
+
+async def test_a_second_request_is_waited_for_when_the_first_failed() -> None:
+    backend = Outcomes(SHORT)
+    backend.first = FAULT
+    stream = impatient(backend)
+    await stream.open()
+    buffer = memoryview(bytearray(len(SHORT)))
+    assert (await stream.readinto(buffer), bytes(buffer)) == (len(SHORT), SHORT)
+    await stream.aclose()
+    counts = stream.tally.counts()
+    assert (counts.hedges, counts.hedges_won, sum(counts.retries.values())) == (1, 1, 0)
+    assert all(asked.closed for asked in backend.log)
+
+
+async def test_a_final_error_of_a_second_request_ends_the_wait_for_the_first() -> None:
+    before = asyncio.all_tasks()
+    backend = Outcomes(SHORT)
+    backend.second = PermissionDeniedError("no", "memory://x")
+    async with asyncio.timeout(15):  # the first request alone would be given up later
+        with pytest.raises(PermissionDeniedError):
+            await impatient(backend).open()
+    assert asyncio.all_tasks() == before
+    assert all(asked.closed for asked in backend.log)
+
+
+async def test_both_requests_may_fail() -> None:
+    backend = Outcomes(SHORT)
+    backend.first = backend.second = FAULT
+    with pytest.raises(StorageError, match="a 500"):
+        await impatient(backend).open()
+    assert len(backend.log) == 2
+    assert all(asked.closed for asked in backend.log)
+
+
+class Refusing(Scattered):
+    """Its first body stands still, its next two requests are refused, and all others are answered."""
+
+    remote = True
+
+    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
+        """The next answer."""
+        body = await super().open(path, start, end, version)
+        if len(self.log) == 1:
+            return StandingStill(body)
+        if len(self.log) <= 3:
+            await body.aclose()
+            raise TransientError(Cause.SERVER, "a 500")
+        return body
+
+
+class StandingStill:
+    """A body that never gives anything."""
+
+    keeps_time = True
+
+    def __init__(self, body: Body) -> None:
+        self.info, self.splits = body.info, body.splits
+        self._body = body
+
+    async def readinto(self, buffer: memoryview) -> int:
+        await asyncio.get_running_loop().create_future()
+        return 0
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused() -> None:
+    """What a refused one came to said for ever that nobody had won: the body stood still until its time limit."""
+    backend = Refusing(SHORT)
+    hedging = Hedging(1.0, first_byte_guess=20.0, stall_guess=0.01, stall_floor=0.01)
+    for _ in range(10):
+        hedging.earn()
+    traffic = Traffic(hedging=hedging)
+    stream = ResumingStream(backend, RetryPolicy(stall_timeout=20.0), "memory://x", 0, None, None, traffic)
+    await stream.open()
+    buffer = memoryview(bytearray(len(SHORT)))
+    async with asyncio.timeout(15):
+        assert await stream.readinto(buffer) == len(SHORT)
+    counts = stream.tally.counts()
+    assert (counts.stalls, counts.hedges_won) == (1, 1)
+    assert counts.hedges >= 3
+    await stream.aclose()
+    assert all(asked.closed for asked in backend.log)

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records
-from streamrec.errors import ThrottledError
-from streamrec.storage import RetryPolicy, Storages
-from streamrec.storage.traffic import HOLD_CAP, MIN_RATE, Limiter, Traffic
+from streamrec.storage import Storages
+from streamrec.storage.traffic import HOLD_CAP, Limiter, Traffic
 from tests.effort import draws
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all
@@ -27,15 +26,6 @@ DATA = encode_records(RECORDS)
 
 
 # The plan
-
-
-def test_nothing_is_limited_before_the_store_says_so() -> None:
-    pace = Limiter()
-    for _ in range(10_000):
-        pace.sent(1.0)
-        pace.answered()
-    assert pace.rate is None
-    assert pace.delay(1.0) == 0.0
 
 
 def test_one_decrease_a_round() -> None:
@@ -56,14 +46,6 @@ def test_one_decrease_a_round() -> None:
     risen = pace.rate
     pace.throttled(11.0, sent_at=10.5)
     assert pace.rate == pytest.approx(0.75 * risen)  # half of the round was refused
-
-
-def test_the_rate_never_falls_to_nothing() -> None:
-    pace = Limiter()
-    for now in range(100):
-        pace.sent(now)
-        pace.throttled(now + 0.5, sent_at=now)
-    assert pace.rate == MIN_RATE
 
 
 def test_retry_after_holds_everybody_for_a_while() -> None:
@@ -260,16 +242,3 @@ async def test_a_dataset_over_a_store_that_throttles(store: ObjectStore) -> None
     assert sorted(found) == sorted(RECORDS * 100)
     assert counts.failures == 0
     assert counts.requests <= 250
-
-
-async def test_a_store_that_refuses_everybody_is_given_up(store: ObjectStore) -> None:
-    policy = RetryPolicy(attempts=3, backoff_base=0.01)
-    async with (
-        FaultProxy(store.url, lambda request: status("503 Slow Down")) as proxy,
-        Storages(options("s3", proxy.url), retry=policy) as storages,
-    ):
-        storage = await storages.at("s3://bucket")
-        with pytest.raises(ThrottledError, match="3 attempts in a row"):
-            await storage.stream("s3://bucket/shard-00")
-        assert storages.statistics.snapshot().backends["s3"].failures == 1
-        assert len(proxy.log) == 3

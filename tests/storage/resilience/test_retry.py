@@ -1,16 +1,25 @@
-"""The policy's decisions, pure; and what an HTTP answer means."""
+"""The policy's decisions; what an HTTP answer means; outages that last, and deadlines."""
 
+from __future__ import annotations
+
+import asyncio
+import logging
 import math
+import os
 import pickle
 import random
-from dataclasses import replace
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrec import RetryPolicy, TFRecordDataset, encode_records
 from streamrec.errors import (
     NotFoundError,
     ObjectChangedError,
@@ -19,11 +28,18 @@ from streamrec.errors import (
     StorageTimeoutError,
     ThrottledError,
 )
-from streamrec.storage import RetryPolicy
+from streamrec.pipeline.telemetry.progress import format_line
+from streamrec.storage import Tally, tasks
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, from_status, give_up, http_body_range, retry_after_seconds
-from streamrec.storage.retry import next_delay
+from streamrec.storage.request import HedgedRequest
+from streamrec.storage.retry import attempt, next_delay
 from streamrec.storage.stream import stop_of
+from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
+from tests.servers.faults import NO_FAULTS
+from tests.servers.objectstore import ObjectStore
+from tests.storage.contract import until
+from tests.storage.reading.scattered import Scattered
 
 FAULT = TransientError(Cause.BROKEN, "reset")
 
@@ -182,3 +198,194 @@ def test_sizes() -> None:
     with pytest.raises(TransientError, match="a 200 with all bytes"):
         http_body_range(200, {"Content-Length": "7"}, 1, None)
     assert stop_of(ObjectInfo("x", 5, None), None) == 5
+
+
+RECORDS = [os.urandom(2000) for _ in range(200)]
+SWIFT = RetryPolicy(backoff_base=0.001, backoff_cap=0.002)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    for name in "abc":
+        (tmp_path / "bucket" / name).write_bytes(encode_records(RECORDS))
+    return tmp_path
+
+
+@pytest.fixture
+def store(bucket: Path) -> Iterator[ObjectStore]:
+    with ObjectStore(bucket) as store:
+        yield store
+
+
+def dataset_of(url: str, key: str = "a", retry: RetryPolicy = SWIFT) -> TFRecordDataset:
+    return TFRecordDataset(f"s3://bucket/{key}", storage_options={"endpoint_url": url, "anon": True}, retry=retry)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_any_number_of_failures_is_waited_for(store: ObjectStore, status: int) -> None:
+    times = 12 if status in (429, 503) else 40  # a store that throttles is asked five times a second
+    store.faults = replace(NO_FAULTS, script=("unavailable",) * times, status=status)
+    assert list(dataset_of(store.url)) == RECORDS
+
+
+async def test_a_server_that_restarts_is_waited_for(bucket: Path, store: ObjectStore) -> None:
+    """Its port refuses connections meanwhile, more often than any old limit of attempts allowed."""
+    port = int(store.url.rpartition(":")[2])
+    store.faults = replace(NO_FAULTS, rate=200_000.0)
+    async with dataset_of(store.url, "[abc]").aiterate() as records:
+        found = [await anext(records)]
+        store.close()
+        await until(lambda: records.stats().storage.backends["s3"].retries["connect"] >= 30)
+        with ObjectStore(bucket, port=port):
+            found += [record async for record in records]
+    assert found == RECORDS * 3
+
+
+def test_a_server_that_never_answered_is_given_up_sooner(store: ObjectStore) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    policy = replace(SWIFT, first_contact=0.2)
+    with pytest.raises(StorageError, match="has not answered this process yet, so check its address"):
+        list(dataset_of(url, retry=policy))
+    assert list(dataset_of(store.url)) == RECORDS
+    store.close()  # this one has answered
+    with pytest.raises(StorageError, match="check that the store is up and reachable"):
+        list(dataset_of(store.url, retry=replace(policy, patience=0.3)))
+
+
+def test_a_missing_object_is_an_error_at_once(store: ObjectStore) -> None:
+    with pytest.raises(NotFoundError):
+        list(dataset_of(store.url, "missing"))
+
+
+async def test_a_long_wait_is_told_and_ends_with_the_iterator(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.faults = replace(NO_FAULTS, unavailable=1.0, retry_after=60)
+    with caplog.at_level(logging.WARNING, "streamrec"):
+        async with dataset_of(store.url).aiterate() as records:
+            asking = asyncio.ensure_future(anext(records))
+            await until(lambda: bool(records.stats().storage.waits))
+            stats = records.stats()
+            asking.cancel()
+        assert records.stats().storage.waits == ()
+    [wait] = stats.storage.waits
+    assert (wait.path, "fewer requests" in wait.reason) == ("s3://bucket/a", True)
+    assert (wait.seconds < 10, 290 < wait.left <= 300) == (True, True)
+    for shown in (str(stats), format_line(stats, None, 1.0)):
+        assert "no progress for 0 s (s3://bucket/a: the store asked for fewer requests" in shown
+        assert "300 s left" in shown
+    [message] = [record.getMessage() for record in caplog.records]
+    assert message.startswith("s3://bucket/a: the store asked for fewer requests")
+    assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in message
+
+
+async def test_what_cleans_up_after_a_cancellation_waits_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "CLEANUP_PATIENCE", 0.05)
+    failed = asyncio.Event()
+
+    async def call() -> None:
+        failed.set()
+        raise TransientError(Cause.SERVER, "down")
+
+    work = tasks.finish(attempt(SWIFT, "s3://bucket/a", call, "copying"), patience=math.inf)
+    task = asyncio.ensure_future(work)
+    await failed.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(StorageError, match="down"):
+        await tasks.finish(attempt(SWIFT, "s3://bucket/a", call, "removing"), patience=tasks.CLEANUP_PATIENCE)
+
+
+@dataclass
+class Timer:
+    """A handle of the loop below."""
+
+    loop: FakeLoop
+    entry: tuple[float, Callable[[], None]]
+
+    def cancel(self) -> None:
+        self.loop.timers.remove(self.entry)
+
+
+class FakeLoop:
+    """The clock of a timer, by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, due: float, call: Callable[[], None]) -> object:
+        self.timers.append((due, call))
+        return Timer(self, (due, call))
+
+    def step(self, late: float = 0.0) -> float:
+        due, call = self.timers.pop(0)
+        self.now = due + late
+        call()
+        return due
+
+
+@pytest.fixture
+def loop(monkeypatch: pytest.MonkeyPatch) -> FakeLoop:
+    loop = FakeLoop()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    return loop
+
+
+def test_a_wait_is_looked_at_again_when_it_says_so(loop: FakeLoop) -> None:
+    seen: list[tuple[float, float]] = []
+
+    def look(now: float, blocked: float) -> float | None:
+        seen.append((now, blocked))
+        return now + 0.2 if len(seen) < 3 else None
+
+    SharedTimer().add(look, 0.5)
+    loop.step()
+    loop.step(late=10.0)
+    loop.step()
+    assert seen == [pytest.approx(each) for each in ((0.5, 0.0), (10.7, 10.0), (10.9, 0.0))]
+    assert not loop.timers
+
+
+def test_one_timer_is_set_for_the_first_that_is_due(loop: FakeLoop) -> None:
+    timer, calls = SharedTimer(), list[tuple[str, float]]()
+
+    def wait(name: str) -> Callable[[float, float], None]:
+        return lambda now, blocked: calls.append((name, now))
+
+    over = wait("over")
+    for look, due in ((wait("slow"), 20.0), (wait("fast"), 0.5), (over, 0.4)):
+        timer.add(look, due)
+        assert len(loop.timers) == 1
+    timer.remove(over)
+    while loop.timers:
+        loop.step()
+    assert calls == [("fast", 0.5), ("slow", 20.0)]
+
+
+def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
+    info = ObjectInfo("memory://x", 0, None)
+    request = HedgedRequest(Scattered(b""), RetryPolicy(), Traffic(hedging=hedging), Tally(), info, 0, None)
+    request._limit = limit
+    return request
+
+
+def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -> None:
+    hedging = Hedging(0.0, first_byte_guess=0.3, stall_guess=1.0, first_byte_floor=0.05)
+    request, seen = request_of(hedging, limit=20.0), [0.05]
+    while (again := request._look(seen[-1], 0.0)) is not None:
+        seen.append(again)
+    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3, 20.0])
+
+
+def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
+    hedging = Hedging(0.0, first_byte_guess=20.0, stall_guess=1.0, first_byte_floor=0.5)
+    request = request_of(hedging, limit=0.9)
+    assert request._look(10.5, 10.0) == pytest.approx(10.9)
+    assert request._look(30.9, 20.0) is None

@@ -1,7 +1,7 @@
-"""What is counted, and that it agrees with what the server saw."""
+"""What is counted, that it agrees with what the server saw, and the report of it."""
 
 import asyncio
-import threading
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import TFRecordDataset, encode_records, open_shard
-from streamrec.storage import RetryPolicy, Storages, collecting
+from streamrec.storage import RetryPolicy, Statistics, Storages, collecting
 from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, Counts, LatencyHistogram, Statistics, Tally
+from streamrec.storage.statistics import BOUNDS, LatencyHistogram, Reporter, lines
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
@@ -52,50 +52,6 @@ def test_a_quantile_is_never_exceeded_by_more_than_its_share(times: list[float],
     below = [limit for limit in BOUNDS if limit < bound]
     if times and below and bound > max(BOUNDS[0], 0):
         assert sum(seconds <= below[-1] for seconds in times) < max(share * len(times), 1)
-
-
-def test_a_stream_counts_for_its_store_too() -> None:
-    statistics = Statistics()
-    backend = statistics.backend("s3")
-    first, second = Tally(backend), Tally(backend)
-    statistics.opened("s3://b/1", first)
-    statistics.opened("s3://b/2", second)
-    for tally in (first, second):
-        tally.request(waited=0.5)
-        tally.block(10, store=1.0, consumer=2.0)
-        tally.first_byte(0.03)
-        tally.count(Cause.BROKEN)
-        tally.count("failures")
-        tally.count("throttled")
-        tally.count("stalls")
-        tally.count("hedges")
-        tally.count("hedges_won")
-        tally.count_loss(7)
-    seen = statistics.snapshot().backends["s3"]
-    latency = first.counts().first_byte
-    assert [path for path, _ in statistics.snapshot().streams] == ["s3://b/1", "s3://b/2"]
-    assert seen == Counts(
-        requests=2,
-        bytes=20,
-        retries={**dict.fromkeys((cause.name.lower() for cause in Cause), 0), "broken": 2},
-        failures=2,
-        hedges=2,
-        hedges_won=2,
-        stalls=2,
-        throttled=2,
-        waited_for_turn=1.0,
-        waited_for_store=2.0,
-        waited_for_consumer=4.0,
-        first_byte=replace(latency, counts=tuple(2 * count for count in latency.counts), total=2 * latency.total),
-        losses=2,
-        lost_bytes=14,
-    )
-    statistics.opened("s3://b/1", first)  # another range of it
-    statistics.closed(first)
-    assert len(statistics.snapshot().streams) == 2
-    statistics.closed(first)
-    assert [path for path, _ in statistics.snapshot().streams] == ["s3://b/2"]
-    assert first.counts().bytes == 10
 
 
 async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
@@ -195,15 +151,6 @@ def test_a_dataset_tells_what_happened(store: ObjectStore) -> None:
     assert stats.storage.streams == ()
 
 
-async def test_an_async_iterator_tells_too(store: ObjectStore) -> None:
-    dataset = TFRecordDataset("s3://bucket/shard-0", storage_options=options(store)).batch(500)
-    async with dataset.aiterate() as batches:
-        assert sum([len(frames) async for frames in batches]) == len(RECORDS)
-        stats = batches.stats()
-    assert stats.storage.backends["s3"].bytes == len(DATA)
-    assert stats.consumer_waited == batches.waited > 0
-
-
 async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
     async with open_shard("s3://bucket/shard-1", storage_options=options(store)) as shard:
         assert [record async for record in shard] == RECORDS
@@ -211,23 +158,65 @@ async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
         assert shard.statistics.requests == 1
 
 
-def test_snapshots_from_other_threads_never_fall(store: ObjectStore) -> None:
-    urls = [f"s3://bucket/shard-{index}" for index in range(4)]
-    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=options(store)).repeat(3).batch(100)
-    ended, seen = threading.Event(), [0]
-    with dataset.iterate() as batches:
+REPORTED = encode_records([b"x" * 100] * 5_000)
 
-        def watch() -> None:
-            while not ended.is_set():
-                backends = batches.stats().storage.backends
-                seen.append(backends["s3"].bytes if backends else 0)
 
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        for _ in batches:
-            pass
-        ended.set()
-        watcher.join()
-        last = batches.stats().storage.backends["s3"].bytes
-    assert seen == sorted(seen)
-    assert last == 12 * len(DATA)
+def test_a_line_tells_what_matters() -> None:
+    statistics = Statistics()
+    tally = statistics.backend("s3")
+    tally.count(Cause.BROKEN)
+    tally.count(Cause.THROTTLED)
+    tally.count(Cause.THROTTLED)
+    tally.count("hedges")
+    tally.count("hedges")
+    tally.count("hedges_won")
+    tally.request(waited=1.5)
+    tally.count_loss(1234)
+    (line,) = lines(statistics.snapshot())
+    for part in ("3 retried (1 broken, 2 throttled)", "1 of 2 hedges won", "1 loss of 1,234 bytes", "1.5 s for leave"):
+        assert part in line
+
+
+def test_a_run_is_logged_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "key").write_bytes(REPORTED)
+    caplog.set_level(logging.INFO, "streamrec")
+    with ObjectStore(tmp_path, replace(NO_FAULTS, script=("reset",), at=0.5)) as store:
+        options = {"endpoint_url": store.url, "anon": True}
+        dataset = TFRecordDataset("s3://bucket/key", storage_options=options, retry=RetryPolicy(backoff_base=0.01))
+        assert sum(len(frames) for frames in dataset.batch(100)) == 5_000
+    retry, end = (record.getMessage() for record in caplog.records if record.name == "streamrec")
+    assert retry.startswith("s3://bucket/key: trying again in 0.0 s after the connection broke")
+    assert end.startswith("at the end, s3: 0.6 MB in 2 requests")
+    assert "1 retried (1 broken)" in end
+
+
+def test_silence_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Untouchable(Statistics):
+        def snapshot(self) -> object:  # type: ignore[override]
+            raise AssertionError("nobody listens")
+
+    async def run() -> None:
+        reporter = Reporter(Untouchable(), interval=60)
+        reporter.start()
+        reporter.stop()
+
+    caplog.set_level(logging.WARNING, "streamrec")
+    asyncio.run(run())
+    assert not caplog.records
+
+
+async def test_lines_come_at_intervals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The interval is the loop's own timer, so its shortest turns will do."""
+    caplog.set_level(logging.INFO, "streamrec")
+    (tmp_path / "key").write_bytes(REPORTED)
+    async with Storages(report_interval=0.0) as storages:
+        storage = await storages.at(str(tmp_path))
+        await storage.stat(str(tmp_path / "key"))
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert caplog.records[0].getMessage().startswith("so far, file: 0.0 MB in 1 request,")
+    count = len(caplog.records)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(caplog.records) == count  # nothing goes on behind the end

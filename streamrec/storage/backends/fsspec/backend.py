@@ -97,7 +97,7 @@ class FsspecBackend(Backend):
         self._ours = ours
         repairs.mend(filesystem)
         self._lock = threading.RLock() if not is_async and _is_shared(filesystem) else None
-        self._opening: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
+        self._opening: WeakValueDictionary[str, threading.Semaphore] = WeakValueDictionary()
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
@@ -251,7 +251,7 @@ class FsspecBackend(Backend):
 
     def _open_file(self, name: str, start: int, size: int | None) -> _File:
         repairs.connect_again(self._fs)
-        with self._opening.setdefault(name, _Lock()), repairs.whole(self._fs, name, size):
+        with self._opening.setdefault(name, threading.Semaphore()), repairs.whole(self._fs, name, size):
             return _File(self._fs.open(name, "rb"), start, self._lock)
 
     def _name(self, path: str) -> str:
@@ -272,19 +272,6 @@ def _check_version(info: ObjectInfo, version: str | None, start: int, end: int |
     """Most filesystems cannot pin a version: it is compared when a body is opened, and again with its last bytes."""
     if version is not None and info.version is not None and info.version != version:
         raise changed(info.path, start, end)
-
-
-class _Lock:
-    """A lock that is dropped when no thread holds it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
 
 
 class _File:

@@ -1,4 +1,4 @@
-"""Google Cloud Storage through gcsfs' session: `backend.py` reads, `uploads.py` writes."""
+"""Google Cloud Storage through gcsfs' session."""
 
 from streamrec.storage.backends.gcs.backend import connect
 

@@ -79,54 +79,6 @@ def check_token(url: str, token: Any) -> None:
         )
 
 
-class GcsCredentials:
-    """The headers that identify us.
-
-    Args:
-        filesystem: Found the credentials; None of them is anonymous.
-    """
-
-    def __init__(self, filesystem: GCSFileSystem) -> None:
-        self._held: Credentials | None = filesystem.credentials.credentials
-        self._agent = dict(filesystem._get_headers(None)) if self._held is None else {}
-        self._renewed: str | None = None
-        self.renewal = Renewal(self._renew)
-
-    @property
-    def renewable(self) -> bool:
-        """Whether a refused token may be replaced by another."""
-        return self._held is not None
-
-    async def headers(self) -> dict[str, str]:
-        """The headers for a request that is sent now.
-
-        Raises:
-            TransientError: No new token is available just now.
-        """
-        headers = dict(self._agent)
-        if self._held is not None:
-            if self._is_stale(self._held):
-                await self.renewal.since(self.renewal.generation)
-            self._held.apply(headers)  # type: ignore[no-untyped-call]
-        return headers
-
-    def _is_stale(self, held: Credentials) -> bool:
-        state = held.token_state
-        return state is TokenState.INVALID or (state is TokenState.STALE and held.token != self._renewed)
-
-    async def _renew(self) -> None:
-        held = self._held
-        assert held is not None, "anonymous credentials never expire"
-        try:
-            await asyncio.to_thread(_refresh, held)
-        except (GoogleAuthError, requests.RequestException) as error:
-            said = f"{type(error).__name__}: {error}"
-            if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):
-                raise TransientError(Cause.CREDENTIALS, said) from masked_cause(error)
-            raise TransientError(Cause.REFUSED, said) from masked_cause(error)
-        self._renewed = held.token
-
-
 def _refresh(held: Credentials) -> None:
     with requests.Session() as session:
         held.refresh(Request(session))  # type: ignore[no-untyped-call]
@@ -138,11 +90,9 @@ class GcsApi:
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._fs = filesystem
         self._timeout = timeout
-        self._credentials = GcsCredentials(filesystem)
-
-    @property
-    def endpoint(self) -> str:
-        return str(self._fs._location)
+        self._held: Credentials | None = filesystem.credentials.credentials  # None: anonymous
+        self._renewed: str | None = None
+        self._renewal = Renewal(self._renew)
 
     async def metadata(self, path: str) -> dict[str, Any]:
         """The object's resource, as the JSON API has it."""
@@ -177,11 +127,11 @@ class GcsApi:
         parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
         url = place if "://" in place else self._fs._location + place
         url += ("&" if "?" in url else "?") + parameters if parameters else ""
-        generation = self._credentials.renewal.generation
+        generation = self._renewal.generation
         answer = await self._send(method, url, headers, body)
-        if answer.status == 401 and self._credentials.renewable:
+        if answer.status == 401 and self._held is not None:
             answer.close()
-            await self._credentials.renewal.since(generation)
+            await self._renewal.since(generation)
             answer = await self._send(method, url, headers, body)
         return answer
 
@@ -190,7 +140,12 @@ class GcsApi:
     ) -> aiohttp.ClientResponse:
         target = URL(url, encoded=True)
         ours = target.origin() == URL(self._fs._location).origin()  # an upload's session may be on another host
-        own = await self._credentials.headers() if ours else {}
+        own: dict[str, str] = {}
+        if ours and (held := self._held) is not None:
+            state = held.token_state
+            if state is TokenState.INVALID or (state is TokenState.STALE and held.token != self._renewed):
+                await self._renewal.since(self._renewal.generation)
+            held.apply(own)  # type: ignore[no-untyped-call]
         return await self._fs._session.request(  # type: ignore[no-any-return]
             method,
             target,
@@ -200,6 +155,18 @@ class GcsApi:
             allow_redirects=False,  # 308 means something else here
         )
 
+    async def _renew(self) -> None:
+        held = self._held
+        assert held is not None, "anonymous credentials never expire"
+        try:
+            await asyncio.to_thread(_refresh, held)
+        except (GoogleAuthError, requests.RequestException) as error:
+            said = f"{type(error).__name__}: {error}"
+            if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):
+                raise TransientError(Cause.CREDENTIALS, said) from masked_cause(error)
+            raise TransientError(Cause.REFUSED, said) from masked_cause(error)
+        self._renewed = held.token
+
     async def aclose(self) -> None:
-        await self._credentials.renewal.aclose()
+        await self._renewal.aclose()
         await self._fs.session.close()

@@ -3,15 +3,33 @@
 gcsfs has no streamed read, retries by itself, waits without any limit, and its default class asks a gRPC
 service about each bucket first. So what is used of it is what is tedious: finding and refreshing credentials
 (in a thread: it blocks), requester-pays parameters, and the session. The API is that of
-cloud.google.com/storage/docs/json_api; uploads are in `gcs/uploads.py`.
+cloud.google.com/storage/docs/json_api; credentials and requests are in `gcs/api.py`.
 
 Versions are generations. A pinned one is asked for by number; where the store has only another one by now,
 that is an ObjectChangedError.
+
+Uploads: one request where there is one part, else a resumable upload.
+
+* Parts go one after the other: the protocol wants them in order. After a fault the store is asked how much it
+  has, and the part goes on from there. The last part makes the object visible, whole.
+* The object's CRC32C goes with its last request, so that the store refuses damage before anything is visible;
+  its size and CRC32C, which the answer tells, are compared again. What differs is deleted, that generation and
+  no other, and is an IntegrityError.
+* Only where there is none (`overwrite=False`): `ifGenerationMatch=0`. fake-gcs-server 1.52 keeps it for objects
+  of one part only; for others there is nothing but the look before the upload begins. Such an object carries a
+  mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer knows its own object from
+  an equal one.
+* A writer that is killed leaves a session that cannot be listed or seen; the store drops it after a week.
+
+Source: cloud.google.com/storage/docs/resumable-uploads and .../data-validation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -19,10 +37,10 @@ import aiohttp
 from gcsfs import GCSFileSystem as EverySize
 from gcsfs.core import GCSFileSystem
 
-from streamrec.errors import NotFoundError
-from streamrec.storage.backend import Backend, Body, ObjectInfo, PartSink
-from streamrec.storage.backends.gcs.api import GcsApi, check, check_token, info_in, resource
-from streamrec.storage.backends.gcs.uploads import GcsUpload
+from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError
+from streamrec.storage.backend import Backend, Body, ContentDigest, ObjectInfo, PartSink, Pieces
+from streamrec.storage.backends.gcs.api import GcsApi, check, check_token, info_in, read_json, resource
+from streamrec.storage.backends.http.pieces_body import between
 from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
@@ -33,7 +51,7 @@ from streamrec.storage.backends.http.responses import (
     size_in,
     translate_errors,
 )
-from streamrec.storage.faults import changed
+from streamrec.storage.faults import changed, exists
 from streamrec.storage.options import (
     OF_EVERY_FILESYSTEM,
     ClientOptions,
@@ -43,10 +61,13 @@ from streamrec.storage.options import (
     parameters_of,
 )
 from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.urls import Glob, split_prefix
+from streamrec.storage.tasks import finish
+from streamrec.storage.upload import encode_crc32c
+from streamrec.storage.urls import Glob, split_object, split_prefix
 
 __all__ = ["GcsBackend", "connect"]
 
+MARK: Final = "streamrec-upload"
 _LISTED: Final = "items(name,size,generation),nextPageToken"
 
 
@@ -76,6 +97,7 @@ class GcsBackend(Backend):
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._api = GcsApi(filesystem, timeout)
+        self.endpoint = str(filesystem._location)
         self.fast_paths = (BUFFERED_BODIES,)
 
     async def list_page(
@@ -109,7 +131,8 @@ class GcsBackend(Backend):
             info = ObjectInfo(path, size_in(answer, start, end), answer.headers.get("X-Goog-Generation") or version)
         except NotFoundError as missing:
             answer.close()
-            await self._check_not_changed(path, start, version, missing)
+            if version is not None and (await self.stat(path)).version != version:  # a generation that is gone is a 404
+                raise changed(path, start) from missing
             raise
         except BaseException:
             answer.close()
@@ -121,10 +144,6 @@ class GcsBackend(Backend):
         upload = GcsUpload(self._api, path, overwrite)
         await upload.prepare()
         return upload
-
-    @property
-    def endpoint(self) -> str:
-        return self._api.endpoint
 
     async def copy(self, source: str, target: str) -> None:
         """A rewrite; several requests for a large object that goes to another kind of storage."""
@@ -141,7 +160,185 @@ class GcsBackend(Backend):
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    async def _check_not_changed(self, path: str, start: int, version: str | None, missing: NotFoundError) -> None:
-        """A generation that is gone is a 404; what is there instead tells whether the object was replaced."""
-        if version is not None and (await self.stat(path)).version != version:
-            raise changed(path, start) from missing
+
+class GcsUpload(PartSink):
+    """One upload under way."""
+
+    def __init__(self, api: GcsApi, path: str, overwrite: bool) -> None:
+        bucket, self._key = split_object(path)
+        self._api = api
+        self._path = path
+        self._overwrite = overwrite
+        self._mark = None if overwrite else secrets.token_hex(16)
+        self._place = f"/upload/storage/v1/b/{quote(bucket, safe='')}/o"
+        self._session: str | None = None
+        self._doubt = False
+        self._only: Pieces | None = None
+        self._done: dict[str, Any] | None = None
+        self._ours = True  # whether the answer that ended the upload told us what the object is
+
+    async def prepare(self) -> None:
+        """Refuses a name that is taken, where it must not be replaced, before anything is sent."""
+        if not self._overwrite and await self._there() is not None:
+            raise exists(self._path)
+
+    async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+        """Sends a part; an only part waits for `complete`. The last one makes the object visible."""
+        if whole and index == 0:
+            self._only = pieces
+        else:
+            if self._session is None:
+                await finish(self._create())  # cut off half way, it could not be aborted
+            await self._send(offset, pieces, whole)
+
+    async def complete(self, sent: ContentDigest) -> ObjectInfo:
+        """Makes an object of one part visible; a larger one is, since its last part arrived. Compares."""
+        if self._only is not None:
+            await self._insert(sent, self._only)
+        assert self._done is not None, "the last part comes before complete"
+        reason = _difference(sent, self._done)
+        if reason is None:
+            return info_in(self._path, self._done)
+        if not self._ours:
+            raise ObjectChangedError(f"this name holds what another writer wrote ({reason}): write again", self._path)
+        await self._remove(str(self._done["generation"]))
+        raise IntegrityError(f"the store holds other bytes than were sent: {reason}; write it again", self._path)
+
+    async def abort(self) -> None:
+        """Frees the parts. An upload that the store no longer knows is fine."""
+        self._only = None
+        if self._session is not None:
+            with translate_errors(self._path):
+                async with await self._api.send("DELETE", self._session) as answer:
+                    if answer.status not in (404, 410, 499):  # 499 is the answer to a cancelled upload
+                        await check(answer, self._path)
+            self._session = None
+
+    async def _insert(self, sent: ContentDigest, pieces: Pieces) -> None:
+        """Object and checksum in one request."""
+        query = {"uploadType": "multipart", "name": self._key, **self._condition()}
+        metadata = {**self._resource(), "crc32c": encode_crc32c(sent.crc32c)}
+        boundary = secrets.token_hex(16)
+        headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
+        body = _related(boundary, metadata, pieces)
+        try:
+            with translate_errors(self._path):
+                async with await self._api.send("POST", self._place, query, headers, body) as answer:
+                    await check(answer, self._path)
+                    self._done = await read_json(answer)
+        except ObjectChangedError as error:  # a 412 can only mean ifGenerationMatch=0 here
+            there = await self._there()
+            if there is None or there.get("metadata", {}).get(MARK) != self._mark:
+                raise exists(self._path) from error
+            self._done = there  # an attempt without an answer had succeeded
+
+    async def _create(self) -> None:
+        query = {"uploadType": "resumable", "name": self._key, **self._condition()}
+        headers = {"X-Upload-Content-Type": "application/octet-stream", "Content-Type": "application/json"}
+        body = [memoryview(json.dumps(self._resource()).encode())]
+        with self._name_is_taken(), translate_errors(self._path):
+            async with await self._api.send("POST", self._place, query, headers, body) as answer:
+                await check(answer, self._path)
+                self._session = answer.headers["Location"]
+
+    async def _send(self, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
+        """Sends what the store does not have yet."""
+        stop = offset + sum(map(len, pieces))
+        there = await self._ask(whole) if self._doubt else offset
+        self._doubt = True
+        while self._done is None and (there < stop or whole):
+            if not offset <= there <= stop:
+                raise StorageError(
+                    f"the store has {there:,} bytes of this upload where {offset:,} were sent", self._path
+                )
+            there = await self._put(_span(there, stop, whole), between(pieces, there - offset, stop - offset))
+        self._doubt = False
+
+    async def _ask(self, whole: ContentDigest | None) -> int:
+        """How many bytes the store has.
+
+        Args:
+            whole: The object, where its last part was sent: then the upload may be over, and even forgotten,
+                in which case the object itself tells.
+        """
+        try:
+            there = await self._put({"Content-Range": "bytes */*"}, ())
+        except NotFoundError as error:
+            self._ours, self._done = False, await self._there()
+            if self._done is None:
+                raise StorageError("the store no longer knows this upload: write it again", self._path) from error
+            there = int(self._done["size"])
+        if self._done is not None and (whole is None or there != whole.size):
+            raise StorageError(f"the store ended this upload at {there:,} bytes: write it again", self._path)
+        return there
+
+    async def _put(self, headers: Mapping[str, str], pieces: Pieces) -> int:
+        """Sends bytes; returns how many the store has of the whole now.
+
+        By POST: a PUT on a connection that was used before is sent again by aiohttp itself when it breaks,
+        and GCS takes no chunk twice.
+        """
+        assert self._session is not None
+        with self._name_is_taken(), translate_errors(self._path):
+            async with await self._api.send("POST", self._session, None, headers, pieces) as answer:
+                if answer.status == 308:  # "Resume Incomplete": more bytes are wanted
+                    stored = answer.headers.get("Range", "")  # none: nothing yet
+                    return int(stored.rpartition("-")[2]) + 1 if stored else 0
+                await check(answer, self._path)
+                self._done = await read_json(answer)
+                return int(self._done["size"])
+
+    async def _there(self) -> dict[str, Any] | None:
+        try:
+            return await self._api.metadata(self._path)
+        except NotFoundError:
+            return None
+
+    async def _remove(self, generation: str) -> None:
+        """Removes what we made; gone or replaced is fine."""
+        place = "/storage/v1" + resource(self._path)
+        with suppress(NotFoundError, ObjectChangedError), translate_errors(self._path):
+            async with await self._api.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
+                await check(answer, self._path)
+
+    def _resource(self) -> dict[str, Any]:
+        """What the object is to be, its bytes aside."""
+        mark = {} if self._mark is None else {"metadata": {MARK: self._mark}}
+        return {"name": self._key, "contentType": "application/octet-stream", **mark}
+
+    def _condition(self) -> dict[str, str]:
+        return {} if self._overwrite else {"ifGenerationMatch": "0"}
+
+    @contextmanager
+    def _name_is_taken(self) -> Iterator[None]:
+        """A 412 in here can only mean that the name is taken."""
+        try:
+            yield
+        except ObjectChangedError as error:
+            raise exists(self._path) from error
+
+
+def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
+    """Headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
+    total = "*" if whole is None else str(whole.size)
+    span = f"bytes {there}-{stop - 1}/{total}" if there < stop else f"bytes */{total}"
+    checksum = {} if whole is None else {"X-Goog-Hash": f"crc32c={encode_crc32c(whole.crc32c)}"}
+    return {"Content-Range": span, **checksum}
+
+
+def _related(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Pieces:
+    """A multipart/related body: metadata, then content."""
+    head = (
+        f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
+        f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
+    )
+    return [memoryview(head.encode()), *pieces, memoryview(f"\r\n--{boundary}--\r\n".encode())]
+
+
+def _difference(sent: ContentDigest, item: Mapping[str, Any]) -> str | None:
+    """What tells an object's resource from what was sent; None where nothing does."""
+    size, crc32c = int(item["size"]), item.get("crc32c")
+    if size != sent.size:
+        return f"it has {size:,} bytes where {sent.size:,} were sent"
+    wanted = encode_crc32c(sent.crc32c)
+    return None if crc32c in (None, wanted) else f"its CRC32C is {crc32c} where {wanted} was sent"

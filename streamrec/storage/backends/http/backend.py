@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import aiohttp
 from fsspec.implementations.http import HTTPFileSystem
@@ -108,22 +108,15 @@ class HttpBackend(Backend):
             await self._bare_session.close()
         await self._session.close()
 
-    def _encoded(self, path: str) -> URL:
-        """The URL to ask for.
-
-        Raises:
-            StorageError: It has a fragment, which no server is told: another file would come.
-        """
-        if "#" in path:
-            raise StorageError("a web server never sees what follows a #: write %23 for a # in a name", path)
-        encoded: URL = self._fs.encode_url(path)
-        return encoded
-
     async def _send(self, method: str, path: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         """A request, and those that it is redirected to. Another server gets no credentials of this one."""
-        session, options = self._session, self._request(headers)
+        if "#" in path:
+            raise StorageError("a web server never sees what follows a #: write %23 for a # in a name", path)
+        own = {"Accept-Encoding": "identity", **headers}  # the bytes as they are stored
+        session, options = self._session, dict(self._fs.kwargs)
+        options["headers"] = {**(options.get("headers") or {}), **own}
         allowed = options.pop("allow_redirects", True)
-        url = self._encoded(path)
+        url: URL = self._fs.encode_url(path)
         if url.user is not None:  # aiohttp would leave it out where the request is redirected
             password = b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
             options["headers"].setdefault("Authorization", f"Basic {password}")
@@ -140,7 +133,7 @@ class HttpBackend(Backend):
                 raise StorageError(f"the server redirects to {location!r}, which is not a URL", path) from error
             if session is self._session and not _is_same_server(answer.url, url):
                 session, options = self._bare(), {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
-                options["headers"] = self._own(headers)
+                options["headers"] = own
             answer = await session.request(method, url, allow_redirects=False, **options)
         return answer
 
@@ -155,15 +148,6 @@ class HttpBackend(Backend):
                 trust_env=self._session.trust_env,
             )
         return self._bare_session
-
-    def _own(self, headers: Mapping[str, str]) -> dict[str, str]:
-        return {"Accept-Encoding": "identity", **headers}
-
-    def _request(self, headers: Mapping[str, str]) -> dict[str, Any]:
-        """The user's request options, with our headers on top: the bytes as they are stored, no encoding."""
-        options = dict(self._fs.kwargs)
-        options["headers"] = {**(options.get("headers") or {}), **self._own(headers)}
-        return options
 
 
 def _is_same_server(one: URL, other: URL) -> bool:

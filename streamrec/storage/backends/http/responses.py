@@ -3,7 +3,7 @@
 Cost matters here, it is the hot path of all reading: one await per chunk, no joining of chunks, one copy
 into the caller's buffer. What did not fit is kept as a view, not copied again.
 
-The rest of a large body is received past aiohttp (`take_over`):
+The rest of a large body is received past aiohttp (`socket_body.py`):
 - Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when at least
   `LEAST` bytes are left.
 - After its last byte the connection is aiohttp's again, which keeps it for the next request.
@@ -23,8 +23,8 @@ import aiohttp
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import BytesBody, FastPath, ObjectInfo
-from streamrec.storage.backends.http.buffered_body import BufferedBody
-from streamrec.storage.backends.http.tls_body import ALL, TLSBody, take_over_tls
+from streamrec.storage.backends.http.socket_body import ALL, SocketBody
+from streamrec.storage.backends.http.tls_reader import TLSReader
 from streamrec.storage.faults import (
     Cause,
     TransientError,
@@ -45,7 +45,6 @@ __all__ = [
     "range_header",
     "session_settings",
     "size_in",
-    "take_over",
     "translate",
     "translate_errors",
 ]
@@ -56,7 +55,7 @@ LEAST: Final = 1 << 20
 BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.responses)")
 
 
-def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | TLSBody | None:
+def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> SocketBody | None:
     """Takes a response's connection over, if that is worth it and safe; None where it is not.
 
     Args:
@@ -66,7 +65,18 @@ def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody 
     if remaining < LEAST or not BUFFERED_BODIES.is_open(ALL):
         return None
     try:
-        return _switch_protocol(response, remaining)
+        connection = response.connection
+        transport: Any = None if connection is None else connection.transport
+        if transport is None or connection is None or getattr(connection.protocol, "_tail", False):
+            return None
+        if not isinstance(transport, asyncio.Transport):
+            kind = type(transport).__name__
+            raise AttributeError(f"a {kind} is not a transport of asyncio's own: another event loop runs")
+        tls = TLSReader(transport, BUFFERED_BODIES) if transport.get_extra_info("sslcontext") else None
+        if not transport.is_reading() or not (tls is None or tls.is_idle()):
+            return None
+        finish = partial(_give_to_the_pool, response)
+        return SocketBody(transport if tls is None else tls.transport, remaining, finish, BUFFERED_BODIES, tls)
     except OSError:  # no descriptor is left, or the connection is gone: the next one may be had
         return None
     except Exception as error:
@@ -74,33 +84,10 @@ def take_over(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody 
         return None
 
 
-def _switch_protocol(response: aiohttp.ClientResponse, remaining: int) -> BufferedBody | TLSBody | None:
-    connection = response.connection
-    if connection is None or connection.transport is None:
-        return None
-    transport, handler = connection.transport, connection.protocol
-    held = getattr(handler, "_tail", b"")
-    if not isinstance(transport, asyncio.Transport):
-        raise AttributeError(
-            f"a {type(transport).__name__} is not a transport of asyncio's own: another event loop runs"
-        )
-    if handler is None or held or not transport.is_reading():
-        return None
-    finish = partial(_give_to_the_pool, response, transport)
-    if transport.get_extra_info("sslcontext") is not None:
-        return take_over_tls(transport, remaining, finish, BUFFERED_BODIES)
-    buffered = BufferedBody(transport, handler, remaining, finish)
-    transport.pause_reading()
-    transport.set_protocol(buffered)
-    return buffered
-
-
-def _give_to_the_pool(response: aiohttp.ClientResponse, transport: asyncio.Transport) -> None:
+def _give_to_the_pool(response: aiohttp.ClientResponse) -> None:
     """Tells aiohttp that the body is whole: it keeps the connection for the next request, if the server does."""
     try:
         response.content.feed_eof()
-        if not transport.is_closing() and not transport.is_reading():
-            transport.resume_reading()  # so that a server that ends it is heard
     except Exception as error:
         BUFFERED_BODIES.leave(ALL, error)
 
@@ -137,10 +124,10 @@ class AiohttpBody:
         # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
         self._left = _NOTHING if response.content.exception() else self._received()
         # and what comes from here on goes past aiohttp, where it can
-        self._buffered = None if response.content.exception() else take_over(response, self._unseen)
+        self._buffered = None if response.content.exception() else _read_past_aiohttp(response, self._unseen)
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes: those that aiohttp has already, then the rest by a BufferedBody where it can be."""
+        """Waits for the next bytes: those that aiohttp has already, then the rest by a SocketBody where it can be."""
         with translate_errors(self.info.path, self._start, self._end):
             left = self._left
             if self._buffered is not None:
@@ -149,7 +136,7 @@ class AiohttpBody:
             elif not left:
                 left = self._received()
             if not left:
-                self._buffered = take_over(self._response, self._unseen)
+                self._buffered = _read_past_aiohttp(self._response, self._unseen)
                 if self._buffered is not None:
                     return await self._buffered.readinto(buffer)
                 left = await self._next_chunk()

@@ -1,7 +1,7 @@
 """Local files, through aiofiles: unbuffered, straight into the caller's buffer.
 
 What is in the page cache is read at once, on the loop: Linux can be asked not to wait (RWF_NOWAIT), and
-copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop (`FairScheduler`), so that
+copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop (`take_turn`), so that
 other work goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
 takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: no thread writes into a
 buffer that its owner believes to be free. What is short is read in the thread that opens the file, one or many at a
@@ -23,11 +23,10 @@ import io
 import os
 import stat
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import aiofiles
 
@@ -55,39 +54,13 @@ from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import finish, in_thread, run_to_completion
 from streamrec.storage.urls import Glob, directory_advice, local_name, local_path, strip_scheme
 
-__all__ = ["SHORT_BYTES", "FairScheduler", "LocalBackend", "ShortFile", "connect", "read_all", "read_if_short"]
+__all__ = ["SHORT_BYTES", "LocalBackend", "ShortFile", "connect", "read_all", "read_if_short", "take_turn"]
 
 
-class FairScheduler:
-    """A queue for the callers of one loop, first in, first out."""
-
-    def __init__(self) -> None:
-        self._taken = False
-        self._line: deque[asyncio.Future[None]] = deque()
-
-    async def take(self) -> None:
-        """Waits for a free turn of the loop; at once where that is this one."""
-        loop = asyncio.get_running_loop()
-        if self._taken:
-            place = loop.create_future()
-            self._line.append(place)
-            try:
-                await place
-            except asyncio.CancelledError:
-                if not place.cancelled():
-                    self._next()
-                raise
-        self._taken = True
-        loop.call_soon(self._next)
-
-    def _next(self) -> None:
-        """The turn is over, or not wanted any more: the next in line has it."""
-        while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_result(None)
-                return
-        self._taken = False
+async def take_turn(turns: asyncio.Lock) -> None:
+    """Waits for a turn of the event loop that no other caller has, first in, first out; it may be this one."""
+    await turns.acquire()
+    asyncio.get_running_loop().call_soon(turns.release)
 
 
 SHORT_BYTES: Final = 256 << 10
@@ -140,7 +113,7 @@ class LocalBackend(Backend):
     reads_short = True
 
     def __init__(self) -> None:
-        self._turns = FairScheduler()
+        self._turns = asyncio.Lock()
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
@@ -220,7 +193,7 @@ class _LocalBody:
     keeps_time = True
     splits = False
 
-    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: FairScheduler) -> None:
+    def __init__(self, file: Any, info: ObjectInfo, position: int, turns: asyncio.Lock) -> None:
         self.info = info
         self._file = file
         self._number = file.fileno()
@@ -229,20 +202,16 @@ class _LocalBody:
 
     async def readinto(self, buffer: memoryview) -> int:
         """One read system call into the caller's buffer. A file that was changed in place is an error, not damage."""
-        await self._turns.take()
+        await take_turn(self._turns)
         file, position = self._number, self._position
         with _translate_errors(self.info.path, position):
             count = _read_cached(file, buffer, position)
             if count is None:
                 count = await finish(asyncio.to_thread(_read_at, file, buffer, position))
-        self._check_unchanged(position)
+        if _info(self.info.path, os.fstat(file)).version != self.info.version:
+            raise changed(self.info.path, position)  # it was written to, or cut off
         self._position += count
         return count
-
-    def _check_unchanged(self, position: int) -> None:
-        """The file that we hold open may have been written to, or cut off."""
-        if _info(self.info.path, os.fstat(self._number)).version != self.info.version:
-            raise changed(self.info.path, position)
 
     async def aclose(self) -> None:
         await finish(_close(self._file))
@@ -299,7 +268,11 @@ class _LocalUpload(PartSink):
             raise exists(self._path) from error
         except OSError as error:
             if error.errno in _NO_LINKS:
-                _refuse_exclusive(self._path, error)
+                raise UnsupportedOperationError(
+                    f"this filesystem has no hard links ({error}), so it cannot create a file only where there is none:"
+                    " pass overwrite=True",
+                    self._path,
+                ) from error
             raise
         self._temporary.unlink()
 
@@ -311,14 +284,6 @@ def remove_own(temporary: Path, maker: int) -> None:
 
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-
-
-def _refuse_exclusive(path: str, error: OSError) -> NoReturn:
-    raise UnsupportedOperationError(
-        f"this filesystem has no hard links ({error}), so it cannot create a file only where there is none:"
-        " pass overwrite=True",
-        path,
-    ) from error
 
 
 async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:

@@ -24,6 +24,7 @@ from botocore.awsrequest import HeadersDict
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
+from botocore.session import Session
 from s3fs import S3FileSystem
 
 from streamrec.display import display_name
@@ -34,7 +35,7 @@ from streamrec.storage.backends.http.responses import BUFFERED_BODIES
 from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, translate_errors
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
-from streamrec.storage.backends.s3.uploads import Bodies, S3Upload, UnfinishedUploads
+from streamrec.storage.backends.s3.uploads import ClientUploads, S3Upload
 from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
 from streamrec.storage.options import (
     OF_EVERY_FILESYSTEM,
@@ -100,7 +101,8 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
     except ProfileNotFound as error:
         profiles = ", ".join(AioSession().available_profiles) or "none"
         raise StorageError(f"{error}; profiles in the AWS configuration files: {profiles}", source.url) from error
-    return S3Backend(filesystem, watch_credentials(filesystem))
+    has_keys = filesystem.anon or filesystem.key is not None
+    return S3Backend(filesystem, None if has_keys else watch_credentials(filesystem))
 
 
 def _check_options(source: ClientOptions) -> None:
@@ -110,9 +112,7 @@ def _check_options(source: ClientOptions) -> None:
         source.url, "storage_options", source.options, parameters_of(S3FileSystem) | session | OF_EVERY_FILESYSTEM
     )
     client = source.option("client_kwargs") or {}
-    check_names(
-        source.url, "client_kwargs", client, parameters_of(AioSession._create_client) - {"self", "service_name"}
-    )
+    check_names(source.url, "client_kwargs", client, parameters_of(Session.create_client) - {"service_name"})
     config = {*Config.OPTION_DEFAULTS, *parameters_of(AioConfig)}
     check_names(source.url, "config_kwargs", source.option("config_kwargs") or {}, config)
     check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
@@ -178,12 +178,13 @@ class S3Backend(Backend):
 
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
+        self.endpoint = str(filesystem._s3.meta.endpoint_url)
         self._renewal = renewal
-        self._unfinished = UnfinishedUploads(filesystem)
-        self._sending = Bodies(filesystem)
+        self._uploads: ClientUploads | None = None
+        self._sending = FastPath("sending bodies from where they are (streamrec.storage.backends.s3.uploads)")
         self._repeated_gets = RepeatedGets(filesystem, renewal)
         self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.backends.s3.backend)")
-        self.fast_paths = (self._repeated_gets.fast_path, self._bodies, self._sending.fast_path, BUFFERED_BODIES)
+        self.fast_paths = (self._repeated_gets.fast_path, self._bodies, self._sending, BUFFERED_BODIES)
 
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
@@ -243,13 +244,10 @@ class S3Backend(Backend):
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Ends what a killed writer left; begins nothing yet: an object of one part needs no multipart upload."""
-        upload = S3Upload(self._fs, self._sending, self._unfinished, path, overwrite)
+        self._uploads = self._uploads or ClientUploads(self._fs, self._sending)
+        upload = S3Upload(self._uploads, path, overwrite)
         await upload.prepare()
         return upload
-
-    @property
-    def endpoint(self) -> str:
-        return str(self._fs._s3.meta.endpoint_url)
 
     async def copy(self, source: str, target: str) -> None:
         """A CopyObject, which keeps metadata and storage class; of an object above 5 GiB, a copy of each part."""

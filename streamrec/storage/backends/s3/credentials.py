@@ -49,10 +49,10 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
     """From here on, credentials that expire are renewed; None where there are none to renew.
 
     Args:
-        filesystem: Its session was made.
+        filesystem: Its session was made, with no keys of the user's.
     """
     held = filesystem._s3._request_signer._credentials
-    if filesystem.anon or held is None or filesystem.key is not None:
+    if held is None:
         return None
     if isinstance(held, RefreshableCredentials):
         held._refresh_using = _Refresh(held._refresh_using, held.method)

@@ -71,49 +71,9 @@ from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import split_object
 
-__all__ = ["Bodies", "S3Upload", "StoredPart", "UnfinishedUploads", "difference", "is_md5"]
+__all__ = ["ClientUploads", "S3Upload", "StoredPart", "difference", "is_md5"]
 
 ALL = "all buckets of this client"
-
-
-class Bodies:
-    """The bodies of one client's requests."""
-
-    def __init__(self, filesystem: S3FileSystem) -> None:
-        self._fs = filesystem
-        self._proven = False
-        self.fast_path = FastPath("sending bodies from where they lie (streamrec.storage.backends.s3.uploads)")
-
-    async def send(self, verb: str, pieces: Sequence[memoryview], again: bool, **parameters: Any) -> Mapping[str, Any]:
-        """One request.
-
-        Args:
-            again: Whether this body was sent before.
-
-        Raises:
-            Exception: As the client.
-        """
-        if again or not self.fast_path.is_open(ALL):
-            return await self._send_joined(verb, pieces, parameters)
-        body = PiecesBody(pieces)
-        try:
-            answer: Mapping[str, Any] = await self._fs._call_s3(verb, Body=body, **parameters)
-        except Exception as error:
-            if body.failure is None and (self._proven or _meets_anybody(error)):
-                raise
-            refused = body.failure or error
-        else:
-            self._proven = True
-            return answer
-        answer = await self._send_joined(verb, pieces, parameters)
-        self.fast_path.leave(ALL, refused)
-        return answer
-
-    async def _send_joined(
-        self, verb: str, pieces: Sequence[memoryview], parameters: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = await self._fs._call_s3(verb, Body=io.BytesIO(b"".join(pieces)), **parameters)
-        return answer
 
 
 def _meets_anybody(error: Exception) -> bool:
@@ -192,12 +152,51 @@ MARK: Final = "streamrec-upload"
 _LOG = logging.getLogger("streamrec")
 
 
-class UnfinishedUploads:
-    """Multipart uploads that were not finished, and the right to end them; one for each client."""
+class ClientUploads:
+    """What all uploads of one client share: how bodies are sent, and the right to end unfinished uploads.
 
-    def __init__(self, filesystem: S3FileSystem) -> None:
-        self._fs = filesystem
+    Args:
+        fast_path: For bodies that are sent from their pieces.
+    """
+
+    def __init__(self, filesystem: S3FileSystem, fast_path: FastPath) -> None:
+        self.filesystem = filesystem
+        self._fast_path = fast_path
+        self._proven = False
         self._allowed = True
+
+    async def send(self, verb: str, pieces: Sequence[memoryview], again: bool, **parameters: Any) -> Mapping[str, Any]:
+        """One request.
+
+        Args:
+            again: Whether this body was sent before.
+
+        Raises:
+            Exception: As the client.
+        """
+        if again or not self._fast_path.is_open(ALL):
+            return await self._send_joined(verb, pieces, parameters)
+        body = PiecesBody(pieces)
+        try:
+            answer: Mapping[str, Any] = await self.filesystem._call_s3(verb, Body=body, **parameters)
+        except Exception as error:
+            if body.failure is None and (self._proven or _meets_anybody(error)):
+                raise
+            refused = body.failure or error
+        else:
+            self._proven = True
+            return answer
+        answer = await self._send_joined(verb, pieces, parameters)
+        self._fast_path.leave(ALL, refused)
+        return answer
+
+    async def _send_joined(
+        self, verb: str, pieces: Sequence[memoryview], parameters: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = await self.filesystem._call_s3(
+            verb, Body=io.BytesIO(b"".join(pieces)), **parameters
+        )
+        return answer
 
     async def end(self, path: str) -> None:
         """Aborts all unfinished uploads to this very key. Not being allowed to is logged, once.
@@ -209,7 +208,7 @@ class UnfinishedUploads:
             return
         try:
             with translate_errors(path):
-                page = await self._fs._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+                page = await self.filesystem._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
             for found in page.get("Uploads", ()):
                 if found["Key"] == key:
                     await self.abort(path, found["UploadId"])
@@ -228,7 +227,7 @@ class UnfinishedUploads:
         bucket, key = split_object(path)
         try:
             with translate_errors(path):
-                await self._fs._call_s3("abort_multipart_upload", UploadId=upload, Bucket=bucket, Key=key)
+                await self.filesystem._call_s3("abort_multipart_upload", UploadId=upload, Bucket=bucket, Key=key)
         except NoSuchUploadError:
             pass
 
@@ -239,18 +238,10 @@ class S3Upload(PartSink):
     parallel = 1_000
     grows = True
 
-    def __init__(
-        self,
-        filesystem: S3FileSystem,
-        bodies: Bodies,
-        unfinished: UnfinishedUploads,
-        path: str,
-        overwrite: bool,
-    ) -> None:
+    def __init__(self, client: ClientUploads, path: str, overwrite: bool) -> None:
         bucket, key = split_object(path)
-        self._fs = filesystem
-        self._bodies = bodies
-        self._unfinished = unfinished
+        self._fs = client.filesystem
+        self._client = client
         self._path = path
         self._overwrite = overwrite
         self._mark = None if overwrite else secrets.token_hex(16)
@@ -268,7 +259,7 @@ class S3Upload(PartSink):
         """Ends unfinished uploads to this key; refuses a name that is taken, where it must not be replaced."""
         if not self._overwrite and await self._head() is not None:
             raise exists(self._path)
-        await self._unfinished.end(self._path)
+        await self._client.end(self._path)
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Uploads a part; an only part waits for `complete`."""
@@ -286,7 +277,7 @@ class S3Upload(PartSink):
         for piece in pieces:
             crc32c = kernels.crc32c(piece, crc32c)
         with translate_errors(self._path, offset, offset + sum(map(len, pieces))):
-            part = await self._bodies.send(
+            part = await self._client.send(
                 "upload_part",
                 pieces,
                 self._again(index),
@@ -315,9 +306,9 @@ class S3Upload(PartSink):
     async def abort(self) -> None:
         self._only = None
         if self._id is not None:
-            await self._unfinished.abort(self._path, self._id)
+            await self._client.abort(self._path, self._id)
         elif self._asked:
-            await self._unfinished.end(self._path)
+            await self._client.end(self._path)
         self._id, self._asked = None, False
 
     async def _start(self) -> str:
@@ -329,7 +320,7 @@ class S3Upload(PartSink):
 
     async def _create(self) -> None:
         if self._asked:  # without an answer: the store may have made one nevertheless
-            await self._unfinished.end(self._path)
+            await self._client.end(self._path)
         self._asked = True
         with translate_errors(self._path):
             made = await self._fs._call_s3(
@@ -344,7 +335,7 @@ class S3Upload(PartSink):
 
     async def _put_only(self, sent: ContentDigest) -> Mapping[str, Any]:
         with translate_errors(self._path):
-            return await self._bodies.send(
+            return await self._client.send(
                 "put_object",
                 self._only or (),
                 self._again(0),

@@ -1,6 +1,10 @@
-"""global_shuffle: what comes, for any number of ranks, and where a state goes on."""
+"""global_shuffle: what comes, in which order, for any number of ranks; where a state goes on; bad networks."""
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from math import lcm
@@ -8,15 +12,33 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import streamrec
-from streamrec.errors import CorruptRecordError, ManifestError, PositionMismatchError
+from benchmarks.shuffle_quality import accuracy, neighbours, sorted_by_label
+from benchmarks.shuffles import SHUFFLES
+from streamrec import RetryPolicy, TFRecordDataset, encode_records, write_index_sync
+from streamrec.errors import CorruptRecordError, ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_of, sketch
 from streamrec.pipeline.sources.global_shuffle import source
+from streamrec.pipeline.sources.global_shuffle.order import (
+    BlockOrder,
+    ExactOrder,
+    Numbers,
+    cut_blocks,
+    groups_for,
+    keys_of,
+    permute,
+)
 from streamrec.pipeline.sources.global_shuffle.steps import Steps
+from streamrec.shards.index import IndexedShard, encode_index
+from streamrec.shards.manifest import ShardInfo
+from streamrec.tfrecord import BLOCK, PackedLengths
 from tests.effort import few
-from tests.pipeline.sources.global_shuffle.indexed import Indexed, indexed, numbered
+from tests.pipeline.distributed_shards import Indexed, indexed, numbered
+from tests.servers.faults import NO_FAULTS, Faults
+from tests.servers.objectstore import ObjectStore
 
 COUNTS = [90, 0, 200, 33, 5]
 QUALITIES = ["exact", "blocks"]
@@ -54,22 +76,6 @@ def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: s
     assert list(data.shuffled(quality=quality).with_options(epoch=1)) == second
     assert list(data.shuffled(quality=quality).repeat(2)) == first + second
     assert list(data.shuffled(seed=8, quality=quality)) != first
-
-
-@pytest.mark.parametrize("quality", QUALITIES)
-def test_a_state_after_each_element(data: Indexed, quality: str) -> None:
-    """Of single records, and of batches: what follows is what would have come."""
-    for dataset in (data.shuffled(quality=quality), data.shuffled(quality=quality, global_batch_size=23)):
-        whole = [element if isinstance(element, bytes) else list(element) for element in dataset.with_options(epoch=0)]
-        run = dataset.with_options(epoch=0).iterate()
-        for taken in range(len(whole)):
-            state = json.loads(json.dumps(run.state_dict()))
-            if taken % 17 == 0:
-                rest = [e if isinstance(e, bytes) else list(e) for e in islice(dataset.iterate(state), 30)]
-                assert rest == whole[taken : taken + 30]
-            next(run)
-        assert list(dataset.iterate(run.state_dict())) == []
-        run.close()
 
 
 def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
@@ -260,3 +266,270 @@ def test_arguments(data: Indexed) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+POLICY = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
+STORMS = {
+    "breaks": Faults(seed=3, first_byte=0, jitter=0, reset=0.3, cut=0.2),
+    "refusals": Faults(seed=4, first_byte=0, jitter=0, unavailable=0.15, truncate=0.2),
+    "wrong ranges": Faults(seed=5, first_byte=0, jitter=0, wrong_content_range=0.3, ignore_range=0.3),
+    "stalls": Faults(seed=6, first_byte=0, jitter=0, stall=0.1, slow=0.1, slow_first_byte=0.3),
+}
+
+
+@pytest.fixture(scope="module")
+def shards() -> list[list[bytes]]:
+    draw = np.random.default_rng(2)
+    return [[draw.bytes(int(size)) for size in draw.integers(0, 60_000, 60)] for _ in range(3)]
+
+
+@pytest.fixture
+def store(tmp_path: Path, shards: list[list[bytes]]) -> Iterator[ObjectStore]:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    for number, records in enumerate(shards):
+        (bucket / f"{number}.tfrecord").write_bytes(encode_records(records))
+    with ObjectStore(tmp_path) as store:
+        write_index_sync("s3://bucket/*.tfrecord", f"{tmp_path}/x.index", storage_options=options_of(store))
+        (bucket / "x.index").write_bytes((tmp_path / "x.index").read_bytes())
+        yield store
+
+
+def options_of(store: ObjectStore) -> dict[str, Any]:
+    return {"endpoint_url": store.url, "key": "k", "secret": "s"}
+
+
+def shuffled(store: ObjectStore, quality: str, index: str = "s3://bucket/x.index") -> streamrec.Dataset[Any]:
+    dataset: Any = TFRecordDataset("s3://bucket/*.tfrecord", storage_options=options_of(store), retry=POLICY)
+    blocks: dict[str, Any] = {"quality": quality, "block_bytes": 200_000, "window_bytes": 1_600_000, "slot_groups": 4}
+    dataset = dataset.global_shuffle(3, index=index, global_batch_size=20, **blocks)
+    return dataset.with_options(epoch=0).with_options(
+        memory_budget=4 << 20
+    )  # little is fetched at a time: many requests
+
+
+@pytest.mark.parametrize("quality", ["exact", "blocks"])
+@pytest.mark.parametrize("storm", STORMS)
+def test_storms_change_no_byte_and_no_place(store: ObjectStore, quality: str, storm: str) -> None:
+    """Also where the job goes on from a state in the middle of the storm."""
+    calm = [list(batch) for batch in shuffled(store, quality)]
+    store.faults = STORMS[storm]
+    run = shuffled(store, quality).iterate()
+    found = [list(next(run)) for _ in range(4)]
+    state = run.state_dict()
+    run.close()
+    found += [list(batch) for batch in shuffled(store, quality).iterate(state)]
+    assert found == calm
+    assert store.counters.by_fault
+
+
+def test_a_shard_that_changes_under_way(store: ObjectStore, tmp_path: Path) -> None:
+    """Elements before it come; then one error, which names the shard and what to run."""
+    index = f"{tmp_path}/x.index"
+    calm = [list(batch) for batch in shuffled(store, "blocks", index)]
+    store.faults = replace(NO_FAULTS, script=("", "change"))
+    found: list[list[bytes]] = []
+    with pytest.raises(ObjectChangedError, match=r"s3://bucket/\d\.tfrecord.*streamrec index --update"):
+        for batch in shuffled(store, "blocks", index):
+            found.append(list(batch))
+    assert found == calm[: len(found)]
+
+
+@pytest.mark.parametrize("cut", [0, 10, 200])
+def test_a_truncated_index(store: ObjectStore, tmp_path: Path, cut: int) -> None:
+    """One error before any record, which says how to write it again."""
+    index = tmp_path / "bucket" / "x.index"
+    index.write_bytes(index.read_bytes()[:cut])
+    with pytest.raises(streamrec.errors.ManifestError, match=r"x\.index"):
+        list(shuffled(store, "blocks"))
+
+
+FIRST_BATCH = """
+import resource, sys
+import numpy
+from streamrec import TFRecordDataset
+from streamrec.pipeline import sources
+
+pattern, index, quality, budget, verify = sys.argv[1:]
+def peak_mib(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+before = peak_mib()
+dataset = TFRecordDataset(pattern, verify=bool(verify)).with_options(memory_budget=int(budget) << 20)
+shuffled = dataset.global_shuffle(7, index=index, global_batch_size=256, quality=quality, window_bytes=16 << 20)
+batches = iter(shuffled)
+records = sum(len(next(batches)) for _ in range(3))
+print(records, peak_mib() - before)
+"""
+
+
+def first_batches(pattern: str, index: str, quality: str, budget: int, verify: str = "yes") -> tuple[int, int]:
+    """How many records the first three batches have, and by how many MiB the process grew."""
+    command = [sys.executable, "-c", FIRST_BATCH, pattern, index, quality, str(budget), verify]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    records, grown = map(int, done.stdout.split())
+    return records, grown
+
+
+def test_an_exact_order_holds_no_more_than_its_budget(tmp_path: Path) -> None:
+    """Wanted records are near each other, so that nearly all of the 170 MiB are read for each run of steps."""
+    data = encode_records([b"x" * 100] * 100_000)
+    for shard in range(16):
+        (tmp_path / f"shard-{shard:02}").write_bytes(data)
+    index = f"{tmp_path}/x.index"
+    write_index_sync(f"{tmp_path}/shard-*", index)
+    records, grown = first_batches(f"{tmp_path}/shard-*", index, "exact", 32)
+    assert records == 768
+    assert grown < 32 + 120
+
+
+@pytest.mark.parametrize("quality", ["exact", "blocks"])
+def test_a_thousand_million_records(tmp_path: Path, quality: str) -> None:
+    """Sparse files and an index of records that were never written."""
+    many, size, shards = 1_000_000_000 // 16, 100, []
+    counts = np.full(-(-many // 1024), 1024)
+    counts[-1] = many - 1024 * (len(counts) - 1)
+    blocks = np.zeros(len(counts), BLOCK)
+    blocks["base"], blocks["end"] = size, np.cumsum(counts * (size + 16))
+    for number in range(16):
+        path = tmp_path / f"shard-{number:02}"
+        with path.open("wb") as file:
+            file.truncate(many * (size + 16))
+        info = ShardInfo(str(path), many, many * (size + 16), None)
+        shards.append(IndexedShard(info, PackedLengths(b"", blocks, many)))
+    index = tmp_path / "x.index"
+    index.write_bytes(encode_index(str(index), shards))
+    records, grown = first_batches(f"{tmp_path}/shard-*", str(index), quality, 256, "")
+    assert records == 768
+    assert grown < 300 + 256
+
+
+def block_order(
+    records: Sequence[int],
+    sizes: Sequence[int],
+    block_bytes: int = 100,
+    seed: int = 1,
+    epoch: int = 0,
+    unit: int = 1,
+    groups: int = 1,
+    window: int = 8,
+) -> BlockOrder:
+    bounds = cut_blocks(np.array(records, np.int64), np.array(sizes, np.int64), block_bytes)
+    return BlockOrder(bounds, seed, epoch, unit, groups, window)
+
+
+def test_orders_stay() -> None:
+    """A job that is resumed with a later release goes on in the same order."""
+    assert ExactOrder(10, 7, 3).records(np.arange(10)).tolist() == EXACT
+    assert block_order([7, 5], [700, 500], 200, 7, 3, 2, 2, 2).records(np.arange(12)).tolist() == BLOCKS
+
+
+EXACT = [2, 9, 7, 4, 0, 1, 5, 6, 8, 3]
+BLOCKS = [8, 2, 9, 5, 10, 6, 11, 7, 1, 3, 0, 4]
+
+
+def spread(records: Numbers, cells: int = 10) -> float:
+    """Chi-squared of (position, record) over a grid, in standard deviations above what a true permutation gives."""
+    size = len(records)
+    grid, _, _ = np.histogram2d(np.arange(size), records, bins=cells)
+    expected = size / cells**2
+    free = (cells - 1) ** 2
+    return float((((grid - expected) ** 2 / expected).sum() - free) / np.sqrt(2 * free))
+
+
+def test_positions_of_records_are_uniform() -> None:
+    """Over the whole epoch: of an exact order as of NumPy's permutation; of blocks where they are many."""
+    size = 40_000
+    true = spread(np.random.default_rng(1).permutation(size))
+    exact = [spread(ExactOrder(size, seed, 0).records(np.arange(size))) for seed in range(5)]
+    assert abs(true) < 5
+    assert max(map(abs, exact)) < 5
+    orders = 12
+    blocks = np.concatenate(
+        [window_records(block_order([4000] * 10, [400_000] * 10, 1000, seed, window=64)) for seed in range(orders)]
+    ).reshape(orders, size)
+    mean = blocks.mean(0)  # of all orders: each position's mean record is the middle, give or take
+    assert abs(mean - size / 2).mean() < 1.2 * size / np.sqrt(12 * orders)
+
+
+def window_records(order: BlockOrder) -> Numbers:
+    """All records of an order of one group, quickly."""
+    group = order.group(0)
+    rounds = [group.round(number) for number in range(group.rounds)]
+    return np.concatenate([group.parts.starts[each.parts] + each.offsets for each in rounds])
+
+
+def test_neighbours_are_far_apart() -> None:
+    """Records of one block share a batch no more often than a window of true random choice has it."""
+    order = block_order([100_000], [10_000_000], 10_000, window=64)
+    blocks = window_records(order) // 100
+    batches = blocks[: len(blocks) // 256 * 256].reshape(-1, 256)
+    pairs = [int((np.bincount(batch) * (np.bincount(batch) - 1)).sum()) for batch in batches]
+    assert np.mean(pairs) < 256 * 255 / 64 * 1.2
+    inner = pairs[20:-20]  # both ends mix parts of fewer blocks
+    assert np.mean(inner) < 256 * 255 / 64
+    assert max(pairs) < 256 * 255 / 64 * 4
+
+
+@pytest.mark.parametrize("size", [64, 1000, 4096, 5000])
+def test_an_exact_order_is_as_random_as_a_permutation(size: int) -> None:
+    """Fixed points, ascents and the number of cycles, over many permutations: as of true ones."""
+    count = 400
+    perms = [permute(np.arange(size), size, keys_of("test", size), variant) for variant in range(count)]
+    fixed = np.mean([(perm == np.arange(size)).sum() for perm in perms])
+    ascents = np.mean([(np.diff(perm) > 0).sum() for perm in perms])
+    cycles = np.mean([cycles_of(perm) for perm in perms])
+    harmonic = (1 / np.arange(1, size + 1)).sum()
+    variance = harmonic - (1 / np.arange(1, size + 1) ** 2).sum()
+    assert abs(fixed - 1) < 6 / np.sqrt(count)
+    assert abs(ascents - (size - 1) / 2) < 6 * np.sqrt((size + 1) / 12 / count)
+    assert abs(cycles - harmonic) < 6 * np.sqrt(variance / count)
+
+
+def cycles_of(permutation: Numbers) -> int:
+    left, cycles = permutation.tolist(), 0
+    for start in range(len(left)):
+        if left[start] < 0:
+            continue
+        cycles += 1
+        while left[start] >= 0:
+            left[start], start = -1, left[start]
+    return cycles
+
+
+def test_groups_are_what_most_numbers_of_ranks_divide() -> None:
+    """So that ranks of many numbers read blocks of their own."""
+    assert [groups_for(unit) for unit in (1, 6, 48, 768, 1024, 31, 96)] == [1, 6, 24, 24, 16, 1, 24]
+
+
+RECORDS, SHARDS, MEMORY = 65536, 64, 4096
+
+
+@pytest.mark.parametrize("name", SHUFFLES)
+def test_each_gives_each_record_once(name: str) -> None:
+    """Ours and those of others, as they are simulated."""
+    order = SHUFFLES[name](4096, SHARDS, 256, 1)
+    assert sorted(order.tolist()) == list(range(4096))
+
+
+def test_blocks_train_as_well_as_a_permutation() -> None:
+    """Within half a point, where a shuffle buffer of the same memory is far below."""
+    data = sorted_by_label(RECORDS, 1)
+    found = {
+        name: 100 * accuracy(SHUFFLES[name](RECORDS, SHARDS, MEMORY, 1), data, 1)
+        for name in ("permutation", "exact", "blocks", "tf.data")
+    }
+    assert found["exact"] > found["permutation"] - 0.5
+    assert found["blocks"] > found["permutation"] - 0.5
+    assert found["tf.data"] < found["permutation"] - 5
+
+
+def test_blocks_are_spread_over_the_epoch() -> None:
+    """Where a record lies says next to nothing of when it comes; a buffer moves it by what it holds."""
+    places = np.arange(RECORDS)
+    correlated = {
+        name: abs(np.corrcoef(SHUFFLES[name](RECORDS, SHARDS, MEMORY, 3), places)[0, 1])
+        for name in ("exact", "blocks", "tf.data")
+    }
+    assert correlated["exact"] < 0.02
+    assert correlated["blocks"] < 0.15
+    assert correlated["tf.data"] > 0.9
+    assert neighbours(np.arange(RECORDS)) == 256

@@ -1,0 +1,92 @@
+"""streamrec.jax, streamrec.grain, streamrec.ray and `--ray`, in processes of their own: with JAX, forks warn."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from streamrec import encode_example, encode_records
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.timeout(900),  # a cluster of Ray takes a minute to start where much else runs
+]
+
+RAY = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_worker_niceness": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+def devices(count: int) -> dict[str, str]:
+    return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("package", "options", "environment"),
+    [
+        pytest.param("jax", [], devices(8), marks=needs("jax")),
+        pytest.param("grain", [], devices(8), marks=needs("grain")),
+        pytest.param("ray", ["-W", "default"], RAY, marks=needs("ray")),
+    ],
+)
+def test_cases(package: str, options: list[str], environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *options]
+    command.append(str(Path(__file__).with_name(f"{package}_cases.py")))
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs("jax")
+def test_processes_read_their_parts_of_global_batches(tmp_path: Path) -> None:
+    rows = [encode_example({"id": number}) for number in range(64)]
+    for shard in range(2):
+        (tmp_path / f"train-{shard}").write_bytes(encode_records(rows[32 * shard : 32 * shard + 32]))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    command = [sys.executable, "-m", "tests.adapters.ranked", "jax"]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), "2", port, str(tmp_path / "train-*")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **devices(4)},
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    (own, sums, *places), (others, same_sums, *other_places) = (json.loads(out.splitlines()[-1]) for out, _ in said)
+    assert sorted(own + others) == list(range(64))
+    assert sums == same_sums
+    assert sum(sums) == sum(range(64))
+    assert places == [[0, 2], [0, 1]]
+    assert other_places == [[1, 2], [0, 1]]  # whoever holds the same rows is one rank
+
+
+@needs("ray")
+def test_the_missing_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('none', name='ray')")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    command = [sys.executable, "-m", "streamrec", "verify", "--ray", "local", str(tmp_path / "a.tfrecord")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "streamrec: --ray needs another package: pip install 'streamrec[ray]'\n"

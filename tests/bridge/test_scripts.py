@@ -1,0 +1,177 @@
+"""The bridge's contract in processes of their own: what each function in `scripts/` says, and how its process ends.
+
+- consumers: early leave, several consumers, a running loop, the loop's own thread, a loop that is stopped.
+- forks: a forked or spawned child works with a loop thread of its own, and the parent does not notice.
+- trio_program: the bridge inside a trio program, as any sync code, or in a thread of trio's.
+- exits: at the interpreter's exit pending work is cancelled and awaited, quietly, in time, the exit code kept.
+- interrupts: Ctrl-C cancels, cleanup finishes, then control returns; insisting gets the user out.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.bridge.conftest import LIMIT
+from tests.effort import SOON
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.bridge.conftest import Start
+
+ANEW = "anew True 42"
+LEFT = "child left with 7"
+TOTAL = str(sum(range(1_000)))
+
+SAID = [
+    ("consumers", "leaves_by_break", "first", "cleaned", "nothing"),
+    ("consumers", "leaves_by_exception", "cleaned", "first", "nothing"),
+    ("consumers", "with_block", "cleaned", "first", "nothing"),
+    ("consumers", "producer_never_waits", "0", "cleaned", "nothing"),
+    ("consumers", "notebook", "True", "first", "cleaned", "first", "cleaned", "nothing"),
+    ("consumers", "loop_thread", "True", "first", "cleaned"),
+    ("consumers", "zipped", "True", "nothing"),
+    ("consumers", "two_threads", "True", "True", "nothing"),
+    ("consumers", "closed_by_another_thread", "cleaned", "told", "nothing"),
+    ("consumers", "stopped_loop", "cleaned", "True", "True", "True"),
+    ("consumers", "exits_on_the_loop", "first", "caught", "delivered", "nothing"),
+    ("forks", "while_iterating", "True", ANEW, "nothing", LEFT, "True", "nothing"),
+    ("forks", "while_work_waits", ANEW, LEFT, "first", "cleaned", "nothing"),
+    ("forks", "with_locks_held", ANEW, LEFT, ANEW),
+    ("forks", "while_a_thread_waits", ANEW, LEFT, "cleaned", "told", "nothing"),
+    ("forks", "from_the_loop", ANEW, LEFT, "nothing"),
+    ("forks", "grandchild", ANEW, ANEW, ANEW, LEFT, LEFT),
+    ("trio_program", "blocking", TOTAL, "nothing"),
+    ("trio_program", "in_a_thread", TOTAL),
+    ("trio_program", "cancelled", "first", "timeout", "cleaned", "left"),
+    ("trio_program", "anyio_inside", "first", "DONE"),
+    ("exits", "working_thread", "leaving", str(sum(range(1_000)))),
+    ("exits", "subtasks", "first", "task cleaned"),
+    ("exits", "newborn", "child cleaned", "closed"),
+    ("exits", "late", "leaving", "42", "cleaned", "True", "closed"),
+    ("interrupts", "loop_is_made", "interrupted", "9999", "nothing"),
+    ("interrupts", "every_call", "often", "nothing"),
+    ("interrupts", "any_instruction", "often", "nothing"),
+]
+
+
+@pytest.mark.parametrize("row", SAID, ids=lambda row: row[1])
+def test_what_it_says(start: Start, row: tuple[str, ...]) -> None:
+    script, name, *lines = row
+    start(f"{script}.py", name).finish(*lines)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("target", "lines"),
+    [("mp_target", [ANEW, "word"]), ("mp_pending", ["first", "cleaned"]), ("mp_threads", ["cleaned", "True"])],
+)
+def test_multiprocessing(start: Start, method: str, target: str, lines: list[str]) -> None:
+    """It works; at its end the cleanup of pending work is awaited, and threads that still wait are told."""
+    start("forks.py", "processes", method, target).finish(*lines, "child left with 0", "True", "nothing")
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_pool(start: Start, method: str) -> None:
+    start("forks.py", "pool", method).finish("[0, 1, 4, 9]")
+
+
+def test_a_loop_that_cannot_be_made_is_an_error_and_not_a_hang(start: Start) -> None:
+    half_made = "unclosed event loop"  # asyncio warns of its own
+    start("consumers.py", "no_loop").finish("EMFILE", "True", "nothing", errors=half_made)
+
+
+@pytest.mark.parametrize("row", ["pending", "blocked_daemon"])
+@pytest.mark.parametrize(
+    ("how", "code", "errors"), [("return", 0, ""), ("exit", 3, ""), ("exception", 1, "LookupError"), ("thread", 0, "")]
+)
+def test_what_is_under_way_at_exit_is_awaited(start: Start, row: str, how: str, code: int, errors: str) -> None:
+    child = start("exits.py", row, how)
+    child.expect("leaving")
+    assert child.finish("cleaned", code=code, errors=errors) < SOON
+
+
+def test_a_daemon_blocked_in_run_is_silent(start: Start) -> None:
+    child = start("exits.py", "blocked_run")
+    child.expect("leaving")
+    assert child.finish("cleaned") < SOON
+
+
+@pytest.mark.parametrize(("how", "code"), [("return", 0), pytest.param("exit", 3, marks=pytest.mark.thorough)])
+def test_cleanup_that_hangs_is_bounded(start: Start, how: str, code: int) -> None:
+    child = start("exits.py", "hanging", how)
+    child.expect("leaving")
+    assert SOON < child.finish("deaf", code=code) < LIMIT
+
+
+def test_a_second_thought_at_exit_leaves_at_once(start: Start) -> None:
+    child = start("exits.py", "hanging", "exit")
+    child.expect("leaving", "deaf")
+    child.interrupt()
+    assert child.finish(code=3) < SOON
+
+
+def test_an_error_of_the_cleanup_is_logged(start: Start) -> None:
+    start("exits.py", "failing_cleanup").finish("leaving", errors="OSError: no upload to abort")
+
+
+@pytest.mark.parametrize(("row", "lines"), [("forgotten_writer", "1"), ("dropped_writer", "1 0")])
+def test_a_writer_that_nobody_closed_leaves_no_shard_and_says_so(
+    start: Start, tmp_path: Path, row: str, lines: str
+) -> None:
+    path = str(tmp_path / "shard")
+    errors = f"{path}: its TFRecordWriter was dropped without close()"
+    start("exits.py", row, path).finish(*lines.split(), errors=errors)
+    assert not os.path.exists(path)
+
+
+ABANDONED = "streamrec: cleanup was still running 5 s after it was interrupted, and was abandoned"
+INTERRUPTED: list[tuple[str, str, list[list[str]], list[str]]] = [
+    ("interrupts", "blocked_next", [["first", "ready"]], ["cleaned", "interrupted", "closed", "nothing"]),
+    ("interrupts", "blocked_run", [["ready"]], ["cleaned", "interrupted", "nothing"]),
+    ("interrupts", "loop_body", [["first", "ready"]], ["cleaned", "interrupted", "nothing"]),
+    ("interrupts", "second", [["ready"], ["cleaning"]], ["cut short", "interrupted []", "nothing"]),
+    ("interrupts", "left_behind", [["ready"], ["heard 0"], ["heard 1"]], ["no note"]),
+    (
+        "interrupts",
+        "failing_cleanup",
+        [["ready"]],
+        ["streamrec: cleanup raised OSError('no upload to abort')", "nothing"],
+    ),
+    ("trio_program", "interrupted", [["first", "ready"]], ["cleaned", "interrupted", "nothing"]),
+    ("trio_program", "interrupted_in_a_thread", [["ready"]], ["cleaned", "interrupted"]),
+]
+"""What is said before each Ctrl-C, and after the last one."""
+
+
+@pytest.mark.parametrize(("script", "row", "before", "after"), INTERRUPTED, ids=[row for _, row, _, _ in INTERRUPTED])
+def test_ctrl_c(start: Start, script: str, row: str, before: list[list[str]], after: list[str]) -> None:
+    """One cancels, and cleanup finishes; a second one cuts it short, and a third one returns at once."""
+    child = start(f"{script}.py", row)
+    for lines in before:
+        child.expect(*lines)
+        child.interrupt()
+    assert child.finish(*after) < (SOON if len(before) > 2 else LIMIT)
+
+
+def test_after_a_second_one_deaf_work_is_left_behind_in_bounded_time(start: Start) -> None:
+    child = start("interrupts.py", "left_behind")
+    for line in ("ready", "heard 0"):
+        child.expect(line)
+        child.interrupt()
+    child.expect("heard 1")
+    assert SOON < child.finish(ABANDONED) < LIMIT
+
+
+def test_an_interrupt_that_nobody_catches_ends_the_process(start: Start) -> None:
+    child = start("interrupts.py", "not_caught")
+    child.expect("first", "ready")
+    child.interrupt()
+    child.finish("cleaned", code=-2, errors="KeyboardInterrupt")
+
+
+def test_a_shard_that_is_being_written_is_whole_or_not_there(start: Start, tmp_path: Path) -> None:
+    start("interrupts.py", "writer", str(tmp_path / "shard")).finish("often", "nothing")

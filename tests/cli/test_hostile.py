@@ -1,0 +1,400 @@
+"""Names, values, answers and files of strangers: shown, not obeyed, and what is wrong is one clear error."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+import streamrec
+from streamrec import CorruptRecordError, FeatureError, NotFoundError, StreamrecError
+from streamrec.interchange import Reading, codec_of
+from streamrec.shards import ShardInfo
+from tests.cli.conftest import Call, run
+from tests.example.wire import varint
+from tests.servers.answering import Answer, answering
+
+EVIL = "x\x1b]0;PWN\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\u061c\u2028y\tz"
+"""Controls (C0, DEL, C1), marks of direction, separators of lines; a name of a file too."""
+
+LEGIT = "naïve e\u0301 \U0001f469\u200d\U0001f4bb שלום مرحبا 日本語\u3000"
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ud800-\udfff]")
+
+COMMANDS = [
+    "ls {dir}",
+    "ls --json {dir}",
+    "ls {missing}",
+    "ls {dir}/*{evil}*",
+    "info {shard}",
+    "info --python {shard}",
+    "info {missing}",
+    "head {shard}",
+    "head --as json {shard}",
+    "head {damaged}",
+    "cat {shard}",
+    "cat --as json {shard}",
+    "cat {dir}",
+    "cat --features {evil} {shard}",
+    "cat --features {evil}1 {shard}",
+    "cat --index {missing}.index 5",
+    "count --each {shard} {shard}",
+    "count --json {shard}",
+    "count {damaged}",
+    "verify {damaged}",
+    "verify --json {damaged}",
+    "verify {manifest}",
+    "verify {broken}",
+    "verify --repair {shard} {shard}",
+    "verify --repair {new} {damaged}",
+    "-v verify {damaged}",
+    "stat {shard}",
+    "stat --json {shard}",
+    "stat --html {new}.html {shard}",
+    "stat {missing}",
+    "index {shard} {new}",
+    "index {shard} {new}.index",
+    "index --check {missing}.index",
+    "index {damaged} {new}.index",
+    "convert {shard} {new}.jsonl",
+    "convert {shard} {new}.parquet",
+    "convert {shard} {new}.tar",
+    "convert {tar} {new}.tfrecord",
+    "convert {damaged} {new}.jsonl",
+    "convert {shard} {dir}",
+    "-v convert {shard} {new}.jsonl",
+    "reshard {shard} {new}-{{shard}}.tfrecord",
+    "reshard {shard} {shard}",
+    "reshard --shards 2 {shard} {new}.tfrecord",
+    "-v reshard {damaged} {new}-{{shard}}.tfrecord",
+    "doctor {dir}",
+    "doctor {missing}",
+    "bench {missing}",
+    "{evil}",
+    "ls --{evil}",
+    "ls -o {evil} {dir}",
+    "ls -o {evil}=1 s3://bucket/{evil}",
+    "ls {evil}://bucket/x",
+    "head -n {evil} {dir}",
+    "head --as {evil} {dir}",
+    "reshard --shard-bytes {evil} {shard} {new}",
+]
+
+
+def shown(text: str) -> str:
+    assert not OBEYED.search(text), text
+    return text
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> dict[str, str]:
+    """A directory with shards of such names, and such features in them."""
+    folder = tmp_path / EVIL
+    folder.mkdir()
+    found = {name: f"{folder}/{name}{EVIL}" for name in ("missing", "new", "tar")}
+    found |= {name: f"{folder}/{name}{EVIL}.tfrecord" for name in ("shard", "damaged")}
+    found |= {name: f"{folder}/{name}{EVIL}.json" for name in ("manifest", "broken")}
+    record = streamrec.encode_example({EVIL: EVIL.encode(), "ok": LEGIT.encode(), f"{EVIL}\n2": [1, 2]})
+    data = streamrec.encode_records([record] * 3)
+    Path(found["shard"]).write_bytes(data)
+    Path(found["damaged"]).write_bytes(data[:-30])
+    shards = [{"path": f"{EVIL}.tfrecord", "records": 1, "bytes": 9, "crc32c": "00000000"}]
+    Path(found["manifest"]).write_text(json.dumps({"format": EVIL, "version": EVIL, "shards": shards}))
+    Path(found["broken"]).write_text(f"{{{EVIL}")
+    found["tar"] += ".tar"
+    with tarfile.open(found["tar"], "w") as tar:
+        for name in (f"a{EVIL}.json", f"b{EVIL}.npy", f"c{EVIL}.cls"):
+            info = tarfile.TarInfo(name)
+            info.size = 3
+            tar.addfile(info, io.BytesIO(b"\x1b[2"))
+    return {**found, "dir": str(folder), "evil": EVIL}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_terminal_obeys_no_name(words: dict[str, str], called: Call, command: str) -> None:
+    done = called(*(word.format(**words) for word in command.split(" ")))
+    shown(done.out)
+    shown(done.err)
+
+
+@pytest.mark.parametrize("command", ["-v verify {damaged}", "cat --as json {shard}", "ls {missing}"])
+def test_bytes_of_a_process(words: dict[str, str], command: str) -> None:
+    done = run(*(word.format(**words) for word in command.split(" ")))
+    assert r"\x1b]0;PWN\x07" in shown(done.err) or r"\u001b]0;PWN\u0007" in shown(done.out)
+
+
+def test_json_is_read_as_what_it_was(words: dict[str, str], called: Call) -> None:
+    [listed] = [item for item in called("ls", "--json", words["dir"]).json if item["path"] == words["shard"]]
+    assert listed["bytes"] == os.path.getsize(words["shard"])
+    assert list(called("head", "-n", "1", "--as", "json", words["shard"]).json) == sorted([EVIL, f"{EVIL}\n2", "ok"])
+    features = called("info", "--json", words["shard"]).json["features"]
+    assert [item["name"] for item in features] == sorted([EVIL, f"{EVIL}\n2", "ok"])
+
+
+def test_a_line_stays_a_line(tmp_path: Path, called: Call) -> None:
+    name = str(tmp_path / "a\nstreamrec: all is well.tfrecord")
+    Path(name).write_bytes(b"no shard at all")
+    for done in (called("count", name), called("ls", name), called("ls", f"{name}x"), called("convert", name, name)):
+        assert "\nstreamrec: all" not in done.out + done.err
+        assert r"a\nstreamrec: all is well" in done.out + done.err
+
+
+def test_text_of_all_scripts_is_shown_as_it_is(tmp_path: Path, called: Call) -> None:
+    path = f"{tmp_path}/{LEGIT}.tfrecord"
+    Path(path).write_bytes(streamrec.encode_records([streamrec.encode_example({LEGIT: LEGIT.encode()})]))
+    assert called("ls", path).out.rstrip("\n").endswith(path)
+    assert f"{LEGIT}: '{LEGIT}'" in called("head", path).out
+    assert called("head", "--as", "json", path).out == f'{{"{LEGIT}": ["{LEGIT}"]}}\n'
+    assert f"{path}x: " in called("ls", f"{path}x").err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StreamrecError(f"{EVIL} and\nmore"),
+        CorruptRecordError(f"broken {EVIL}\n", f"/tmp/{EVIL}\n", 1, 2),
+        NotFoundError(f"the store said {EVIL}\n", f"s3://{EVIL}\n"),
+        FeatureError(f"{EVIL}\n", f"{EVIL}\n", 1, f"{EVIL}\n"),
+        streamrec.tfrecord.Loss(EVIL, 0, 1, f"{EVIL}\n", 0),
+        ShardInfo(EVIL, 1, 2, 3, 4),
+        streamrec.TFRecordDataset(f"{EVIL}\n").map(len).batch(2),
+        streamrec.FixedLenFeature([], "string", EVIL.encode()),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_and_reprs(error: object) -> None:
+    assert "\n" not in shown(repr(error)) + shown(str(error))
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """A store that says no, in words of its own."""
+    body = (
+        b"<?xml version='1.0' encoding='UTF-8'?><Error><Code>AccessDenied</Code>"
+        b"<Message>\xc2\x9b31m \xe2\x80\xae no\nstreamrec: all is well</Message></Error>"
+    )
+    with answering(lambda asked: Answer(403, body)) as url:
+        yield url
+
+
+def test_what_a_server_says(refusing: str, called: Call) -> None:
+    done = called("-v", "ls", "-o", f"endpoint_url={refusing}", "-o", "key=k", "-o", "secret=s", "s3://b/x/")
+    assert done.code == 3
+    assert "AccessDenied" in shown(done.err)
+    assert "\nstreamrec: all is well" not in done.err
+
+
+@pytest.mark.parametrize("command", ["ls", "head", "verify", "doctor", "convert", "reshard", "index", "-v count"])
+def test_no_command_shows_a_secret(refusing: str, tmp_path: Path, called: Call, command: str) -> None:
+    secret = "C4n4ry-pA55"
+    target = [f"{tmp_path}/x.index"] if command in ("convert", "reshard", "index") else []
+    host = refusing.removeprefix("http://")
+    options = ["-o", f"secret={secret}", "-o", f"token={secret}", "-o", f"nothing={secret}"]
+    for url in (f"http://{secret}@{host}/a?key={secret}", f"http://{host}/a?jwt={secret}#{secret}", "s3://b/a"):
+        done = called(*command.split(), *(options if url == "s3://b/a" else ()), url, *target)
+        assert done.code == 3
+        assert secret not in done.out + done.err
+    done = called(*command.split(), "-o", f"secret:{secret}", "s3://b/a", *target)
+    assert done.code == 2
+    assert secret not in done.out + done.err
+
+
+def test_notebooks(tmp_path: Path) -> None:
+    batch = {EVIL: [EVIL.encode()]}
+    html = streamrec.TFRecordDataset(f"{tmp_path}/{EVIL}").batch(1)._repr_html_()
+    assert not OBEYED.search(html)
+    shown_batch = __import__("streamrec.notebook").notebook.show(batch)
+    assert not OBEYED.search(shown_batch._repr_html_())
+    assert "\n" not in shown(repr(shown_batch))
+
+
+if sys.platform == "linux":
+
+    def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+        path = os.fsencode(tmp_path) + b"/\xff\x9b.tfrecord"
+        Path(os.fsdecode(path)).write_bytes(b"")
+        for more in ((), ("--json",)):
+            done = run("ls", *more, tmp_path)
+            assert r"\udcff\udc9b" in shown(done.out)
+
+
+OURS = {"STREAMREC.members": "key.feature.type"}
+DEEP = b"[" * 200_000 + b"]" * 200_000
+
+
+def tar(*members: tuple[str, bytes], headers: dict[str, str] | None = OURS) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers or {}) as made:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            made.addfile(info, io.BytesIO(data))
+    return file.getvalue()
+
+
+def npy(shape: str, dtype: str = "'<i8'") -> bytes:
+    head = f"{{'descr': {dtype}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+
+
+def with_header(data: bytes, at: int, start: int, field: bytes) -> bytes:
+    """A tar of which a header was changed, and has the checksum of what it is now."""
+    changed = bytearray(data)
+    changed[at + start : at + start + len(field)] = field
+    total = sum(changed[at : at + 148]) + 8 * 32 + sum(changed[at + 156 : at + 512])
+    changed[at + 148 : at + 156] = b"%06o\0 " % total
+    return bytes(changed)
+
+
+GOOD = tar(("1.a.npy", npy("(2,)") + bytes(16)), ("1.b.txt", b"hi"), ("2.a.json", b"[1]"))
+BODY = 1024
+"""Where the first member begins: before it stands the header of all."""
+
+SHAPES = ["(1000000000000,)", "(-1,)", "(9223372036854775807,)", "(99999999999999999999999,)", "(((", "'a'", "5"]
+
+FILES: dict[str, tuple[str, bytes]] = {
+    "json, deep": ("jsonl", b'{"a": ' + DEEP + b"}\n"),
+    "json, many digits": ("jsonl", b'{"a": [' + b"9" * 5000 + b"]}\n"),
+    "json, a float beyond all": ("jsonl", b'{"a": {"float32": [%d]}}\n' % 10**400),
+    "json, an int beyond all": ("jsonl", b'{"a": [%d]}\n' % 2**70),
+    "json, half a letter": ("jsonl", b'{"a": ["\\udc00"]}\n'),
+    "json, half a letter as name": ("jsonl", b'{"\\ud800": [1]}\n'),
+    "json in a tar, deep": ("tar", tar(("1.a.json", DEEP))),
+    **{f"npy {shape}": ("tar", tar(("1.a.npy", npy(shape) + bytes(16)))) for shape in SHAPES},
+    "npy, a zip": ("tar", tar(("1.a.npy", b"PK\x03\x04" + bytes(50)))),
+    "npy, a pickle": ("tar", tar(("1.a.npy", b"\x80\x04."))),
+    "npy, a header of 4 GB": ("tar", tar(("1.a.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff"))),
+    "tar, a member of 2**88 bytes": ("tar", with_header(GOOD, BODY, 124, b"\x80" + b"\xff" * 11)),
+    "tar, a member of -1 bytes": ("tar", with_header(GOOD, BODY, 124, b"\xff" * 12)),
+    "tar, a sparse member": ("tar", with_header(GOOD, BODY, 156, b"S")),
+    "tar, a name of 8 GB": ("tar", with_header(with_header(GOOD, BODY, 156, b"L"), BODY, 124, b"77777777777\0")),
+    "tar, a damaged header": ("tar", GOOD[: BODY + 512 + 512] + b"?" + GOOD[BODY + 512 + 513 :]),
+    "tar, cut off": ("tar", GOOD[: BODY + 512 + 20]),
+    "tar, cls of many digits": ("tar", tar(("1.cls", b"9" * 5000), headers=None)),
+    "parquet, cut off": ("parquet", b"PAR1" + bytes(20)),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_one_error(name: str, tmp_path: Path, called: Call) -> None:
+    ending, data = FILES[name]
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(data)
+    done = called("convert", path, tmp_path / "b.tfrecord")
+    assert done.code in (1, 3), done
+    assert done.err.startswith("streamrec: ")
+    assert str(path) in done.err
+    assert not (tmp_path / "b.tfrecord").exists()
+
+
+def test_two_columns_of_one_name(tmp_path: Path, called: Call) -> None:
+    parquet.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), tmp_path / "a.parquet")
+    done = called("convert", tmp_path / "a.parquet", tmp_path / "b.tfrecord")
+    assert done.code == 1
+    assert "several columns have this name" in done.err
+
+
+def written(table: pa.Table) -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(table, file)
+    return file.getvalue()
+
+
+TABLE = written(pa.table({"a": [1, 2, 3], "b": ["x", "y", "z"], "c": [[1.0], [], [2.0]]}))
+
+
+@pytest.mark.parametrize(("name", "good"), [("webdataset", GOOD), ("parquet", TABLE)])
+def test_damage_anywhere(name: str, good: bytes) -> None:
+    """Bytes that were changed give other records or a StreamrecError."""
+    drawn = random.Random(5)
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(drawn.choice([1, 2, 8])):
+            data[drawn.randrange(len(data))] = drawn.choice([0, 0x30, 0x80, 0xFF, drawn.randrange(256)])
+        with suppress(StreamrecError):
+            list(codec_of(name).decode(io.BytesIO(data), Reading()))
+
+
+MEMORY = """
+import sys
+from streamrec.cli import program
+code = program.run(sys.argv[1:])
+print(code, *[line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the memory")
+def test_a_large_member_is_not_held_many_times(tmp_path: Path) -> None:
+    """A member of 300 MB that gzip made small, as a record, and as it is encoded and written."""
+    size, piece = 300 << 20, bytes(1 << 20)
+    info = tarfile.TarInfo("1.a.bin")
+    info.size = size
+    with gzip.open(tmp_path / "a.tar.gz", "wb", 1) as file:
+        file.write(info.tobuf())
+        for _ in range(size >> 20):
+            file.write(piece)
+        file.write(bytes(1024))
+    command = [sys.executable, "-c", MEMORY, "convert", tmp_path / "a.tar.gz", tmp_path / "b.tfrecord"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    code, kilobytes = done.stdout.split()[-2:]
+    assert code == "0"
+    assert int(kilobytes) << 10 < 4.4 * size
+
+
+TENSORS = [[2**62], [2**62, 2], [2**31] * 3, [0, 2**62], [1] * 100, [2**63 - 1]]
+
+
+@pytest.mark.parametrize("shape", TENSORS, ids=str)
+def test_shapes_of_tensors(shape: list[int]) -> None:
+    dims = b"".join(b"\x12" + bytes([len(size)]) + size for size in (b"\x08" + varint(each) for each in shape))
+    for values in (b"", b"\x52\x01\x01", b"\x22\x0812345678"):
+        message = b"\x08\x09\x12" + varint(len(dims)) + dims + values
+        for limit in (2**28, 2**62):
+            with suppress(FeatureError):
+                assert streamrec.parse_tensor(message, np.int64, max_fill_bytes=limit).size <= 1
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"\x0b" * 100_000, b"\x0b" * 50_000 + b"\x0c" * 50_000, b"\x0a\xff" * 1000],
+    ids=["open groups", "deep groups", "nonsense"],
+)
+def test_messages(record: bytes) -> None:
+    features: dict[str, Any] = {"a": streamrec.FixedLenFeature([], "int64", 0)}
+    for call in (
+        lambda: streamrec.parse_example([record], features),
+        lambda: streamrec.parse_sequence_example([record], features, {}),
+        lambda: streamrec.infer_features([record]),
+        lambda: streamrec.parse_tensor(record, "int64"),
+        lambda: streamrec.decode_json_example(record),
+    ):
+        with pytest.raises(FeatureError):
+            call()
+
+
+@pytest.mark.parametrize("text", ['{"features": ' + "[" * 100_000, '{"features":' * 100_000, '{"\ud800": 1}'])
+def test_examples_in_json(text: str) -> None:
+    with pytest.raises(FeatureError):
+        streamrec.decode_json_example(text)
+
+
+@pytest.mark.parametrize("length", [2**62, 2**63, 2**64 - 1, 1 << 40])
+def test_lengths_of_records(tmp_path: Path, length: int) -> None:
+    head = streamrec.encode_record(b"x" * 8)[:0] + length.to_bytes(8, "little")
+    (tmp_path / "a").write_bytes(head + bytes(4) + bytes(100))
+    with pytest.raises(CorruptRecordError):
+        list(streamrec.TFRecordDataset(str(tmp_path / "a")))

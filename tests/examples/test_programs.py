@@ -1,0 +1,308 @@
+"""The programs of examples as a person runs them: the demo, also interrupted or broken; the tutorial; a training run.
+
+A demo runs in a process of its own with a temporary directory of its own. Its output is read to the end, which comes
+when the last process that holds it is gone: the demo and the process that writes for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from examples import tfrecord_tutorial as tutorial
+from examples.demo.interrupts import without_interrupts
+from examples.demo.job import JobError, planned, run_job
+from examples.demo.model import Classifier
+from examples.demo.records import SIDE, Tally, encode, parse
+from examples.demo.report import LostRecordsError, check_all_came_back
+from streamrec import Frames
+from tests.servers.real import Store
+
+ROOT = Path(__file__).parents[2]
+GONE_SECONDS = 20  # far more than it takes, and far less than a server that stays
+
+
+@contextmanager
+def running(temporary: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.demo", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(temporary), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+    """The output as far as the first line with this in it."""
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if re.search(pattern, line):
+            return said
+    raise AssertionError(f"no line had {pattern!r}:\n{said}")
+
+
+def assert_nothing_is_left(temporary: Path, said: str) -> None:
+    """The server does not answer any more, and no file of it is there."""
+    port = re.search(r"http://127\.0\.0\.1:(\d+)", said)
+    assert port is not None
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(port[1])), timeout=5)
+    assert list(temporary.iterdir()) == []
+
+
+def server_of(temporary: Path) -> int:
+    """The SeaweedFS that runs below the watchdog of this directory."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            words = process.joinpath("cmdline").read_bytes()
+            if b"watchdog.py" in words and bytes(temporary) in words:
+                return int(process.joinpath("task", process.name, "children").read_text())
+    raise AssertionError("no server runs")
+
+
+def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
+    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "3") as process:
+        said, _ = process.communicate()
+    assert process.returncode == 0, said
+    table = dict(re.findall(r"^│ (\S.*?) +│ (.+?) +│$", said, re.MULTILINE))
+    job = planned("s3://demo/images", {}, 12_000_000, 4)
+    records, tested = 3 * 4 * job.shard_records, 2 * job.held_out_records
+    assert table["records"] == f"{records:,} in 3 epochs of 4 shards, all as written"
+    assert table["CRCs checked"] == f"{2 * (records + tested):,}"
+    assert table["accuracy"].endswith(f" of {tested:,} held-out images")
+    assert float(table["accuracy"].split("%")[0]) > 30  # by chance it would be 10
+    assert float(table["MB/s"].split()[0].replace(",", "")) > 0
+    assert float(table["CPU-s per GB"].split()[0]) > 0
+    assert 0 <= int(table["waited for data"].split("%")[0]) <= 100
+    assert int(table["peak memory"].split(" MB")[0].replace(",", "")) > 50
+    assert_nothing_is_left(tmp_path, said)
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        pytest.param("^SeaweedFS", signal.SIGINT, marks=pytest.mark.thorough),
+        ("^writing", signal.SIGINT),
+        pytest.param(r"^ +\d+ %$", signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param("^training", signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param(r"\d+ % accuracy", signal.SIGINT, marks=pytest.mark.thorough),
+        pytest.param(r"\d+ % accuracy", signal.SIGTERM, marks=pytest.mark.thorough),
+    ],
+)
+def test_an_interrupt_leaves_nothing(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "40") as process:
+        said = read_until(process, moment)
+        interrupted = time.monotonic()
+        process.send_signal(number)
+        rest, _ = process.communicate()
+        took = time.monotonic() - interrupted
+    assert process.returncode == 128 + signal.SIGINT, said + rest
+    assert "stopped" in rest
+    assert "Traceback" not in rest
+    assert took < GONE_SECONDS
+    assert_nothing_is_left(tmp_path, said)
+
+
+def test_without_servers_it_says_what_to_type(tmp_path: Path) -> None:
+    with running(tmp_path, STREAMREC_SERVERS=str(tmp_path / "nowhere")) as process:
+        said, _ = process.communicate()
+    assert process.returncode == 1
+    assert "make servers" in said
+    assert "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_room_it_says_how_much_is_wanted(tmp_path: Path) -> None:
+    with running(tmp_path, "--megabytes", "100000000") as process:
+        said, _ = process.communicate()
+    assert process.returncode == 1
+    assert re.search(r"GB free where .* GB are needed; .*--megabytes", said)
+
+
+def test_a_job_is_written_as_planned(tmp_path: Path) -> None:
+    job = planned(str(tmp_path), {}, 1_000_000, 3)
+    done: list[int] = []
+    tallies = run_job(job, lambda so_far, note: done.append(so_far))
+    assert tallies["train"].records == 3 * job.shard_records
+    assert tallies["test"].records == 2 * job.held_out_records
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    names = [f"train-{number:05d}.tfrecord" for number in range(3)]
+    assert sorted(sizes) == ["test-00000.tfrecord", "test-00001.tfrecord", *names]
+    assert sum(sizes[name] for name in names) == tallies["train"].size
+    assert sum(sizes.values()) == done[-1]
+
+
+@pytest.mark.thorough
+def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match=f"writing: {tmp_path}/file/images/train-00000"):
+        run_job(planned(str(tmp_path / "file" / "images"), {}, 1_000_000, 1), lambda so_far, note: None)
+    assert capfd.readouterr().err == ""  # it would spoil the progress bar
+
+
+@pytest.mark.thorough
+def test_a_writer_that_dies_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job = replace(planned(str(tmp_path), {}, 1_000_000, 1), shards="one")  # type: ignore[arg-type]
+    with pytest.raises(JobError, match="ended with status 1; what it said stands above"):
+        run_job(job, lambda so_far, note: None)
+    assert "TypeError" in capfd.readouterr().err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("moment", [r"^ +\d+ %$", r"\d+ % accuracy"])
+def test_a_server_that_dies_is_one_line(tmp_path: Path, moment: str) -> None:
+    with running(tmp_path, "--megabytes", "12", "--shards", "4", "--epochs", "400") as process:
+        said = read_until(process, moment)
+        os.kill(server_of(tmp_path), signal.SIGKILL)
+        rest, _ = process.communicate()
+    assert process.returncode == 1, said + rest
+    last = rest.splitlines()[-1]
+    assert last.startswith("the demo failed: ")
+    assert "s3://demo/images" in last
+    assert "Traceback" not in rest
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_holds_what_was_put_in() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (5, SIDE, SIDE), dtype=np.uint8)
+    labels = np.arange(5)
+    parsed_images, parsed_labels = parse(Frames.of(list(encode(images, labels, first_id=7))))
+    np.testing.assert_array_equal(parsed_images, images)
+    np.testing.assert_array_equal(parsed_labels, labels)
+
+
+def test_tallies_heed_every_record_and_no_order() -> None:
+    forward, backward, other = Tally(), Tally(), Tally()
+    forward.add([b"one", b"two"])
+    backward.add([b"two", b"one"])
+    other.add([b"one", b"too"])
+    assert forward == backward
+    assert forward.times(2) == Tally(4, 2 * (6 + 2 * 16), 2 * forward.checksum)
+    check_all_came_back("here", forward, backward)
+    with pytest.raises(LostRecordsError, match="here: all 2 records were read, but not as they were written"):
+        check_all_came_back("here", forward, other)
+    with pytest.raises(LostRecordsError, match="here: 2 records were read where 4 were written"):
+        check_all_came_back("here", forward.times(2), forward)
+
+
+def test_the_gradients_are_those_of_the_loss() -> None:
+    """Learning the same few images over and over gets all of them right."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (20, SIDE, SIDE), dtype=np.uint8)
+    labels = np.arange(20) % 10
+    classifier = Classifier(hidden=32)
+    for _ in range(300):
+        classifier.learn(images, labels)
+    np.testing.assert_array_equal(classifier.predict(images), labels)
+
+
+def test_an_interrupt_waits_for_what_is_being_started() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), without_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        done.append("started")
+    assert done == ["started"]
+
+
+def test_a_second_interrupt_does_not_wait() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), without_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("the second interrupt was held back, too")
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_it_runs_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tutorial.main(tmp_path)
+    printed = capsys.readouterr().out
+    assert 'value: "test_string"' in printed
+    assert "'feature2': FixedLenFeature([], 'string')" in printed
+    assert "label 1: (427, 640, 3)" in printed
+
+
+def test_observations_come_back(tmp_path: Path) -> None:
+    written = tutorial.observations()
+    tutorial.write_observations(tmp_path / "test.tfrecord", written)
+    read = tutorial.read_observations(tmp_path / "test.tfrecord")
+    assert len(read["feature0"]) == 10_000
+    np.testing.assert_array_equal(read["feature0"], written["feature0"].astype(np.int64), strict=True)
+    np.testing.assert_array_equal(read["feature1"], written["feature1"], strict=True)
+    np.testing.assert_array_equal(read["feature2"], written["feature2"], strict=True)
+    np.testing.assert_array_equal(read["feature3"], written["feature3"].astype(np.float32), strict=True)
+    first = tutorial.read_one_by_hand(tmp_path / "test.tfrecord")
+    assert first["feature2"] == [written["feature2"][0]]
+
+
+def test_photos_come_back(tmp_path: Path) -> None:
+    images = tutorial.photos()
+    tutorial.write_photos(tmp_path / "images.tfrecords", images)
+    assert all(jpeg in (tmp_path / "images.tfrecords").read_bytes() for jpeg in images.values())
+    for array, jpeg in zip(tutorial.read_photos(tmp_path / "images.tfrecords"), images.values(), strict=True):
+        with Image.open(io.BytesIO(jpeg)) as image:
+            np.testing.assert_array_equal(array, np.asarray(image))
+
+
+KILLED_AT = 13
+EPOCHS = 3
+
+
+def run_training(command: list[str], until: int | None = None) -> list[dict[str, Any]]:
+    """What it printed, to its end or until it was killed."""
+    lines: list[dict[str, Any]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(json.loads(line))
+            if until is not None and lines[-1]["step"] == until:
+                process.kill()
+                break
+    assert until is not None or process.returncode == 0
+    return lines
+
+
+@pytest.mark.peer
+@pytest.mark.timeout(600)
+def test_a_killed_run_goes_on_exactly(s3_store: Store, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from examples.train_images.records import write
+
+    assert asyncio.run(write(f"{s3_store.url}/images/{{shard:03d}}", s3_store.options, 800)) == 3
+    command = [sys.executable, "-m", "examples.train_images.train", f"{s3_store.url}/images/*"]
+    command += ["--storage-options", json.dumps(dict(s3_store.options)), "--epochs", str(EPOCHS), "--checkpoint"]
+    *whole, result = run_training([*command, str(tmp_path / "whole.pt")])
+    before = run_training([*command, str(tmp_path / "killed.pt")], until=KILLED_AT)
+    *after, same_result = run_training([*command, str(tmp_path / "killed.pt")])
+    assert after[0]["step"] in (5, 10)  # from the last checkpoint
+    assert before[: after[0]["step"]] + after == whole
+    assert result == same_result
+    assert result["steps"] == EPOCHS * (800 // 32)
+    assert result["accuracy"] > 0.3  # by chance it would be 0.1
+    epochs = [whole[first : first + 25] for first in range(0, 75, 25)]
+    assert all(len({number for step in epoch for number in step["ids"]}) == 800 for epoch in epochs)
+    assert epochs[0][0]["ids"] != epochs[1][0]["ids"]
