@@ -21,8 +21,8 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.epochs import Memo, words
+from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import SourceStores, session
 from streamrec.tfrecord import Scattered
 from tests.effort import draws, thorough
