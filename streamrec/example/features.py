@@ -32,7 +32,7 @@ FIELDS: Final[Mapping[str, Dtype]] = {"bytes_list": bytes, "float_list": np.floa
 """The fields of a Feature message, in the order of their numbers, and what each of them holds."""
 
 NUMBERS: Final[Mapping[Dtype | None, int]] = {None: 0, bytes: 1, np.float32: 2, np.int64: 3}
-"""The number of the field that holds such values, for the kernels; 0 is no field."""
+"""The number of the field that holds such values, for the kernels; 0 is not a field."""
 
 _KINDS: Final[Mapping[str, Dtype]] = {"int64": np.int64, "float32": np.float32, "object": bytes}
 

@@ -71,7 +71,7 @@ def as_spans(packed: Buffer) -> Spans:
 
 
 def mask_crc32c(crc32c: int) -> int:
-    """A CRC32C as shards hold it: so that CRCs of data that holds CRCs are no weaker."""
+    """A CRC32C as shards hold it: so that CRCs of data that holds CRCs are as strong."""
     return ((crc32c >> 15 | crc32c << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

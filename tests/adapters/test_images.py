@@ -264,7 +264,7 @@ def test_decoders_are_imported_when_an_image_comes() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-@pytest.mark.parametrize(("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL", OTHERS["PNG L"])])
+@pytest.mark.parametrize(("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL.Image", OTHERS["PNG L"])])
 def test_a_missing_decoder_says_what_to_type(package: str, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'streamrec\[images\]'"):

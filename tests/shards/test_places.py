@@ -313,6 +313,7 @@ async def test_two_writers_at_the_same_time_do_not_mix(request: pytest.FixtureRe
 KILLED = """
 import asyncio, os, signal, sys
 from tests.effort import THOROUGH
+from tests.shards.test_places import with_writer
 from tests.steps import HOOKS, Steps, quiet
 
 folder = sys.argv[1]
