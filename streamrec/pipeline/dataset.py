@@ -532,7 +532,9 @@ class Dataset(Runnable[T]):
         """All elements in random order, by a buffer: filled, then a random one leaves for each that comes.
 
         Args:
-            buffer_size: How many elements it holds; fewer where a quarter of the memory budget ends before (a warning).
+            buffer_size: Elements that it holds. Fewer, with a warning, if a quarter of the memory budget is less. But
+                where the default budget is less than 1 GiB, that is a MemoryError, as the order would be another one
+                than elsewhere: give `with_options(memory_budget=)`, or a smaller size.
                 None for all, where `cardinality()` knows how many there are.
             seed: What the order comes from; None for another order in each run. A resumed run goes on with its own.
             reshuffle_each_iteration: Whether each epoch of a later `repeat` has an order of its own.

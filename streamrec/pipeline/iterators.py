@@ -68,7 +68,7 @@ class Run:
         self.memory_budget = options.budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         rest = self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget)
-        self.options = replace(options, memory_budget=max(1, rest))
+        self.options = options.within(max(1, rest))
         self.elements: Iterator[Any] = iter(())
         self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
         self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)

@@ -217,6 +217,7 @@ class RunContext:
         begun: How many elements of such a batch came before the source's first.
         beside: Whether stages after the source work in threads: what it does on the loop it can do meanwhile.
         goes_on: Whether the consumer of the chunks takes elements that failed, too; else the first one ends the chain.
+        follows_memory: Whether the budget is that of a machine with little memory: no order may depend on it.
     """
 
     run: Callable[[Chain, Position | None, RunContext], AsyncGenerator[Chunk]]
@@ -232,6 +233,7 @@ class RunContext:
     begun: int = 0
     beside: bool = False
     goes_on: bool = False
+    follows_memory: bool = False
 
     def chunks(
         self, chain: Chain, position: Position | None, *, in_step: bool = False, goes_on: bool = False

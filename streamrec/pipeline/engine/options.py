@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamrec.arguments import flag, integer
-from streamrec.pipeline.engine.budget import default_budget
+from streamrec.pipeline.engine.budget import DEFAULT, default_budget
 from streamrec.pipeline.engine.ranks import Rank
 
 __all__ = ["AUTOTUNE", "Options", "check_calls"]
@@ -31,12 +31,14 @@ class Options:
         memory_budget: Bytes that one run may hold; None for a share of the machine's memory.
         epoch: Which epoch a run begins with.
         rank: Which rank runs it; None to look for it in the environment.
+        follows_memory: Whether the budget is that of a machine with little memory: no order may depend on it.
     """
 
     deterministic: bool | None = None
     memory_budget: int | None = None
     epoch: int = 0
     rank: Rank | None = None
+    follows_memory: bool = False
 
     def __post_init__(self) -> None:
         if self.memory_budget is not None and self.memory_budget < 1:
@@ -46,6 +48,11 @@ class Options:
     def budget(self) -> int:
         """The bytes that a run may hold: what was said, or the default of this machine."""
         return default_budget() if self.memory_budget is None else self.memory_budget
+
+    def within(self, budget: int) -> Options:
+        """These, with what is left of the budget."""
+        follows = self.memory_budget is None and self.budget != DEFAULT.most
+        return replace(self, memory_budget=budget, follows_memory=follows)
 
     @classmethod
     def of(cls, several: Iterable[Options]) -> Options:

@@ -82,6 +82,7 @@ async def start(
         async with session() as opened:
             ordered = options.deterministic is not False
             within = RunContext(run_chain, opened, counter, options.budget, ordered, options.epoch, rank=options.rank)
+            within = replace(within, follows_memory=options.follows_memory)
             async with aclosing(within.chunks(chain, position, goes_on=True)) as chunks:
                 async for chunk in chunks:
                     yield chunk
