@@ -24,10 +24,16 @@ import numpy.typing as npt
 
 from streamrec import Dataset, RaggedTensor, SparseTensor
 from streamrec.arguments import integer
+from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs, converted
 
 __all__ = ["Loader"]
+
+for kind in (RaggedTensor, SparseTensor):  # so that what jit compiles takes them
+    jax.tree_util.register_pytree_node(
+        kind, lambda tensor: (tensor.parts, type(tensor)), lambda kind, parts: kind(*parts)
+    )
 
 
 class Loader(Epochs[Any]):
@@ -92,10 +98,15 @@ class Loader(Epochs[Any]):
             sharding = of_column(sharding, name)
         if sharding is None:
             return jax.device_put(array)
+        if not array.ndim:
+            raise ValueError(
+                f"{where(name)}a single {array.dtype} has no rows to divide among devices: make batches, "
+                "batch(..., drop_remainder=True)"
+            )
         try:
             global_array: Any = jax.make_array_from_process_local_data  # it has no types
             return global_array(sharding, array)
-        except (ValueError, ZeroDivisionError, IndexError) as error:
+        except (ValueError, ZeroDivisionError, IndexError, AssertionError) as error:
             raise ValueError(
                 f"{where(name)}an array of shape {list(array.shape)} cannot be divided as {sharding} says: {error}. "
                 "batch(..., drop_remainder=True) gives batches of one size"
@@ -151,7 +162,7 @@ def check_rows(element: Any) -> None:
     """
     columns = element.items() if isinstance(element, Mapping) else [("", element)]
     for name, column in columns:
-        if isinstance(column, RaggedTensor | SparseTensor):
+        if isinstance(column, CompositeTensor):
             raise ValueError(
                 f"{where(name)}a {type(column).__name__} cannot be divided among devices: pad it "
                 "(FixedLenSequenceFeature(..., allow_missing=True), or padded_batch), or leave it out"

@@ -129,7 +129,7 @@ def natural_kind(of: type) -> Dtype | None:
 
 
 def is_composite(value: Any) -> bool:
-    """Whether it is a ragged or sparse tensor, ours (which are tuples) or TensorFlow's."""
+    """Whether it is a ragged or sparse tensor, ours or TensorFlow's."""
     return hasattr(value, "dense_shape") or hasattr(value, "nested_row_splits")
 
 

@@ -23,6 +23,7 @@ from streamrec import (
     FixedLenFeature,
     Frames,
     RaggedTensor,
+    SparseTensor,
     TFRecordDataset,
     encode_example,
     encode_records,
@@ -226,6 +227,12 @@ def test_arrays_become_tensors_without_a_copy() -> None:
     ragged = to_tensors(RaggedTensor(np.arange(3), (np.array([0, 1, 3]),)))
     assert isinstance(ragged, RaggedTensor)
     assert isinstance(ragged.flat_values, torch.Tensor)
+    assert [row.tolist() for row in ragged] == [[0], [1, 2]]
+    assert torch.equal(ragged[-1], torch.tensor([1, 2]))
+    moved = ragged.to("meta")
+    assert {part.device.type for part in (moved.flat_values, *moved.nested_row_splits)} == {"meta"}
+    sparse = to_tensors(SparseTensor(np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1])))
+    assert [list(row) for row in sparse] == [[b"a"], [b"b"], [b""]]
     assert to_tensors(Frames.of([b"a", b"b"])) == [b"a", b"b"]
     assert to_tensors(np.array([b"a", b"b"], dtype=object)) == [b"a", b"b"]
     assert to_tensors(np.float32(2)).dtype == torch.float32

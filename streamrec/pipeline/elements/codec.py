@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.columns import CompositeTensor
 from streamrec.example.dtypes import named_dtype
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns, objects
@@ -89,10 +90,10 @@ class _Packing:
                 return ["columns", self.node(value.nest)]
             case BytesColumn():
                 return ["column", list(value.shape), self.node(Frames(value.buffer, value.spans.reshape(-1, 2)))]
-            case RaggedTensor():
-                return ["ragged", self.node(value.flat_values), [self.node(splits) for splits in value[1]]]
+            case RaggedTensor(values, levels):
+                return ["ragged", self.node(values), [self.node(splits) for splits in levels]]
             case SparseTensor():
-                return ["sparse", *map(self.node, value)]
+                return ["sparse", *map(self.node, value.parts)]
             case RaggedRows():
                 return ["ragged rows", self.node(value.tensor())]
             case SparseRows():
@@ -273,10 +274,11 @@ def bytes_of(value: Any) -> Iterator[bytes]:
         yield value.tobytes()
     elif type(value) is list and len(kinds := set(map(type, value))) == 1 and issubclass(kinds.pop(), np.number):
         yield from bytes_of(np.array(value))  # numbers are in a list or in an array, as chunks happen to end
-    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
+    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray | CompositeTensor):
         kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
-        yield f"{kind.__name__}{len(value)}".encode()
-        for part in value:
+        parts = value.parts if isinstance(value, CompositeTensor) else value
+        yield f"{kind.__name__}{len(parts)}".encode()
+        for part in parts:
             yield from bytes_of(part)
     else:
         yield repr(value).encode()

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.columns import with_nulls
+from streamrec.example.columns import CompositeTensor, with_nulls
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
 from streamrec.tfrecord import Frames, Joining
 
@@ -168,7 +168,7 @@ def column_of(value: Any) -> Any:
 
 def as_array(value: Any) -> npt.NDArray[Any]:
     """A value as an array; strings as objects, which keeps trailing NULs."""
-    if isinstance(value, RaggedTensor | SparseTensor):
+    if isinstance(value, CompositeTensor):
         raise TypeError(f"a {type(value).__name__} is not an array: map such elements to arrays first")
     if isinstance(value, BytesColumn):
         return value.to_numpy()
@@ -203,8 +203,8 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
 
 
 def is_nest(value: Any) -> bool:
-    """Whether a value has parts: a ragged or sparse tensor is one value, though it is a named tuple."""
-    return isinstance(value, dict | tuple) and not isinstance(value, RaggedTensor | SparseTensor)
+    """Whether a value has parts."""
+    return isinstance(value, dict | tuple)
 
 
 def leaves(nest: Any) -> Iterator[Any]:
