@@ -30,7 +30,7 @@ from streamrec.storage.identity import Identity, identities
 from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, nearest, parameters_of
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.statistics import Reporter, Statistics, current
-from streamrec.storage.tasks import finish
+from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
 
@@ -181,6 +181,7 @@ class Storages:
             raise StorageError("this object is read, and would be overwritten: choose another name", url)
 
     async def __aenter__(self) -> Self:
+        running_loop()
         self._reporter.start()
         return self
 

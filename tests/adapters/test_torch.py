@@ -229,7 +229,7 @@ def test_arrays_become_tensors_without_a_copy() -> None:
     assert isinstance(ragged.flat_values, torch.Tensor)
     assert [row.tolist() for row in ragged] == [[0], [1, 2]]
     assert torch.equal(ragged[-1], torch.tensor([1, 2]))
-    moved = ragged.to("meta")
+    moved: Any = ragged.to("meta")
     assert {part.device.type for part in (moved.flat_values, *moved.nested_row_splits)} == {"meta"}
     sparse = to_tensors(SparseTensor(np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1])))
     assert [list(row) for row in sparse] == [[b"a"], [b"b"], [b""]]
