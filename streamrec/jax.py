@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import Dataset, RaggedTensor, SparseTensor
-from streamrec.arguments import integer
+from streamrec.arguments import integer, name_type
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs, converted
@@ -144,37 +144,25 @@ def rank_among(rows: Mapping[int, set[tuple[int, int]]], process: int) -> Rank:
 
 
 def of_column(shardings: Mapping[str, jax.sharding.Sharding], name: str) -> jax.sharding.Sharding:
-    """A column's sharding.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """A column's sharding."""
     if name not in shardings:
         raise ValueError(f"column {name!r} has no sharding; there are those of {sorted(shardings)}")
     return shardings[name]
 
 
 def check_rows(element: Any) -> None:
-    """Refuses columns whose arrays have no row for each example: they cannot be divided.
-
-    Raises:
-        ValueError: There is one.
-    """
+    """Refuses columns whose arrays have no row for each example: they cannot be divided."""
     columns = element.items() if isinstance(element, Mapping) else [("", element)]
     for name, column in columns:
         if isinstance(column, CompositeTensor):
             raise ValueError(
-                f"{where(name)}a {type(column).__name__} cannot be divided among devices: pad it "
+                f"{where(name)}{name_type(column)} cannot be divided among devices: pad it "
                 "(FixedLenSequenceFeature(..., allow_missing=True), or padded_batch), or leave it out"
             )
 
 
 def check_fits(array: npt.NDArray[Any], name: str) -> None:
-    """Refuses integers that JAX would cut to 32 bits.
-
-    Raises:
-        OverflowError: There are some.
-    """
+    """Refuses integers that JAX would cut to 32 bits."""
     kept = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
     if array.dtype.kind not in "iu" or kept.itemsize >= array.dtype.itemsize or not array.size:
         return

@@ -18,6 +18,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
+from streamrec.display import shorten
 from streamrec.pipeline import sources, stages, static_sources
 from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
@@ -549,7 +550,7 @@ class Dataset(Runnable[T]):
         if buffer_size is None:
             buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else None
         if buffer_size is None:
-            raise ValueError(f"shuffle(None) takes all elements, and {self!r} does not say how many: give buffer_size")
+            raise ValueError(f"how many elements {shorten(repr(self))} has is unknown: give buffer_size")
         size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
         return self._of(
             sources.Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration))

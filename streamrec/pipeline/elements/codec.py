@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import described, with_article
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import CompositeTensor
 from streamrec.example.dtypes import named_dtype
@@ -78,8 +79,9 @@ class _Packing:
             if isinstance(value, np.generic):
                 return ["scalar", *self._raw(np.asarray(value))]
             raise TypeError(
-                f"a {kind.__module__}.{kind.__qualname__} cannot be stored in a cache file: arrays, records, numbers,"
-                " strings, and dicts, tuples and lists of them can; map elements to these first, or cache in memory"
+                f"{with_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a cache file: arrays, "
+                "records, numbers, strings, and dicts, tuples and lists of them can: map elements to these, or cache "
+                "in memory"
             )
         match value:
             case Frames():  # the lengths, and the payloads back to back
@@ -156,7 +158,7 @@ def checked_keys(value: Mapping[Any, Any]) -> list[Any]:
     """
     for key in value:
         if type(key) not in PLAIN:
-            raise TypeError(f"the key {key!r}, a {type(key).__name__}, cannot be stored in a cache file: map it to str")
+            raise TypeError(f"the key {described(key)} cannot be stored in a cache file: map it to str")
     return list(value)
 
 

@@ -225,11 +225,7 @@ class WholeListing:
         return self._told
 
     async def check(self, whose: Sequence[Any]) -> None:
-        """Refuses a state that was saved when other shards were listed.
-
-        Raises:
-            PositionMismatchError: It was.
-        """
+        """Refuses a state that was saved when other shards were listed."""
         count, complete, _ = whose
         await self._listing.until(count + 1 if complete else count)
         if self._first(count) != whose:
