@@ -171,11 +171,7 @@ class Storages:
         return await asyncio.to_thread(lambda: list(starmap(identities, places)))
 
     async def check_spared(self, url: str, read: Iterable[str]) -> None:
-        """Lets an object not be written over one that is read, however both are spelled.
-
-        Raises:
-            StorageError: It would be; or as for `at`.
-        """
+        """Lets an object not be written over one that is read, however both are spelled."""
         [own] = await self.identities([url])
         if any(own & other for other in await self.identities(read)):
             raise StorageError("this object is read, and would be overwritten: choose another name", url)
