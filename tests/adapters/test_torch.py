@@ -106,6 +106,23 @@ def test_workers_that_get_nothing_are_told(tmp_path: Path) -> None:
     assert "of 4 readers (ranks times loader workers), these get nothing of" in (tmp_path / "told.log").read_text()
 
 
+def test_a_loader_that_batches_batches_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = Dataset.range(8)
+    assert [batch.shape for batch in DataLoader(IterableDataset(numbers), batch_size=4)] == [(4,), (4,)]
+    assert [batch.shape for batch in load(IterableDataset(numbers.batch(8)), 0)] == [(8,)]
+    assert not caplog.messages
+    assert [batch.shape for batch in DataLoader(IterableDataset(numbers.batch(8)))] == [(1, 8)]
+    assert caplog.messages == ["a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"]
+
+
+def test_a_lambda_for_a_spawned_worker() -> None:
+    dataset = IterableDataset(Dataset.range(8).map(lambda number: number))
+    with pytest.raises(
+        TypeError, match=r"cannot be sent to a worker process \(.*lambda.*\): define .* with def, at the"
+    ):
+        next(iter(load(dataset, 1, multiprocessing_context="spawn")))
+
+
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
 def test_kept_workers_and_epochs(tmp_path: Path, context: str) -> None:
     records = everything([20])
