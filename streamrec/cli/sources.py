@@ -137,7 +137,7 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
     inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
-        raise NotFoundError("this directory holds no shard", directory)
+        raise NotFoundError("this directory holds no shard: give a name or a pattern", directory)
     shards = {path: item for path, item in shards.items() if not TEXT.fullmatch(path)} or shards
     if others := [item.path for item in inside if item.path not in shards and not SILENT.fullmatch(item.path)]:
         named = ", ".join(display_name(path.removeprefix(directory)) for path in others[:3])
