@@ -6,16 +6,29 @@ Numbers of NumPy are numbers; a bool is none. What is returned is Python's own k
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypeVar, overload
 
 import numpy as np
 
-from streamrec.display import mask_secrets, mask_values
+from streamrec.display import mask_secrets, mask_values, shorten
 
-__all__ = ["check_spans", "described", "flag", "function", "integer", "mapping", "number"]
+__all__ = [
+    "check_spans",
+    "choice",
+    "described",
+    "flag",
+    "function",
+    "integer",
+    "mapping",
+    "name_type",
+    "number",
+    "refusal",
+    "with_article",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 def described(value: object, *, secret: bool = False) -> str:
@@ -29,7 +42,25 @@ def described(value: object, *, secret: bool = False) -> str:
     if secret:
         plain = isinstance(value, str | bytes | int | list | tuple | Mapping)
         text = mask_values(text, value) if plain else "something"
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+    return f"{shorten(text, 60)} ({type(value).__name__})"
+
+
+def with_article(name: str) -> str:
+    """The name of a type or thing after "a" or "an".
+
+    >>> with_article("int"), with_article("str"), with_article("uint8"), with_article("ndarray")
+    ('an int', 'a str', 'a uint8', 'an ndarray')
+    """
+    return f"{'an' if name[:1].lower() in tuple('aeio') or name.startswith('ndarray') else 'a'} {name}"
+
+
+def name_type(value: object) -> str:
+    """The type of what came, for a message; None is not a type.
+
+    >>> name_type(1), name_type("x"), name_type(None)
+    ('an int', 'a str', 'None')
+    """
+    return "None" if value is None else with_article(type(value).__name__)
 
 
 def check_spans(spans: Any, size: int) -> None:
@@ -85,6 +116,24 @@ def function(name: str, value: F) -> F:
     if not callable(value):
         raise TypeError(f"{name} is {described(value)}: it must be a function")
     return value
+
+
+def choice(name: str, value: object, allowed: Iterable[T]) -> T:
+    """One of a few values."""
+    known = list(allowed)
+    for each in known:
+        if value == each:
+            return each
+    raise ValueError(f"{name} is {described(value)}: it must be one of {', '.join(map(repr, known))}")
+
+
+def refusal(advice: str) -> Callable[..., NoReturn]:
+    """A special method that a class lacks, and that is called by mistake: a TypeError that says what to write."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise TypeError(advice)
+
+    return refuse
 
 
 def mapping(name: str, value: Any, of_what: str) -> Mapping[Any, Any]:

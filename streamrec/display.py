@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from typing import Any, Final, TypeVar, cast
 
 __all__ = [
@@ -20,12 +21,14 @@ __all__ = [
     "escape",
     "escape_json",
     "image_type",
+    "join_names",
     "logger",
     "mask_name",
     "mask_secrets",
     "mask_values",
     "masked_cause",
     "secrets_in",
+    "shorten",
     "text_of",
 ]
 
@@ -118,6 +121,28 @@ def escape(text: str, *, lines: bool = False) -> str:
     """
     unsafe = _UNSAFE_IN_LINES if lines else _UNSAFE
     return unsafe.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def shorten(text: str, room: int = 100) -> str:
+    """The text, or its beginning and its end where it is longer than `room`: a message repeats no data at length.
+
+    Examples:
+        >>> shorten("short"), shorten("a" * 100 + "b" * 9, 20)
+        ('short', 'aaaaaaa...aaabbbbbbbbb')
+    """
+    return text if len(text) <= room else f"{text[: room * 2 // 3 - 3]}...{text[-(room // 3) :]}"
+
+
+def join_names(names: Iterable[str], room: int = 100) -> str:
+    """Names with commas; where they are longer than `room`, the first ones and how many more there are.
+
+    Examples:
+        >>> join_names(["a", "b"]), join_names(map(str, range(1000)), 10)
+        ('a, b', '0, 1, 2 and 997 more')
+    """
+    every = [shorten(name, room) for name in names]
+    count = max(1, sum(end <= room for end in accumulate(len(name) + 2 for name in every)))
+    return ", ".join(every[:count]) + (f" and {len(every) - count:,} more" if count < len(every) else "")
 
 
 def text_of(data: bytes) -> str | None:
@@ -317,18 +342,15 @@ def display_repr(cls: C) -> C:
     return cls
 
 
-class _Shown(logging.Filter):
-    """Makes what is logged safe: text and errors among the arguments."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if isinstance(record.args, tuple):
-            record.args = tuple(
-                value if isinstance(value, int | float) else display_text(str(value)) for value in record.args
-            )
-        return True
+def _display_arguments(record: logging.LogRecord) -> bool:
+    """Makes what is logged safe: text and errors among the arguments. A filter that keeps every record."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            value if isinstance(value, int | float) else display_text(str(value)) for value in record.args
+        )
+    return True
 
 
 logger: Final = logging.getLogger("streamrec")
 """The library's log."""
-if not any(isinstance(each, _Shown) for each in logger.filters):
-    logger.addFilter(_Shown())
+logger.addFilter(_display_arguments)

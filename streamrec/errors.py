@@ -7,7 +7,7 @@ never hides good data that came before it: readers deliver every record that pre
 
 from __future__ import annotations
 
-from streamrec.display import display_name, display_text, mask_values, secrets_in
+from streamrec.display import display_name, display_text, mask_values, secrets_in, shorten
 
 __all__ = [
     "AlreadyExistsError",
@@ -38,7 +38,8 @@ def _message(where: list[str], reason: str, path: str | None = None) -> str:
     if path:
         reason = mask_values(reason.replace(path, display_name(path)), secrets_in(path))
         where = [display_name(path), *where]
-    return f"{', '.join(where)}: {display_text(reason)}" if where else display_text(reason)
+    said = shorten(display_text(reason), 1000)
+    return f"{', '.join(where)}: {said}" if where else said
 
 
 class StreamrecError(Exception):
@@ -49,7 +50,7 @@ class StreamrecError(Exception):
     """
 
     def __str__(self) -> str:
-        return display_text(super().__str__())
+        return _message([], super().__str__())
 
     def __repr__(self) -> str:
         return display_text(mask_values(super().__repr__(), secrets_in(getattr(self, "path", None))))
@@ -109,11 +110,11 @@ class FeatureError(StreamrecError, ValueError):
         self.example = example
 
     def __str__(self) -> str:
-        where = [f"example {self.example!r}"] if self.example is not None else []
+        where = [f"example {shorten(repr(self.example))}"] if self.example is not None else []
         if self.record is not None:
             where.append(f"record {self.record:,}")
         if self.feature is not None:
-            where.append(f"feature {self.feature!r}")
+            where.append(f"feature {shorten(repr(self.feature))}")
         return _message(where, self.reason)
 
 

@@ -27,6 +27,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import choice, name_type
 from streamrec.errors import FeatureError, MissingExtraError
 from streamrec.example import BytesColumn
 
@@ -72,8 +73,8 @@ def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray
         >>> [image.shape for image in decode_jpeg([jpeg, jpeg], ratio=2)]
         [(15, 25, 3), (15, 25, 3)]
     """
-    one_of("channels", channels, (0, 1, 3))
-    one_of("ratio", ratio, RATIOS)
+    choice("channels", channels, (0, 1, 3))
+    choice("ratio", ratio, RATIOS)
 
     def decode(data: bytes) -> Pixels:
         kind = kind_of(data)
@@ -115,7 +116,7 @@ def decode_image(contents: Any, channels: int = 0, expand_animations: bool = Tru
         >>> decode_image(file.getvalue()).shape, decode_image(file.getvalue(), channels=3).shape
         ((3, 5, 2), (3, 5, 3))
     """
-    one_of("channels", channels, (0, 1, 3, 4))
+    choice("channels", channels, (0, 1, 3, 4))
 
     def decode(data: bytes) -> Pixels:
         kind = kind_of(data)
@@ -125,11 +126,6 @@ def decode_image(contents: Any, channels: int = 0, expand_animations: bool = Tru
         return frames if kind == "GIF" and expand_animations else frames[0]
 
     return each(contents, decode)
-
-
-def one_of(name: str, value: int, allowed: tuple[int, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(map(str, allowed))}")
 
 
 def each(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[Any]:
@@ -152,14 +148,9 @@ def each(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[Any]:
 
 
 def decoded(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) -> Pixels:
-    """One image.
-
-    Raises:
-        FeatureError: It cannot be decoded, with its row.
-        TypeError: It is not bytes.
-    """
+    """One image."""
     if not isinstance(data, ENCODED):
-        raise TypeError(f"an encoded image must be bytes, and this is a {type(data).__name__}")
+        raise TypeError(f"an encoded image must be bytes, and this is {name_type(data)}")
     try:
         return decode(data := bytes(data))
     except MissingExtraError:
@@ -245,11 +236,7 @@ def check_size(height: int, width: int, channels: int) -> None:
 
 
 def decoder(name: str) -> Any:
-    """A decoder's module.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """A decoder's module."""
     try:
         return import_module(name)
     except ImportError as error:

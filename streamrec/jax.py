@@ -23,11 +23,17 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import Dataset, RaggedTensor, SparseTensor
-from streamrec.arguments import integer
+from streamrec.arguments import integer, name_type
+from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs, converted
 
 __all__ = ["Loader"]
+
+for kind in (RaggedTensor, SparseTensor):  # so that what jit compiles takes them
+    jax.tree_util.register_pytree_node(
+        kind, lambda tensor: (tensor.parts, type(tensor)), lambda kind, parts: kind(*parts)
+    )
 
 
 class Loader(Epochs[Any]):
@@ -92,10 +98,15 @@ class Loader(Epochs[Any]):
             sharding = of_column(sharding, name)
         if sharding is None:
             return jax.device_put(array)
+        if not array.ndim:
+            raise ValueError(
+                f"{where(name)}a single {array.dtype} has no rows to divide among devices: make batches, "
+                "batch(..., drop_remainder=True)"
+            )
         try:
             global_array: Any = jax.make_array_from_process_local_data  # it has no types
             return global_array(sharding, array)
-        except (ValueError, ZeroDivisionError, IndexError) as error:
+        except (ValueError, ZeroDivisionError, IndexError, AssertionError) as error:
             raise ValueError(
                 f"{where(name)}an array of shape {list(array.shape)} cannot be divided as {sharding} says: {error}. "
                 "batch(..., drop_remainder=True) gives batches of one size"
@@ -133,37 +144,25 @@ def rank_among(rows: Mapping[int, set[tuple[int, int]]], process: int) -> Rank:
 
 
 def of_column(shardings: Mapping[str, jax.sharding.Sharding], name: str) -> jax.sharding.Sharding:
-    """A column's sharding.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """A column's sharding."""
     if name not in shardings:
         raise ValueError(f"column {name!r} has no sharding; there are those of {sorted(shardings)}")
     return shardings[name]
 
 
 def check_rows(element: Any) -> None:
-    """Refuses columns whose arrays have no row for each example: they cannot be divided.
-
-    Raises:
-        ValueError: There is one.
-    """
+    """Refuses columns whose arrays have no row for each example: they cannot be divided."""
     columns = element.items() if isinstance(element, Mapping) else [("", element)]
     for name, column in columns:
-        if isinstance(column, RaggedTensor | SparseTensor):
+        if isinstance(column, CompositeTensor):
             raise ValueError(
-                f"{where(name)}a {type(column).__name__} cannot be divided among devices: pad it "
+                f"{where(name)}{name_type(column)} cannot be divided among devices: pad it "
                 "(FixedLenSequenceFeature(..., allow_missing=True), or padded_batch), or leave it out"
             )
 
 
 def check_fits(array: npt.NDArray[Any], name: str) -> None:
-    """Refuses integers that JAX would cut to 32 bits.
-
-    Raises:
-        OverflowError: There are some.
-    """
+    """Refuses integers that JAX would cut to 32 bits."""
     kept = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
     if array.dtype.kind not in "iu" or kept.itemsize >= array.dtype.itemsize or not array.size:
         return

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = ["IMPORT", "lazy_names"]
@@ -33,7 +34,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         if f"{package}.{name}" in modules:
             return import_module(f"{package}.{name}")
         if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            advice = f": write `import {package}.{name}`" if find_spec(f"{package}.{name}") else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{advice}")
         value = namespace[name] = getattr(import_module(module_of[name]), name)
         return value
 

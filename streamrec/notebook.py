@@ -1,12 +1,13 @@
 """What a batch looks like, for notebooks: `show(batch)` as the last line of a cell.
 
-Datasets, statistics, `Frames` and `BytesColumn` show themselves. A parsed batch is a plain dict, which cannot.
+Datasets, statistics, `Frames` and `BytesColumn` show themselves. A parsed batch is a plain dict, which cannot: after
+`%load_ext streamrec.notebook` a notebook draws it as `show` does, and cuts long byte strings in what it prints.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ import numpy as np
 from streamrec import html
 from streamrec.display import escape
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.columns import check_column
+from streamrec.example.columns import CompositeTensor, check_column, format_values
 from streamrec.tfrecord import Frames
 
-__all__ = ["Shown", "show"]
+__all__ = ["Shown", "load_ipython_extension", "show"]
 
 
 class Shown:
@@ -66,12 +67,28 @@ def show(batch: Any) -> Any:
     return batch if draws_itself else Shown(batch)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext streamrec.notebook` calls."""
+    formatters = shell.display_formatter.formatters
+    formatters["text/html"].for_type(dict, draw_batch)
+    text = formatters["text/plain"]
+    text.for_type(bytes, lambda value, printer, cycle: printer.text(reprlib.repr(value)))
+    text.for_type(np.ndarray, lambda value, printer, cycle: printer.text(format_values(value)))
+
+
+def draw_batch(batch: dict[Any, Any]) -> str | None:
+    """A batch as HTML; None for any other dict."""
+    kinds = (np.ndarray, Frames, BytesColumn, CompositeTensor)
+    is_batch = batch and all(isinstance(column, kinds) for column in batch.values())
+    return Shown(batch)._repr_html_() if is_batch else None
+
+
 def columns_of(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """The columns of a nest, each with its name."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from columns_of(part, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, tuple) and not isinstance(value, RaggedTensor | SparseTensor):
+    elif isinstance(value, tuple):
         for number, part in enumerate(value):
             yield from columns_of(part, f"{name}.{number}" if name else str(number))
     else:
@@ -95,28 +112,18 @@ def described(column: Any) -> str:
 
 def length(column: Any) -> int:
     """How many rows it has; 1 for a single value."""
-    if isinstance(column, SparseTensor):
-        return int(column.dense_shape[0])
-    if isinstance(column, RaggedTensor):
-        return len(column.nested_row_splits[0]) - 1
     return len(column) if getattr(column, "shape", (0,)) and hasattr(column, "__len__") else 1
 
 
 def rows(column: Any) -> Iterator[Any]:
     """Its rows, one by one."""
-    count = min(length(column), html.ROWS)
-    if isinstance(column, RaggedTensor):
-        bounds = column.nested_row_splits[0][: count + 1]
-        for splits in column.nested_row_splits[1:]:
-            bounds = splits[bounds]
-        return (plain(column.flat_values[first:last]) for first, last in pairwise(bounds.tolist()))
-    if isinstance(column, SparseTensor):
-        return (plain(column.values[np.flatnonzero(column.indices[:, 0] == row)]) for row in range(count))
     if isinstance(column, bytes | str) or not hasattr(column, "__len__") or not getattr(column, "shape", (0,)):
         return iter([column])
-    return (plain(column[row]) for row in range(count))
+    return (plain(column[row]) for row in range(min(length(column), html.ROWS)))
 
 
 def plain(values: Any) -> Any:
-    """A row as NumPy has it."""
+    """A row as NumPy has it; of a ragged or sparse one its values."""
+    if isinstance(values, RaggedTensor | SparseTensor):
+        values = values.flat_values if isinstance(values, RaggedTensor) else values.values
     return values.to_numpy() if isinstance(values, BytesColumn) else values

@@ -34,7 +34,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import currentframe
 from multiprocessing.context import get_spawning_popen
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
 from typing import Any, Final
 
 import numpy as np
@@ -44,9 +47,10 @@ from torch.utils import data
 
 from streamrec import Dataset
 from streamrec.arguments import integer
-from streamrec.pipeline import DatasetIterator
+from streamrec.pipeline import DatasetIterator, stages
 from streamrec.pipeline.dataset import check_dataset
-from streamrec.pipeline.engine.ranks import Rank, rank_here, worker_here
+from streamrec.pipeline.engine.description import parts_of
+from streamrec.pipeline.engine.ranks import Rank, rank_here, warn_once, worker_here
 from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.loading import Epochs, check_assigned, converted
 from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
@@ -112,6 +116,9 @@ class IterableDataset(data.IterableDataset[Any]):
         """
         rank = self._known_rank()
         check_assigned(self._dataset, rank)
+        caller = currentframe()
+        if caller and caller.f_back and caller.f_back.f_locals.get("auto_collation") and is_batched(self._dataset):
+            warn_once("a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it")
         state = self._state if self._loaded[worker_here()[0]] else None
         self._state = None
         self._loaded[worker_here()[0]] = 0
@@ -157,10 +164,9 @@ class IterableDataset(data.IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         rank = self._rank
-        if (
-            rank is None and get_spawning_popen() is not None
-        ):  # a worker of this process: this process's rank is its own
-            here = rank_here()
+        if get_spawning_popen() is not None:  # a worker of this process: this process's rank is its own
+            check_picklable(self._dataset)
+            here = rank or rank_here()
             rank = here if here.world_size > 1 else None
         return {**self.__dict__, "_rank": rank, "_run": None}
 
@@ -177,6 +183,30 @@ class IterableDataset(data.IterableDataset[Any]):
         epoch = first + begun if state is None else int(state["epoch"])
         self._begun[worker] = epoch + 1 - first
         return epoch
+
+
+def is_batched(dataset: Dataset[Any]) -> bool:
+    """Whether elements are batches, by what the dataset says of itself."""
+    makers = stages.Batch, stages.PaddedBatch, stages.RaggedBatch, stages.CyclicBatch, stages.Bucket
+    parts = list(parts_of(dataset.chain))
+    return any(isinstance(part, makers) for part in parts) and not any(
+        isinstance(part, stages.Unbatch) for part in parts
+    )
+
+
+def check_picklable(dataset: Dataset[Any]) -> None:
+    """Refuses a dataset that cannot go to a process that is not a fork of this one.
+
+    Raises:
+        TypeError: It holds a lambda, or what else cannot be pickled.
+    """
+    try:
+        ForkingPickler.dumps(dataset)
+    except (AttributeError, PicklingError, TypeError) as error:
+        raise TypeError(
+            f"this dataset cannot be sent to a worker process ({error}): define its functions with def, at the top of "
+            "a module; or pass num_workers=0, or use streamrec.torch.Loader"
+        ) from error
 
 
 def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,11 +293,7 @@ class Loader(Epochs[Any]):
 
 
 def check_device(device: Any) -> None:
-    """Refuses a CUDA device that is not there, without making use of one that is.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Refuses a CUDA device that is not there, without making use of one that is."""
     if device.type != "cuda":
         return
     count = torch.cuda.device_count()
@@ -392,11 +418,7 @@ def to_tensor(array: npt.NDArray[Any], name: str = "") -> Any:
 
 
 def dtype_of(array: npt.NDArray[Any], name: str) -> Any:
-    """Torch's dtype of this name.
-
-    Raises:
-        TypeError: It has none.
-    """
+    """Torch's dtype of this name."""
     found = getattr(torch, array.dtype.name, None)
     if not isinstance(found, torch.dtype):
         where = f"column {name!r}: " if name else ""

@@ -62,7 +62,15 @@ ds: Dataset[Any] = Dataset.range(5)
 BOTH: Any = {"filesystem": LocalFileSystem(), "storage_options": {"auto_mkdir": True}}
 INT, LIST = streamrec.FixedLenFeature([], "int64"), FixedLenSequenceFeature([], "int64")
 STEPS = streamrec.encode_sequence_example({}, {"label": [[1], [2]]})
+LONG: Any = "x" * 10_000
+MANY = streamrec.encode_example({f"name{number}": 1 for number in range(5000)})
 POLICY = "retry is {'attempts': 2} (dict): it must be a RetryPolicy, such as RetryPolicy(attempts=2)"
+
+
+def enter(manager: Any) -> None:
+    with manager:
+        pass
+
 
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.batch(1.5), "batch_size is 1.5 (float): it must be a whole number, 1 or more"),
@@ -106,7 +114,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.apply(5), "transformation_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.rejection_resample(len, [0.5, 0.6]), "target_dist=[0.5, 0.6] must be a probability for each class"),
     (lambda: ds.rejection_resample(len, [0.5, 0.5], [1.0]), "1 classes in initial_dist and 2 in target_dist"),
-    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]), "target_dist wants class 1, of which initial_dist says"),
+    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]), "target_dist wants class 1, of which initial_dist has no"),
     (lambda: Dataset.counter("5"), "start is '5' (str)"),  # type: ignore[arg-type]
     (lambda: Dataset.random(1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: Dataset.load("a*"), "load() wants the name of one file"),
@@ -144,6 +152,28 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: TFRecordDataset(""), "a file name is '': give a URL or path"),
     (lambda: TFRecordWriter(""), "the name to write is '': give a URL or path"),
     (lambda: ds[0], "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n"),
+    (lambda: enter(ds), "write `with dataset.iterate() as run`"),
+    (
+        lambda: enter(ShardWriter("a")),
+        "write `async with ShardWriter(...)`; without asyncio, `with TFRecordWriter(...)`",
+    ),
+    (lambda: enter(streamrec.open_shard("a")), "write `async with open_shard(...) as shard`; without asyncio"),
+    (lambda: list(streamrec.open_shard("a")), "write `async with open_shard(...) as shard`; without asyncio"),  # type: ignore[call-overload]
+    (lambda: streamrec.__getattr__("torch"), "has no attribute 'torch': write `import streamrec.torch`"),  # type: ignore[attr-defined]
+    (lambda: streamrec.infer_features("s3://b/a"), "records is 's3://b/a' (str): give the records, such as TFRecordD"),  # type: ignore[arg-type]
+    (lambda: streamrec.infer_features(ds.batch(2)), "records holds an ndarray where a serialized Example is wanted"),
+    (lambda: TFRecordDataset("a", compression_type=LONG), "compression_type is 'xxxx"),
+    (lambda: ds.batch(LONG), "batch_size is 'xxxx"),
+    (lambda: TFRecordDataset([LONG]).shuffle(None), "has is unknown: give buffer_size"),  # type: ignore[arg-type]
+    (lambda: streamrec.encode_example({"a": [LONG, None]}), "feature 'a': None where bytes, str, bool"),  # type: ignore[dict-item]
+    (lambda: streamrec.encode_example({LONG: None}), "xxx': None where bytes, str, bool"),  # type: ignore[dict-item]
+    (lambda: streamrec.FixedLenFeature([], LONG), "is not a kind that an Example holds"),
+    (
+        lambda: parse_example([RECORD], {LONG: INT}),
+        "found nothing where 1 int64 values are wanted: give a default_value",
+    ),
+    (lambda: parse_example([MANY], {"name": INT}), "this record has 'name9', 'name8', 'name7', 'name0'"),
+    (lambda: parse_example([RECORD], {"a": streamrec.FixedLenFeature([], int, LONG)}), "(str): it must be an int64"),
     (lambda: ds.state_dict(), "has no attribute 'state_dict': write run = dataset.iterate(), and run.state_dict()"),
     (lambda: ds.map_and_batch(len, 2), "'map_and_batch': write dataset.map(...).batch(...)"),
     (lambda: len(ds.repeat()), "this dataset has no len(): it has no end. A torch DataLoader wants"),
@@ -174,7 +204,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 def test_wrong_arguments(call: Callable[[], Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError, AttributeError), match=re.escape(message)) as caught:
         call()
-    assert len(str(caught.value)) < 250
+    assert len(str(caught.value)) < 270
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

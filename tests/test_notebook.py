@@ -136,6 +136,27 @@ def test_whatever_is_shown_is_html(value: Any) -> None:
     assert "cat<" not in html_of(value)
 
 
+def test_a_batch_of_images_is_short() -> None:
+    """In HTML as `show` draws it, in text with the ends of its strings, ragged and sparse ones too."""
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    shell.run_line_magic("load_ext", "streamrec.notebook")
+    records = [streamrec.encode_example({"image": jpeg(400), "n": n}) for n in range(16)]
+    features = {"image": streamrec.FixedLenFeature([], "string"), "n": streamrec.FixedLenFeature([], "int64")}
+    batch = streamrec.parse_example(records, features)
+    data, _ = shell.display_formatter.format(batch)
+    assert data["text/html"] == html_of(show(batch))
+    assert len(data["text/plain"]) < 2000
+    assert "'n': array([ 0,  1," in data["text/plain"]
+    for kind in (streamrec.RaggedFeature("string"), streamrec.VarLenFeature("string")):
+        column = streamrec.parse_example(records, {"image": kind})["image"]
+        assert len(repr(column)) < 2000
+        assert repr(column).count(r"b'\xff\xd8") == 16
+        data, _ = shell.display_formatter.format({"image": column})
+        assert data["text/html"] == html_of(show({"image": column}))
+    assert "text/html" not in shell.display_formatter.format({"a": 1})[0]
+    assert shell.display_formatter.format(jpeg(400))[0]["text/plain"].startswith(r"b'\xff\xd8")
+
+
 async def test_a_loop_that_runs_is_not_in_the_way() -> None:
     """What a cell does: its thread runs an event loop, and the sync calls in it work beside it."""
     dataset = Dataset.range(10).batch(4)

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
@@ -76,6 +77,46 @@ def test_names_are_the_fields() -> None:
     for path, node in nodes():
         names = {getattr(node, part, None) for part in ("id", "attr", "arg", "name", "asname")} | {path.stem}
         assert not {str(name).strip("_").lower() for name in names} & OF_OUR_OWN, path
+
+
+PLAIN = r"""(?ix) \b (behind | anew | (no|some)body | whoever | beside | told | lies? | stands? | hangs | goes \s on
+    | so \s (many|much) | at \s the \s (most|least) | for \s (ever|good) | (?<!there\ )(is|are|was|were) \s no) \b"""
+"""What no message says: see `PHRASES`."""
+ADVICE = r"""(?ix) \b (add | allow | ask | call | check | choose | close | convert | copy | declare | describe | exclude
+    | fill | fix | give | install | leave | list | lower | make | map | must | name | needs? | only | open | parse
+    | pass | put | raise | read | remove | rename | repair | reshape | restore | resume | round | run | save | say
+    | select | set | shorten | start | take | unpack | use | wait | wanted | wants? | write) \b"""
+"""What says what to do: a verb."""
+
+
+def messages() -> Iterator[tuple[Path, str, str]]:
+    """The messages of errors and warnings: the file, the name of the error, the text with {} for values."""
+
+    def text_of(node: ast.AST) -> str:
+        match node:
+            case ast.Constant(value=str(text)):
+                return text
+            case ast.JoinedStr(values=parts):
+                return "".join(map(text_of, parts))
+        return "{}"
+
+    for path, node in nodes():
+        if isinstance(node, ast.Call):
+            name = str(getattr(node.func, "id", getattr(node.func, "attr", "")))
+            if re.search("Error$|^BadParameter$|^warning$|^warn_once$", name):
+                yield from ((path, name, text) for text in map(text_of, node.args) if text.strip("{}") and " " in text)
+
+
+def test_messages_are_plain() -> None:
+    for path, _, text in messages():
+        assert not re.search(PLAIN, text), f"{path}: {text}"
+
+
+def test_most_messages_say_what_to_do() -> None:
+    """What is wrong says it for some: a ceiling that may only fall."""
+    errors = {name for name in vars(streamrec.errors) if name.endswith("Error")}
+    silent = [text for _, name, text in messages() if name in errors and not re.search(ADVICE, text)]
+    assert len(silent) <= 57, "\n".join(silent)
 
 
 def test_imports_point_one_way() -> None:

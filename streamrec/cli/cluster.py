@@ -30,7 +30,7 @@ B = TypeVar("B")
 
 def ray_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--ray ADDRESS`."""
-    help_text = "Run on this Ray cluster: HOST:PORT, ray://..., auto, or local for one on this machine."
+    help_text = "Run on this Ray cluster: HOST:PORT, ray://..., auto, or local to start one here."
     return click.option("--ray", "ray_address", metavar="ADDRESS", help=help_text)(function)
 
 
@@ -114,4 +114,4 @@ def fetch(ray: Any, reference: Any) -> Any:
             raise error.cause from None
         raise
     except ray.exceptions.RayError as error:
-        raise StorageError(f"the Ray cluster lost a task ({type(error).__name__}): {error}") from error
+        raise StorageError(f"the Ray cluster lost a task ({type(error).__name__}): {error}: run it again") from error

@@ -131,7 +131,7 @@ _storage_options = partial(
     is_eager=True,
     metavar="KEY=VALUE",
     callback=Sources.keep,
-    help="A storage option (endpoint_url=..., anon=true); the value is JSON where it is JSON, else text.",
+    help="A storage option, such as key=... or anon=true; may be repeated. A value that is not JSON is text.",
 )
 storage_options, source_options = _storage_options(), _storage_options(expose_value=False)
 target_options = click.option(
@@ -141,7 +141,7 @@ target_options = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=parse_options,
-    help="A storage option for TARGET alone; with one of these, no -o counts for it.",
+    help="A storage option for TARGET. If there is one, TARGET gets none of the -o options.",
 )
 shard_root = click.option(
     "--shard-root",
@@ -149,11 +149,13 @@ shard_root = click.option(
     is_eager=True,
     expose_value=False,
     callback=Sources.keep,
-    help="The directory of the shards that a manifest or an index names, where it is not its own.",
+    help="The directory of the shards, if the manifest or index is in another one.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
-features = click.option("--features", metavar="A,B", callback=parse_names, help="Only these features.")
-overwrite = click.option("--overwrite", is_flag=True, help="Replace what is there.")
+features = click.option(
+    "--features", metavar="A,B", callback=parse_names, help="Only these features, separated by commas."
+)
+overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 
 
 def sources(function: Decorated) -> Decorated:
@@ -164,12 +166,12 @@ def sources(function: Decorated) -> Decorated:
 
 def shown(count: int | None) -> Callable[[Decorated], Decorated]:
     """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
-    number, most, form = click.IntRange(0), "Records at most.", click.Choice(["text", "json", "raw"])
-    after = "Begin at the first record whose header is at or after byte N (one shard, not compressed)."
+    number, most, form = click.IntRange(0), "Print at most N records.", click.Choice(["text", "json", "raw"])
+    after = "Start at the first record whose header is at or after byte N (one uncompressed shard)."
     choices = (
         click.option("--from-byte", "byte", type=number, metavar="N", help=after),
-        click.option("--from-record", "first", type=number, default=0, metavar="N", help="Leave out N records before."),
-        click.option("--as", "form", type=form, default="text", show_default=True),
+        click.option("--from-record", "first", type=number, default=0, metavar="N", help="Skip the first N records."),
+        click.option("--as", "form", type=form, default="text", show_default=True, help="How to print them."),
         click.option("-n", "count", metavar="N", type=number, default=count, show_default=True, help=most),
     )
     return lambda function: reduce(lambda decorated, choice: choice(decorated), choices, function)

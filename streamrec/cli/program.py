@@ -34,19 +34,19 @@ BAD_DATA: Final = 1
 STORE_FAILED: Final = 3
 
 COMMANDS: Final = {
-    "ls": "Files and their sizes.",
-    "info": "Shards, records, bytes, compression, features, a sample.",
-    "head": "The first records, readable.",
-    "cat": "All records, as text, JSON lines or raw bytes.",
-    "count": "How many records there are.",
-    "verify": "Checks every CRC32C, or a manifest; repairs.",
-    "index": "Where each record lies, to read any of them by itself.",
-    "stat": "Statistics of each feature; an HTML page.",
-    "convert": "To and from Parquet, JSON lines and WebDataset tar.",
-    "reshard": "Splits, merges, compresses, shuffles into new shards.",
-    "bench": "How fast a store gives objects, and what to set.",
-    "doctor": "Whether a store works as it should, step by step.",
-    "demo": "Writes a small data set to try all this on.",
+    "ls": "Lists files and their sizes.",
+    "info": "Shows shards, records, compression, features and the first record.",
+    "head": "Prints the first records.",
+    "cat": "Prints all records, as text, JSON lines or raw bytes.",
+    "count": "Counts records.",
+    "verify": "Checks every CRC32C, or compares shards with a manifest; repairs.",
+    "index": "Writes an index, with which any record can be read by its number.",
+    "stat": "Shows statistics of each feature, also as an HTML page.",
+    "convert": "Converts to and from Parquet, JSON lines and WebDataset tar.",
+    "reshard": "Splits, merges, compresses or shuffles records into new shards.",
+    "bench": "Measures how fast a store delivers objects, and says what to set.",
+    "doctor": "Checks step by step whether a store works as it should.",
+    "demo": "Writes a small data set to try the commands on.",
 }
 
 
@@ -109,12 +109,12 @@ class Commands(click.Group):
     epilog="Exit codes: 0 good, 1 the data is bad, 2 wrong usage, 3 the store failed, 130 interrupted.",
 )
 @click.version_option(streamrec.__version__)
-@click.option("-v", "--verbose", is_flag=True, help="Show what the library logs: retries, losses, shards written.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the log: retries, losses, shards that were written.")
 def streamrec_command(verbose: bool) -> None:
-    """Looks at TFRecord shards and rewrites them, wherever they lie: disk, S3, GCS, HTTP.
+    """Inspects and rewrites TFRecord shards on disk, S3, GCS, Azure and HTTP.
 
-    A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), best in quotes; a directory; or
-    a manifest (*.json) or an index (*.index), which stands for its shards.
+    A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), in quotes; a directory; or a
+    manifest (*.json) or an index (*.index), which stands for its shards.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(name)s: %(message)s"))

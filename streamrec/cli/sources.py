@@ -2,9 +2,9 @@
 
 - A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for their shards.
 - A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all objects below it. Where
-  records are wanted, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and a
-  `manifest.json` tells how many records those shards hold that have the size and version which it says. Of the others
-  a warning tells.
+  records are wanted, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and so is
+  text (`TEXT`), unless all is: a line says what. A `manifest.json` tells how many records those shards hold that have
+  the size and version which it says. Of the others a warning tells.
 - All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.
 """
 
@@ -30,6 +30,14 @@ MANIFESTS = (".json", ".index")
 """How the names of manifests and indexes end."""
 
 NO_RECORDS = re.compile(r"(.*/)?([._][^/]*|[^/]*\.(json|idx|index|index\.part-[^/]*))", re.DOTALL)
+SILENT = re.compile(r"(.*/)?([._][^/]*|[^/]*manifest\.json|[^/]*\.(idx|index|index\.part-[^/]*))", re.DOTALL)
+"""Names that a directory of shards has besides them; no line lists these."""
+
+TEXT = re.compile(
+    r".*\.(csv|html?|json|labels|log|md|pbtxt|proto|py|rst|subwords|tsv|txt|vocab|xml|ya?ml)|(.*/)?(LICENSE|README)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Names of text, such as the labels and descriptions that TensorFlow Datasets has next to shards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,14 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
     inside = await find_below(storages, directory)
     shards = {item.path: item for item in inside if not NO_RECORDS.fullmatch(item.path)}
     if not shards:
-        raise NotFoundError("this directory holds no shard", directory)
+        raise NotFoundError("this directory holds no shard: give a name or a pattern", directory)
+    shards = {path: item for path, item in shards.items() if not TEXT.fullmatch(path)} or shards
+    if others := [item.path for item in inside if item.path not in shards and not SILENT.fullmatch(item.path)]:
+        named = ", ".join(display_name(path.removeprefix(directory)) for path in others[:3])
+        print_error(
+            f"{display_name(directory)}: left out {plural(len(others), 'object')} whose names are not those of "
+            f"shards: {named}{', ...' if len(others) > 3 else ''}"
+        )
     for item in inside:
         if not item.path.endswith("/manifest.json"):
             continue
@@ -158,7 +173,7 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
 
 async def find_matching(storages: Storages, name: str) -> list[Item]:
     """What a pattern matches, or the one object of this name, whose size and existence are not looked at."""
-    listing = await list_shards(storages, [name])
+    listing = await list_shards(storages, [name], patterns=name.endswith(MANIFESTS))  # not the shards of a manifest
     return [Item.listed(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
 
 

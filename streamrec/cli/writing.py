@@ -166,7 +166,7 @@ def pattern_of(name: str, compression: str, shards: int | None) -> str:
     try:
         name = fill_total(name, shards)
         if other := FIELD.search(shard_path(name, 0)):
-            raise ValueError(f"{name!r}: {other[0]} stands for nothing: write train-{{shard:05d}}.tfrecord")
+            raise ValueError(f"{name!r}: {other[0]} has no meaning here: write train-{{shard:05d}}.tfrecord")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     return name

@@ -19,7 +19,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import check_spans
+from streamrec.arguments import check_spans, described
+from streamrec.display import join_names
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, check_splits, list_splits, with_nulls
 from streamrec.example.features import encode_name
@@ -82,7 +83,7 @@ class ArrowBatch:
 def names_of_text(text: Iterable[str]) -> tuple[str, ...]:
     """The names of the columns that become text, as `text=` gives them; one name alone is a TypeError."""
     if isinstance(text, str):
-        raise TypeError(f"text is {text!r}: give a list of names")
+        raise TypeError(f"text is {described(text)}: give a list of names")
     return tuple(text)
 
 
@@ -90,9 +91,7 @@ def check_names(text: Iterable[str], columns: Iterable[str]) -> None:
     """Raises FeatureError for the first name in `text` that is not among `columns`."""
     known = list(columns)
     if unknown := sorted(set(text).difference(known)):
-        raise FeatureError(
-            f"no column has this name, which text= gives: the columns are {', '.join(known)}", unknown[0]
-        )
+        raise FeatureError(f"no column has this name of text=: the columns are {join_names(known)}", unknown[0])
 
 
 def _check_utf8(name: str, strings: Any, per_row: int) -> None:
@@ -179,7 +178,7 @@ def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any
 def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:
     """Fixed-size lists for all dimensions after the first."""
     if not shape:
-        raise FeatureError("a single value is not a column: batch it first", name)
+        raise FeatureError("a single value is not a column: call batch first", name)
     pa = load_pyarrow()
     for depth in range(len(shape) - 1, 0, -1):
         count = int(np.prod(shape[:depth]))

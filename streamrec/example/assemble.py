@@ -70,9 +70,6 @@ def _only(column: Any) -> Any:
     if isinstance(column, SparseTensor):
         indices = np.ascontiguousarray(column.indices[:, 1:])
         return SparseTensor(indices, column.values, column.dense_shape[1:])
-    if isinstance(column, RaggedTensor):
-        splits = column.nested_row_splits[1:]
-        return RaggedTensor(column.flat_values, splits) if splits else column.flat_values
     return column[0]
 
 

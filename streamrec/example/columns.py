@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -200,10 +202,45 @@ Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"
 """Values of a column: int64, float32, an object array of bytes, or a BytesColumn where that was asked for."""
 
 
-class SparseTensor(NamedTuple):
-    """The values of a sparse array and their positions.
+class CompositeTensor:
+    """What ragged and sparse tensors have in common: rows, and the arrays that they are made of.
 
     Anyone may make one; it is checked where it is used: converted, encoded, shown, or taken apart into rows.
+    """
+
+    __slots__ = ()
+    __match_args__: ClassVar[tuple[str, ...]]
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """What it is made of, in order."""
+        return tuple(getattr(self, name) for name in self.__match_args__)
+
+    def mapped(self, function: Callable[[Any], Any]) -> Self:
+        """The same of what the function makes of each part; row splits are a tuple."""
+        kind: Any = type(self)
+        made: Self = kind(*map(function, self.parts))
+        return made
+
+    def to(self, device: Any, **options: Any) -> Self:
+        """The same with its torch tensors on a device, as `torch.Tensor.to` puts them there."""
+        return self.mapped(lambda part: call_each(part, "to", device, **options))
+
+    def pin_memory(self) -> Self:
+        """The same with its torch tensors in pinned memory, as a DataLoader wants it."""
+        return self.mapped(lambda part: call_each(part, "pin_memory"))
+
+    def __repr__(self) -> str:
+        parts = zip(self.__match_args__, self.parts, strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={format_values(part)}' for name, part in parts)})"
+
+
+@dataclass(slots=True, repr=False)
+class SparseTensor(CompositeTensor):
+    """The values of a sparse array and their positions.
+
+    `tensor[i]` is row i, with one dimension less (the row of a tensor of one dimension is a value, or 0 or b"" where
+    none is), `tensor[i:j]` are some rows; `len(tensor)` counts them.
 
     Args:
         indices: int64 of shape `[n, rank]`, in row-major order.
@@ -214,6 +251,27 @@ class SparseTensor(NamedTuple):
     indices: npt.NDArray[np.int64]
     values: Values
     dense_shape: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.dense_shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        splits = row_splits(self)
+        return (self._rows(splits, row) for row in np.arange(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows(row_splits(self), np.arange(len(self))[index])
+
+    def _rows(self, splits: npt.NDArray[np.int64], rows: Any) -> Any:
+        """One row, or an array of them, where these are the row splits."""
+        places, own = places_within(splits, np.atleast_1d(rows))
+        indices, values, shape = np.asarray(self.indices)[places], select(self.values, places), self.dense_shape
+        if np.ndim(rows):
+            indices[:, 0] = np.repeat(np.arange(len(rows)), np.diff(own))
+            return SparseTensor(indices, values, np.array([len(rows), *shape[1:]], np.int64))
+        if len(shape) > 1:
+            return SparseTensor(np.ascontiguousarray(indices[:, 1:]), values, shape[1:])
+        return dense(values, [np.zeros(len(places), np.int64)], [1], None)[0]
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
         """An array of `dense_shape`, as `tf.sparse.to_dense` makes it; by default 0 or b"" is where no value is.
@@ -230,10 +288,12 @@ class SparseTensor(NamedTuple):
         return RaggedTensor(self.values, (list_splits(self),)).to_list()
 
 
-class RaggedTensor(NamedTuple):
+@dataclass(slots=True, repr=False)
+class RaggedTensor(CompositeTensor):
     """Values with one or more dimensions of rows that differ in length.
 
-    Anyone may make one; it is checked where it is used: converted, encoded, shown, or taken apart into rows.
+    `tensor[i]` is row i: an array, or a ragged tensor where there are more ragged dimensions. `tensor[i:j]` are some
+    rows; `len(tensor)` counts them.
 
     Args:
         flat_values: All values, one after the other; more than one dimension where the innermost partitions
@@ -244,6 +304,31 @@ class RaggedTensor(NamedTuple):
 
     flat_values: Values
     nested_row_splits: tuple[npt.NDArray[Any], ...]
+
+    def __len__(self) -> int:
+        return len(self.nested_row_splits[0]) - 1
+
+    def __iter__(self) -> Iterator[Any]:
+        check_splits(self)
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        rows, kept = np.arange(len(self))[index], list[Any]()
+        if rows.ndim:
+            for splits in check_splits(self):
+                rows, own = places_within(splits, rows)
+                kept.append(own.astype(splits.dtype))
+            return RaggedTensor(select(self.flat_values, rows), tuple(kept))
+        first, last = int(rows), int(rows) + 1
+        for splits in self.nested_row_splits:
+            if not 0 <= first <= last < len(splits):
+                check_splits(self)  # it says what is wrong
+            kept.append(splits[first : last + 1] - splits[first])
+            first, last = int(splits[first]), int(splits[last])
+        if not 0 <= first <= last <= len(self.flat_values):
+            check_splits(self)
+        values = self.flat_values[first:last]
+        return RaggedTensor(values, tuple(kept[1:])) if kept[1:] else values
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
         """All rows as long as the longest, as TensorFlow's `to_tensor`; by default 0 or b"" is where no value is.
@@ -268,6 +353,33 @@ class RaggedTensor(NamedTuple):
         for splits in reversed(check_splits(self)):
             values = [values[first:last] for first, last in pairwise(splits.tolist())]
         return list(values)
+
+
+def places_within(splits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The places of what these rows hold, by the row splits of all; and the row splits of these rows."""
+    own = np.append(0, np.cumsum(np.diff(splits)[rows]))
+    return np.repeat(splits[:-1][rows] - own[:-1], np.diff(own)) + np.arange(own[-1]), own
+
+
+def select(values: Any, places: npt.NDArray[Any]) -> Any:
+    """The values at these places; strings may be in a list, as an adapter gives them."""
+    return [values[place] for place in places.tolist()] if isinstance(values, list) else values[places]
+
+
+def call_each(part: Any, method: str, *args: Any, **options: Any) -> Any:
+    """What a method of an array returns, or of each in a tuple; an array that lacks it as it is."""
+    if isinstance(part, tuple):
+        return tuple(call_each(each, method, *args, **options) for each in part)
+    return getattr(part, method)(*args, **options) if hasattr(part, method) else part
+
+
+def format_values(values: Any) -> str:
+    """The `repr` of an array, or of a tuple of them, in which long strings are cut."""
+    if isinstance(values, tuple):
+        return f"({', '.join(map(format_values, values))}{',' * (len(values) == 1)})"
+    if not isinstance(values, np.ndarray) or values.dtype != object:
+        return repr(values)
+    return f"array({np.array2string(values, separator=', ', formatter={'object': reprlib.repr})}, dtype=object)"
 
 
 def objects_of(values: Any) -> npt.NDArray[Any]:

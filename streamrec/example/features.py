@@ -21,7 +21,8 @@ from typing import Any, Final, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 
-from streamrec.arguments import described
+from streamrec.arguments import described, flag, with_article
+from streamrec.display import shorten
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import dtype_name, nearest_kind
 
@@ -46,7 +47,7 @@ def as_dtype(dtype: object) -> Dtype:
     name = dtype_name(dtype)
     kind = bytes if name.startswith(("bytes", "str")) else _KINDS.get(name)
     if kind is None:
-        raise FeatureError(f"dtype {dtype!r} is not a kind that an Example holds; {nearest_kind(name)}")
+        raise FeatureError(f"dtype {shorten(repr(dtype))} is not a kind that an Example holds; {nearest_kind(name)}")
     return kind
 
 
@@ -89,7 +90,8 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
     wanted_types = {bytes: bytes | str, np.int64: int, np.float32: int | float}  # bool is an int, as in TensorFlow
     for item in flat:
         if not isinstance(item, wanted_types[dtype]):
-            raise FeatureError(f"the default {item!r} is a {type(item).__name__}, no {dtype.__name__}")
+            what = "bytes" if dtype is bytes else with_article(dtype.__name__)
+            raise FeatureError(f"the default is {described(item)}: it must be {what}")
     if dtype is bytes:
         array = np.empty(len(flat), dtype=object)
         array[:] = [item.encode() if isinstance(item, str) else item for item in flat]
@@ -98,7 +100,7 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
         with np.errstate(over="ignore"):
             return np.array(flat, dtype=dtype).reshape(shape)
     except OverflowError as error:
-        raise FeatureError(f"the default {value!r} does not fit in {dtype.__name__}") from error
+        raise FeatureError(f"the default, {described(value)}, does not fit in {dtype.__name__}") from error
 
 
 def _flatten(value: Any) -> Iterable[Any]:
@@ -112,7 +114,7 @@ def _flatten(value: Any) -> Iterable[Any]:
 def encode_name(name: object) -> bytes:
     """A feature's name as records hold it."""
     if not isinstance(name, str):
-        raise FeatureError(f"a feature's name is {name!r}, a {type(name).__name__}; it must be a str")
+        raise FeatureError(f"a feature's name is {described(name)}: it must be a str")
     try:
         return name.encode()
     except UnicodeEncodeError as error:
@@ -121,7 +123,7 @@ def encode_name(name: object) -> bytes:
 
 def _as_key(key: object, what: str) -> str:
     if not isinstance(key, str) or not key:
-        raise FeatureError(f"{what} is {key!r}; it must be the name of a feature")
+        raise FeatureError(f"{what} is {described(key)}: it must be the name of a feature")
     encode_name(key)
     return key
 
@@ -317,17 +319,17 @@ class RaggedFeature:
         validate: bool = False,
     ) -> None:
         if not isinstance(partitions, list | tuple) or not all(isinstance(p, Partition) for p in partitions):
-            raise TypeError(f"partitions must be a list of RaggedFeature.RowSplits and its like, not {partitions!r}")
-        if not isinstance(validate, bool):
-            raise TypeError(f"validate must be a bool, not {validate!r}")
+            raise TypeError(
+                f"partitions must be a list of RaggedFeature.RowSplits and its like, not {described(partitions)}"
+            )
         if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
             raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
         key = None if value_key is None else _as_key(value_key, "value_key")
         splits = {"int32": np.int32, "int64": np.int64}.get(dtype_name(row_splits_dtype))
         if splits is None:
-            raise FeatureError(f"row_splits_dtype is {row_splits_dtype!r}; it must be np.int32 or np.int64")
+            raise FeatureError(f"row_splits_dtype is {described(row_splits_dtype)}: it must be np.int32 or np.int64")
         _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
-        _set(self, row_splits_dtype=splits, validate=validate)
+        _set(self, row_splits_dtype=splits, validate=flag("validate", validate))
 
     @property
     def keyed_partitions(self) -> list[KeyedPartition]:

@@ -26,6 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import example
+from streamrec.arguments import name_type
+from streamrec.display import join_names
 from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
 from streamrec.example.columns import BytesColumn, Column
@@ -126,9 +128,12 @@ def parse_and_count(
     check_names(names, len(records))
     try:
         found, others = walk_examples(records, plan.slots, string_columns)
-        return to_columns(plan, found, len(records), records if string_columns else None, single), others
+        columns = to_columns(plan, found, len(records), records if string_columns else None, single)
     except FeatureError as error:
         raise name_example(error, names, single, records) from None
+    if plan.unseen:
+        plan.look(records)
+    return columns, others
 
 
 def parse_sequence_example(
@@ -248,8 +253,8 @@ def _describe_missing(name: str, data: bytes, lists: Any) -> str:
     if name in here:
         return ""
     near = get_close_matches(name, here, 3, 0.5)
-    found = ", ".join(map(repr, [*near, *sorted(here.difference(near))])) or "no feature"
-    other = other if name in there else f"has {found if len(found) <= 100 else found[:100] + '...'}"
+    found = join_names(map(repr, [*near, *sorted(here.difference(near))])) or "no feature"
+    other = other if name in there else f"has {found}"
     return f": give {advice} if it may be missing; this record {other}"
 
 
@@ -261,12 +266,12 @@ def is_scalar(serialized: Any) -> bool:
 def single_record(serialized: Any, name: Any) -> tuple[list[bytes], list[Any] | None]:
     """One message as a batch of one, and its name as a list of one."""
     if not is_scalar(serialized):
-        raise TypeError(f"serialized is a {type(serialized).__name__}; one message is bytes, for more use a batch")
+        raise TypeError(f"serialized is {name_type(serialized)}; one message is bytes, for more use a batch")
     if name is not None and not isinstance(name, str | bytes):
         raise FeatureError(f"the name of one example is {name!r}; it must be a str")
     item = np.asarray(serialized).item() if hasattr(serialized, "dtype") else serialized
     if not isinstance(item, bytes | bytearray | memoryview):
-        raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
+        raise TypeError(f"serialized holds {name_type(item)} where bytes are wanted")
     return [bytes(item)], None if name is None else [name]
 
 
@@ -281,11 +286,11 @@ def as_records(serialized: Any, spanned: bool) -> Records:
     if hasattr(serialized, "dtype"):
         serialized = _to_list(np.asarray(serialized))
     if not isinstance(serialized, Iterable) or isinstance(serialized, str):
-        raise TypeError(f"serialized is a {type(serialized).__name__} where messages are wanted, as a list of bytes")
+        raise TypeError(f"serialized is {name_type(serialized)} where messages are wanted, as a list of bytes")
     items = tuple(serialized)
     for item in items:
         if not isinstance(item, bytes):
-            raise TypeError(f"serialized holds a {type(item).__name__} where bytes are wanted")
+            raise TypeError(f"serialized holds {name_type(item)} where bytes are wanted")
     if not spanned:
         return Records(items)
     joined = BytesColumn.of(items)

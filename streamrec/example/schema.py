@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from google.protobuf.message import DecodeError
 
+from streamrec.arguments import described, integer, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.features import (
     FIELDS,
@@ -202,6 +203,7 @@ def infer_features(
 
     Raises:
         FeatureError: A record that is not such a message, or a feature with two kinds.
+        TypeError: `records` is a path, or holds something other than bytes.
 
     Example:
         >>> from streamrec.example.encode import encode_example
@@ -213,12 +215,16 @@ def infer_features(
             'words': RaggedFeature('string'),  # 1 to 2 values, missing in 33.3%
         }
     """
-    if sample is not None and sample < 0:
-        raise ValueError(f"sample is {sample}; it must not be negative")
+    integer("sample", sample, 0, none=True)
+    given: Any = records
+    if isinstance(given, str | bytes) or hasattr(given, "__fspath__"):
+        raise TypeError(f"records is {described(given)}: give the records, such as TFRecordDataset(path).take(1000)")
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
     of, count = SequenceExample if kind == "sequence_example" else Example, 0
     for record, data in enumerate(islice(records, sample)):
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"records holds {name_type(data)} where a serialized Example is wanted, as bytes")
         if not count and is_example_list(data):
             raise FeatureError("an ExampleListWithContext: infer those of its examples and its context", None, record)
         try:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
+from streamrec.arguments import name_type, with_article
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import TENSOR_DTYPES, tensor_dtype
 from streamrec.example.messages import Example, TensorProto, TensorShapeProto
@@ -83,8 +84,7 @@ def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
         if array.dtype.kind in "SU":  # which pads with NULs: take the strings as they are
             return np.array(tensor, dtype=object)
     except Exception as error:  # whatever a foreign tensor raises when it gives no array
-        found = type(tensor).__name__
-        raise FeatureError(f"a {found} gives no array of one dtype: {error}; convert it") from error
+        raise FeatureError(f"{name_type(tensor)} gives no array of one dtype: {error}; convert it") from error
     if hasattr(tensor, "dtype"):
         return array
     if array.dtype == np.float64:
@@ -103,7 +103,7 @@ def _string(item: object) -> bytes:
         return item
     if isinstance(item, str):
         return item.encode()
-    raise FeatureError(f"a {type(item).__name__} in an object array where bytes or str is wanted; convert it")
+    raise FeatureError(f"{name_type(item)} in an object array where bytes or str is wanted; convert it")
 
 
 def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28) -> npt.NDArray[Any]:
@@ -124,7 +124,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     if isinstance(serialized, np.ndarray) and serialized.ndim == 0:
         serialized = serialized.item()
     if not isinstance(serialized, bytes | bytearray | memoryview):
-        raise FeatureError(f"a {type(serialized).__name__} where the bytes of one tensor are wanted")
+        raise FeatureError(f"{name_type(serialized)} where the bytes of one tensor are wanted")
     dtype = tensor_dtype(out_type)
     try:
         message = TensorProto.FromString(bytes(serialized))
@@ -133,7 +133,9 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     wanted = _STRING if dtype.kind == "O" else TENSOR_DTYPES[dtype.name]
     if message.dtype != wanted:
         found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")
-        raise FeatureError(f"a {found} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype")
+        raise FeatureError(
+            f"{with_article(found)} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype"
+        )
     shape = _shape(message)
     values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)
     try:
@@ -342,7 +344,7 @@ def _string_array(value: Any) -> npt.NDArray[Any]:
         raise FeatureError(f"a str without a UTF-8 form where bytes are wanted: {error}") from error
     for item in items:
         if not isinstance(item, bytes):
-            raise FeatureError(f"a {type(item).__name__} where bytes are wanted")
+            raise FeatureError(f"{name_type(item)} where bytes are wanted")
     strings = np.empty(len(items), dtype=object)
     strings[:] = items
     return strings.reshape(array.shape)

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import described, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.columns import NO_GAPS, RaggedTensor, check_indices, check_splits, list_splits, with_nulls
 from streamrec.example.features import FIELDS, Dtype, as_dtype
@@ -129,7 +130,7 @@ def natural_kind(of: type) -> Dtype | None:
 
 
 def is_composite(value: Any) -> bool:
-    """Whether it is a ragged or sparse tensor, ours (which are tuples) or TensorFlow's."""
+    """Whether it is a ragged or sparse tensor, ours or TensorFlow's."""
     return hasattr(value, "dense_shape") or hasattr(value, "nested_row_splits")
 
 
@@ -137,7 +138,7 @@ def _of_composite(value: Any, declared: Dtype | None, name: str | None) -> KindV
     """The values of a sparse tensor of one dimension, as parse_single_example gives it."""
     if len(getattr(value, "dense_shape", ())) != 1:
         advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
-        raise FeatureError(f"a {type(value).__name__} of several rows where one list is wanted; {advice}", name)
+        raise FeatureError(f"{name_type(value)} of several rows where one list is wanted; {advice}", name)
     indices = check_indices(value, name)[:, 0]
     wrong = np.flatnonzero(indices != np.arange(len(indices)))
     if len(wrong):
@@ -168,7 +169,7 @@ def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindV
     if field is None:
         if hasattr(feature, "int64_list"):
             return _NOTHING
-        raise FeatureError(f"a {type(feature).__name__} message where a Feature is wanted", name)
+        raise FeatureError(f"{name_type(feature)} message where a Feature is wanted", name)
     value = list(getattr(feature, field).value)
     kind = FIELDS[field]
     _check_declared(kind, f"{kind.__name__} (in a Feature)", declared, name)
@@ -178,14 +179,13 @@ def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindV
 def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
     """An array from another object, by `__array__`; errors say what was found."""
     if value is None or not hasattr(value, "__array__"):
-        found = "None" if value is None else f"a {type(value).__name__}"
         advice = "leave the feature out of the record" if value is None else "convert it"
-        raise FeatureError(f"{found} where {_ACCEPTED} is wanted; {advice}", name)
+        raise FeatureError(f"{name_type(value)} where {_ACCEPTED} is wanted; {advice}", name)
     try:
         return with_nulls(value, np.asarray(value))
     except Exception as error:  # whatever a foreign tensor raises when it gives no array
-        found = f"a {type(value).__name__} ({getattr(value, 'dtype', 'no dtype')})"
-        raise FeatureError(f"{found} gives no NumPy array: {error}", name) from error
+        found = f"{name_type(value)} ({getattr(value, 'dtype', 'no dtype')})"
+        raise FeatureError(f"{found} gives no NumPy array: {error}; convert it", name) from error
 
 
 def _of_array(array: npt.NDArray[Any], declared: Dtype | None, name: str | None) -> KindValues:
@@ -227,7 +227,7 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
     for item in value:
         if is_composite(item):
             _of_composite(item, None, name)
-            raise FeatureError(f"a {type(item).__name__} within a list; give its values", name)
+            raise FeatureError(f"{name_type(item)} within a list; give its values", name)
     nested = [isinstance(item, list | tuple | range | np.ndarray) for item in value]
     if not any(nested):
         return value
@@ -286,11 +286,10 @@ def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[An
         return kinds.pop()
     if kinds == {np.int64, np.float32} and (declared is np.float32 or (declared is None and bool not in types)):
         return np.float32
+    for leaf in leaves:
+        if natural_kind(type(leaf)) is None:
+            raise FeatureError(f"{name_type(leaf)} where {_ACCEPTED} is wanted; leave it out or convert it", name)
     ordered = list(dict.fromkeys(map(type, leaves)))
-    for found in ordered:
-        if natural_kind(found) is None:
-            what = "None" if found is type(None) else f"a {found.__name__}"
-            raise FeatureError(f"{what} where {_ACCEPTED} is wanted; leave it out or convert it", name)
     other = next(found for found in ordered if natural_kind(found) is not natural_kind(ordered[0]))
     raise FeatureError(
         f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is wanted; convert them to one", name
@@ -305,7 +304,7 @@ def _to_bytes(leaf: Any, name: str | None) -> bytes:
     try:
         return leaf.encode()
     except UnicodeEncodeError as error:
-        raise FeatureError(f"the str {leaf!r} has no UTF-8 form where bytes is wanted", name) from error
+        raise FeatureError(f"{described(leaf)} has no UTF-8 form where bytes is wanted", name) from error
 
 
 def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
@@ -350,7 +349,7 @@ def _column_array(name: str, value: Any) -> npt.NDArray[Any]:
         found = value.to_numpy()
     if not hasattr(found, "__array__"):
         raise FeatureError(
-            f"a {type(value).__name__} where a column is wanted: an array, a list with a row for each "
+            f"{name_type(value)} where a column is wanted: an array, a list with a row for each "
             "record, a ragged tensor, or Frames",
             name,
         )

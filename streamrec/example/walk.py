@@ -23,12 +23,15 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from streamrec import example
 from streamrec.arguments import described
+from streamrec.display import join_names, logger
 from streamrec.errors import FeatureError
 from streamrec.example.features import (
     NUMBERS,
@@ -76,6 +79,11 @@ class Records(NamedTuple):
         """Bytes of all messages together."""
         assert self.spans is not None
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
+
+    def first(self, count: int) -> Records:
+        """The first ones, at most `count` of them."""
+        items, spans = self.items, self.spans
+        return Records(items and items[:count], self.buffer, None if spans is None else spans[:count])
 
     def message(self, record: int) -> bytes:
         """The bytes of one."""
@@ -148,20 +156,57 @@ _FEATURES: dict[MessagePart, tuple[type, ...]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ParsePlan:
     """What to look for, and what to make of it.
+
+    All calls with an equal description share it. A misspelt name of an optional feature would always give its default,
+    so the log names, once, those that none of the first records has.
 
     Args:
         features: The description, in sorted order.
         slots: What the walk looks for, in the order of the results: sparse keys, dense keys, ragged keys, as in
             TensorFlow, each in the sorted order of the features that ask for them.
         composite: Whether results must be combined further: there is a SparseFeature or RaggedFeature.
+        unseen: The optional slots that no record had so far, by key; empty after they were named.
+        left: How many further records to look at.
+        names: The features of a record, if records have features without a slot.
     """
 
     features: dict[str, Feature]
     slots: Slots
     composite: bool
+    unseen: dict[str, FeatureSlot]
+    left: int = 1000
+    names: tuple[str, ...] = ()
+
+    def look(self, records: Records) -> None:
+        """Notes which optional features these parsed records have; names the others when none is left to look at."""
+        part = records.first(self.left)
+        self.left -= len(part)
+        known = {slot.name for slot in self.slots}
+        for record in range(len(part)):
+            try:
+                names = set(example.Example.FromString(part.message(record)).features.feature)
+            except Exception:  # protobuf does not take this message: what it has is not known
+                self.unseen.clear()
+            if not self.unseen:
+                break
+            for name in names.intersection(list(self.unseen)):
+                self.unseen.pop(name, None)
+            self.names = self.names or (tuple(names) if names - known else ())
+        if self.left <= 0:
+            self.name_unseen()
+
+    def name_unseen(self) -> None:
+        """Names the optional features that no record had, if the records have other features."""
+        unseen = list(self.unseen)
+        self.unseen.clear()
+        if unseen and self.names:
+            near = [name for each in unseen for name in get_close_matches(each, self.names, 1)]
+            others = join_names(map(repr, dict.fromkeys([*near, *sorted(self.names)])))
+            quoted = join_names(map(repr, unseen))
+            logger.warning("no record so far has the feature %s: is that its name? The records have %s", quoted, others)
 
 
 def make_plan(part: MessagePart, features: Any) -> ParsePlan:
@@ -194,7 +239,8 @@ def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePla
     features = dict(sorted(items))
     slots = tuple(_slot(part, name, form) for name, form in _forms(features).items())
     composite = any(isinstance(feature, SparseFeature | RaggedFeature) for feature in features.values())
-    return ParsePlan(features, slots, composite)
+    watched = slots if part in ("examples", "example") else ()
+    return ParsePlan(features, slots, composite, {slot.name: slot for slot in watched if not slot.required})
 
 
 def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:

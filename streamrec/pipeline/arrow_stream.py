@@ -131,7 +131,7 @@ def _schema_error(before: Any, now: Any) -> StreamrecError:
                 f"column {field.name!r} is {field.type}, and was {earlier.type} in the batches before: parse features "
                 "whose shape differs from record to record with a RaggedFeature"
             )
-    return StreamrecError("a batch has other columns than those before it")
+    return StreamrecError("a batch has other columns than those before it: map all to the same")
 
 
 def _empty_batch(chain: Chain) -> ArrowBatch:

@@ -18,6 +18,7 @@ from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import described, flag, function, integer, mapping
+from streamrec.display import shorten
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
@@ -663,7 +664,9 @@ class Dataset(Runnable[T]):
         """All elements in random order, by a buffer: filled, then a random one leaves for each that comes.
 
         Args:
-            buffer_size: How many elements it holds; fewer where a quarter of the memory budget ends before (a warning).
+            buffer_size: Elements that it holds. Fewer, with a warning, if a quarter of the memory budget is less. But
+                where the default budget is less than 1 GiB, that is a MemoryError, as the order would be another one
+                than elsewhere: give `with_options(memory_budget=)`, or a smaller size.
                 None for all, where `cardinality()` knows how many there are.
             seed: What the order comes from; None for another order in each run. A resumed run goes on with its own.
             reshuffle_each_iteration: Whether each epoch of a later `repeat` has an order of its own.
@@ -678,7 +681,7 @@ class Dataset(Runnable[T]):
         if buffer_size is None:
             buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else None
         if buffer_size is None:
-            raise ValueError(f"shuffle(None) takes all elements, and {self!r} does not say how many: give buffer_size")
+            raise ValueError(f"how many elements {shorten(repr(self))} has is unknown: give buffer_size")
         size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
         return self._of(
             sources.Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration))

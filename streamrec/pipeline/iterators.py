@@ -77,11 +77,19 @@ class Run:
 
     async def start(self) -> AsyncGenerator[Chunk]:
         """The chunks, which are read as they are taken, in a session that is closed after them."""
-        ordered, epoch, rank = self._options.deterministic is not False, self._options.epoch, self._options.rank
+        options = self._options
         budget = max(1, self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget))
         with collecting(self.telemetry.storage):
             async with session() as opened:
-                within = RunContext(opened, self.telemetry.root, budget, ordered, epoch, rank=rank)
+                within = RunContext(
+                    opened,
+                    self.telemetry.root,
+                    budget,
+                    deterministic=options.deterministic is not False,
+                    epoch=options.epoch,
+                    rank=options.rank,
+                    follows_memory=options.follows_memory,
+                )
                 async with aclosing(within.chunks(self.chain, self.position, goes_on=True)) as chunks:
                     async for chunk in chunks:
                         yield chunk

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn
-from streamrec.example.columns import check_column
+from streamrec.example.columns import CompositeTensor, check_column
 from streamrec.pipeline.dataset import Dataset, check_dataset
 from streamrec.pipeline.engine.description import is_assigned
 from streamrec.pipeline.engine.ranks import Rank, reader_here
@@ -214,8 +214,11 @@ def converted(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: 
     """
     if isinstance(element, Mapping):
         return {key: converted(value, leaf, joined(name, key)) for key, value in element.items()}
-    if isinstance(element, tuple):
+    if isinstance(element, CompositeTensor):
         check_column(element, name or None)
+        names = iter(element.__match_args__)
+        return element.mapped(lambda part: converted(part, leaf, joined(name, next(names))))
+    if isinstance(element, tuple):
         fields = getattr(element, "_fields", range(len(element)))
         parts = [converted(part, leaf, joined(name, field)) for field, part in zip(fields, element, strict=True)]
         return type(element)(*parts) if hasattr(element, "_fields") else tuple(parts)

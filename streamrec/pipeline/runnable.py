@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge, pipeline
-from streamrec.arguments import flag, function
-from streamrec.display import display_text
+from streamrec.arguments import flag, function, refusal
+from streamrec.display import display_text, shorten
 from streamrec.errors import LoopThreadError
 from streamrec.pipeline.engine.description import Chain, derived
 from streamrec.pipeline.engine.epochs import Epochs
@@ -222,7 +222,9 @@ class Runnable(Generic[T]):
             found = [element for element, _ in zip(elements, range(2), strict=False)]
         if len(found) != 1:
             count = "none" if not found else "more than one"
-            raise ValueError(f"get_single_element wants a dataset of one element, and {self!r} has {count}")
+            raise ValueError(
+                f"get_single_element wants a dataset of one element, and {shorten(repr(self))} has {count}"
+            )
         return found[0]
 
     def cardinality(self) -> int:
@@ -272,12 +274,11 @@ class Runnable(Generic[T]):
         return True
 
     if not TYPE_CHECKING:  # so that type checkers find what is not here
-
-        def __getitem__(self, index: object) -> NoReturn:
-            raise TypeError(
-                "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, and a "
-                "RecordSource any record of indexed shards"
-            )
+        __getitem__ = refusal(
+            "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, and a "
+            "RecordSource any record of indexed shards"
+        )
+        __enter__ = __exit__ = refusal("write `with dataset.iterate() as run`, or `for element in dataset`")
 
         def __getattr__(self, name: str) -> NoReturn:
             advice = f": write {COUNTERPARTS[name]}" if name in COUNTERPARTS else ""
@@ -353,13 +354,9 @@ class Runnable(Generic[T]):
         return run
 
     def _ending(self, verb: str) -> Chain:
-        """The chain of what must end.
-
-        Raises:
-            ValueError: It has no end.
-        """
+        """The chain of what must end."""
         if self.chain.is_endless:
-            raise ValueError(f"{verb} would never end: {self!r} has no end; put take(count) before it")
+            raise ValueError(f"{verb} would never end: {shorten(repr(self))} has no end; put take(count) before it")
         return self.chain.refuse_endless(verb)
 
     def _told(self, options: Options) -> Self:

@@ -46,7 +46,8 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
     """The records of TFRecord shards, in any store.
 
     Args:
-        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list; bytes or text.
+        filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list; bytes or text. A
+            manifest (`.json`) or an index (`.index`) stands for the shards that it names, below its own directory.
         compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
         buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
         num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other;

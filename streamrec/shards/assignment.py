@@ -28,6 +28,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Literal, get_args
 
+from streamrec.arguments import choice
 from streamrec.display import display_repr
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Expected, Piece, ShardPlace
@@ -160,13 +161,8 @@ def even_count(total: int, readers: int, even: Even) -> int:
 
 
 def check_even(even: str | None) -> None:
-    """Refuses a word that means nothing.
-
-    Raises:
-        ValueError: It is none of those.
-    """
-    if even is not None and even not in get_args(Even):
-        raise ValueError(f"even={even!r} is none of {', '.join(map(repr, get_args(Even)))}, or None")
+    """Refuses a word that means nothing."""
+    choice("even", even, (*get_args(Even), None))
 
 
 def _fair(loads: Sequence[int]) -> bool:

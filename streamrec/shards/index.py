@@ -261,9 +261,6 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
         foot: Its foot.
         data: Its last `foot.end_bytes` bytes, or more.
         version: What the store calls this version of the index.
-
-    Raises:
-        ManifestError: It is damaged.
     """
     end = len(data) - FOOT_BYTES
     tables = data[end - foot.blocks - foot.manifest : end]
@@ -327,7 +324,7 @@ class IndexEncoder:
         """
         info, lengths = shard
         if (location := location_of(info.path)) in self._locations:
-            raise ManifestError(f"{info.path}: this shard is named twice: an index has each shard once")
+            raise ManifestError(f"{info.path}: this shard is named twice: name it once")
         self._locations.add(location)
         if (lengths.records, lengths.end) != (info.records, info.bytes):
             raise ManifestError(

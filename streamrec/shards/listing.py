@@ -7,6 +7,7 @@ Rules:
 - An object that has the very name wins over the names that its braces and wildcards stand for: every name that a
   listing gives can be read. Where names are patterns (`list_files`), the objects that a pattern matches win, as in
   TensorFlow.
+- A name that ends in `.json` or `.index` is a manifest or an index, as for the commands: its shards are in its place.
 - A glob that fails, or matches nothing, is an error in its place: what precedes it is read first.
 """
 
@@ -26,7 +27,7 @@ from typing import Any, Final, NamedTuple, Unpack
 import anyio
 from anyio.abc import TaskGroup
 
-from streamrec import bridge
+from streamrec import bridge, shards
 from streamrec.display import logger
 from streamrec.errors import (
     NotFoundError,
@@ -49,7 +50,18 @@ from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_ke
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
-__all__ = ["Listing", "assign_shards", "expand_name", "find_shards", "list_shards", "matching_files", "sizes_of"]
+__all__ = [
+    "Listing",
+    "assign_shards",
+    "expand_name",
+    "find_shards",
+    "list_shards",
+    "matching_files",
+    "sizes_of",
+]
+
+MANIFESTS: Final = (".json", ".index")
+"""How the names of manifests and indexes end."""
 
 PARALLEL: Final = 8
 """Listings under way at the same time."""
@@ -175,11 +187,7 @@ class Listing:
         return self._told
 
     async def check_whose(self, whose: Sequence[Any]) -> None:
-        """Refuses a state that was saved when other shards were listed.
-
-        Raises:
-            PositionMismatchError: It was.
-        """
+        """Refuses a state that was saved when other shards were listed."""
         count, complete, _ = whose
         await self.until(count + 1 if complete else count)
         if self._first(count) != whose:
@@ -205,7 +213,10 @@ class Listing:
         try:
             async with limiter:
                 if not has_braces(pattern):
-                    found = await matches(self._storages, pattern, self._patterns, self._alone)
+                    if is_manifest(pattern) and not self._patterns:
+                        found = await shards_in(self._storages, pattern)
+                    else:
+                        found = await matches(self._storages, pattern, self._patterns, self._alone)
                     part.paths = [info.path for info in found]
                     self.known.update((info.path, info) for info in found)
                 elif (names := await expand_name(self._storages, pattern)) == [pattern]:
@@ -233,7 +244,7 @@ def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
     """The parts of a list of names: each pattern by itself, the names between two patterns together."""
 
     def is_pattern(name: str) -> bool:
-        return has_braces(name) or is_glob(name) or (patterns and is_web_glob(name))
+        return has_braces(name) or is_glob(name) or is_web_glob(name) or (is_manifest(name) and not patterns)
 
     for asked, group in groupby(names, is_pattern):
         if asked:
@@ -261,18 +272,33 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
     return list(expand_braces(name))
 
 
+def is_manifest(name: str) -> bool:
+    """Whether a name is that of a manifest or an index, and no pattern."""
+    url = split_chain(name).url
+    return (url.partition("?")[0] if is_web(name) else url).endswith(MANIFESTS) and not is_glob(name)
+
+
+async def shards_in(storages: Storages, name: str) -> list[ObjectInfo]:
+    """The shards that a manifest or an index names, with the sizes and versions that it says."""
+    manifest = (await shards.read_manifest(await storages.at(name), name)).follow()
+    return [ObjectInfo(shard.path, shard.bytes, shard.version) for shard in manifest.shards]
+
+
 async def matches(storages: Storages, name: str, patterns: bool, alone: bool) -> list[ObjectInfo]:
     """What a glob matches, sorted by name; or the object of that very name.
 
     `alone` says that it is the only name that was given, so that it may have been meant as a pattern.
     """
+    storage = await storages.at(name)
     if is_web_glob(name):
+        with suppress(NotFoundError):
+            if not patterns:  # a URL may have the character
+                return [await storage.stat(name)]
         raise UnsupportedOperationError(
-            "a web server cannot be asked which files a pattern matches: give the names, or braces such as "
-            "train-{00000..00127}.tfrecord",
+            "a web server cannot be asked which files a pattern matches: give the names, braces such as "
+            "train-{00000..00127}.tfrecord, or the URL of a manifest",
             name,
         )
-    storage = await storages.at(name)
     glob = Glob(name)
     found = [info async for info in storage.list(glob.prefix, glob)]
     if not found:

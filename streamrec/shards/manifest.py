@@ -182,11 +182,7 @@ def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
 
 
 def plain_json(data: bytes | str) -> Any:
-    """What JSON says, where each key comes once and numbers are those of JSON.
-
-    Raises:
-        ValueError: It is none, or is nested too deep.
-    """
+    """What JSON says, where each key comes once and numbers are those of JSON."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -204,11 +200,7 @@ def plain_json(data: bytes | str) -> Any:
 
 
 def crc_of(value: Any) -> int | None:
-    """A CRC32C of eight hexadecimal digits; None for none.
-
-    Raises:
-        ValueError: It is something else.
-    """
+    """A CRC32C of eight hexadecimal digits; None for none."""
     if value is None:
         return None
     if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{8}", value):
@@ -217,11 +209,7 @@ def crc_of(value: Any) -> int | None:
 
 
 def pattern_of(path: str, value: Any) -> str:
-    """The URL of the pattern that a manifest at `path` names.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """The URL of the pattern that a manifest at `path` names."""
     pattern = text_of_name(value, path)
     if len(NUMBER.findall(pattern)) > MAX_FIELDS:
         raise ValueError(f"the pattern {pattern!r} has the shard's number more than {MAX_FIELDS} times")

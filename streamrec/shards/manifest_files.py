@@ -117,7 +117,10 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
     if end.endswith(MAGIC):
         return (await open_index(storage, path)).manifest
     if not end.rstrip().endswith(b"}"):
-        raise ManifestError(f"{path}: this is neither a manifest nor an index, by its last bytes: pass the URL of one")
+        raise ManifestError(
+            f"{path}: this is neither a manifest nor an index: pass the URL of one; the command streamrec verify also "
+            "takes shards"
+        )
     start = await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
     return Manifest.from_json(path, start + end)
 
@@ -298,7 +301,7 @@ def check_named_once(paths: Sequence[str]) -> None:
     seen = set[tuple[str, str]]()
     for path in paths:
         if (location := location_of(path)) in seen:
-            raise ManifestError(f"{path}: this shard is named twice: a manifest has each shard once")
+            raise ManifestError(f"{path}: this shard is named twice: name it once")
         seen.add(location)
 
 

@@ -261,11 +261,7 @@ async def read_short_shards(storage: Storage, paths: Sequence[str], options: Rea
 
 
 async def open_short_shard(storage: Storage, path: str, options: ReadOptions) -> ShortShard | ByteStream:
-    """A shard by one response: whole where it is short and good, else its bytes, for a ShardReader.
-
-    Raises:
-        StorageError: It cannot be opened.
-    """
+    """A shard by one response: whole where it is short and good, else its bytes, for a ShardReader."""
     stream = await open_bytes(storage, path)
     size = stream.info.size
     if not size or size > WHOLE_BYTES:

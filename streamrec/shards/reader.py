@@ -21,15 +21,15 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from operator import length_hint
-from typing import TYPE_CHECKING, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 import anyio
 
 from streamrec import kernels
-from streamrec.arguments import integer
+from streamrec.arguments import integer, refusal
 from streamrec.display import display_name
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.shards.opening import Opened, open_piece, open_whole
@@ -415,8 +415,25 @@ class _Blocks:
         return frames
 
 
-@asynccontextmanager
-async def open_shard(
+class OpeningShard(AbstractAsyncContextManager[ShardReader]):
+    """What `open_shard` gives: `async with` opens the shard, and gives its reader."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[ShardReader]) -> None:
+        self._opening = opening
+
+    async def __aenter__(self) -> ShardReader:
+        return await self._opening.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return await self._opening.__aexit__(*raised)
+
+    if not TYPE_CHECKING:  # so that type checkers refuse it
+        __enter__ = __exit__ = __iter__ = __aiter__ = __await__ = refusal(
+            "write `async with open_shard(...) as shard`; without asyncio, `for record in TFRecordDataset(...)`"
+        )
+
+
+def open_shard(
     url: str | os.PathLike[str],
     compression_type: str | None = None,
     *,
@@ -430,7 +447,7 @@ async def open_shard(
     block_bytes: int | None = None,
     buffer_bytes: int = BUFFER_BYTES,
     **store: Unpack[StoreOptions],
-) -> AsyncIterator[ShardReader]:
+) -> AbstractAsyncContextManager[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
     With `start` or `end`, exactly those records come whose headers begin in [start, end): readers of the pieces of one
@@ -466,6 +483,14 @@ async def open_shard(
     url = located(os.fspath(url), store.get("filesystem"))
     buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)
     check_keywords("open_shard", store)
+    return OpeningShard(_opened(url, options, piece, buffer_bytes, store))
+
+
+@asynccontextmanager
+async def _opened(
+    url: str, options: ReadOptions, piece: Piece | None, buffer_bytes: int, store: StoreOptions
+) -> AsyncIterator[ShardReader]:
+    """An open shard, with connections of its own."""
     async with Storages(**store, buffer_bytes=buffer_bytes) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
         try:

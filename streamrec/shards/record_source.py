@@ -26,6 +26,7 @@ from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
 from streamrec.shards.indexed_records import CACHE_BYTES, PARALLEL, IndexedRecords, Places, open_index
 from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, located
+from streamrec.storage.tasks import running_loop
 from streamrec.tfrecord import Frames
 
 __all__ = ["RecordSource"]
@@ -108,6 +109,7 @@ class RecordSource:
     @classmethod
     async def open(cls, index: str | os.PathLike[str], **arguments: Any) -> Self:
         """The same for async code: the event loop goes on while the index is opened. Arguments as for the class."""
+        running_loop()
         return await asyncio.to_thread(partial(cls, index, **arguments))
 
     def __len__(self) -> int:
@@ -196,7 +198,7 @@ class RecordSource:
 
     async def _here(self) -> IndexedRecords:
         """What is open in the running loop."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         if self._process != os.getpid():
             _inherited.append(self._of_loop)
             self._start()

@@ -34,7 +34,7 @@ import anyio
 import numpy as np
 
 from streamrec import kernels
-from streamrec.arguments import flag, integer
+from streamrec.arguments import flag, integer, refusal
 from streamrec.display import display_name, display_text
 from streamrec.errors import ClosedError, StreamrecError
 from streamrec.shards.index import IndexedShard, encode_index
@@ -466,6 +466,11 @@ class ShardWriter:
     ) -> None:
         await (self.close() if error is None else self.abort())
 
+    if not TYPE_CHECKING:  # so that type checkers refuse it
+        __enter__ = __exit__ = refusal(
+            "write `async with ShardWriter(...)`; without asyncio, `with TFRecordWriter(...)`"
+        )
+
     async def write(self, record: Buffer) -> None:
         """Writes one record.
 
@@ -555,7 +560,7 @@ class ShardWriter:
         await asyncio.wait([task])  # a cancellation leaves the task as it is
         self._running = None
         if task.cancelled():
-            raise ClosedError(f"{self._target.pattern}: this writer was closed; nothing more can be written")
+            raise ClosedError(f"{self._target.pattern}: this writer was closed: make a new one to write more")
         task.result()
 
     async def _write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
@@ -586,7 +591,7 @@ class ShardWriter:
 
     def _check_open(self) -> None:
         if self._closing:
-            raise ClosedError(f"{self._target.pattern}: this writer was closed; nothing more can be written")
+            raise ClosedError(f"{self._target.pattern}: this writer was closed: make a new one to write more")
         if self._process != os.getpid():
             why = "is not open yet" if self._process is None else "belongs to the process that forked this one"
             raise ClosedError(f"{self._target.pattern}: this writer {why}: write within its own `async with` block")

@@ -151,7 +151,7 @@ class TFRecordWriter:
         if self._failed:
             raise ClosedError(f"{self._path}: a write failed or was interrupted, so nothing of this shard is kept")
         if self._closed:
-            raise ClosedError(f"{self._path}: this writer was closed; nothing more can be written")
+            raise ClosedError(f"{self._path}: this writer was closed: make a new one to write more")
         if self._process != os.getpid():
             raise ClosedError(f"{self._path}: this writer belongs to the process that forked this one: make another")
 

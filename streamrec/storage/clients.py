@@ -104,9 +104,6 @@ async def borrow(
         key: What it is made from; see `key_of`.
         kept: Objects of which the key has the identity: they live as long as the client.
         make: Makes it, where there is none.
-
-    Raises:
-        Exception: It cannot be made.
     """
     running = asyncio.get_running_loop()
     loop = _loops.setdefault(running, _Loop())

@@ -142,7 +142,10 @@ _PASSING_CODES = frozenset(
 )
 _DENIED_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 _MISSING_CODES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchUpload"})
-_DENIED = "the store refused access ({}): check the credentials and what they may do with this path"
+_DENIED = "the store refused access ({}): check the credentials and what they may do with this path{}"
+_ARCHIVED = "the object is in an archive ({}): restore it (aws s3api restore-object), then read it"
+_REJECTED = "check the URL and the options, and whether the server wants https://"
+_PAYS = "readers pay for this bucket ({}): pass requester_pays=True, and the project that pays as project="
 _MISSING = "there is no such object or bucket ({}): check the URL"
 _REGION_CODES = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
 _CHANGED = "the object was replaced while it was being read: start again to read the new one"
@@ -158,6 +161,7 @@ def from_status(
     code: str = "",
     region: str = "",
     retry_after: float | None = None,
+    advice: str = "",
 ) -> StorageError | TransientError:
     """The error that an HTTP answer means.
 
@@ -170,6 +174,7 @@ def from_status(
         code: The store's own error code ("SlowDown"), or empty.
         region: Where the bucket is, if the store said so; or empty.
         retry_after: Seconds that the server asked to wait, or None.
+        advice: What else to check where access is refused, after a comma.
 
     Returns:
         A TransientError, or a final error. Never None: call it for failures only.
@@ -183,13 +188,17 @@ def from_status(
         return StorageError(_other_region(said, region), path, start, end)
     if code == "RequestTimeTooSkewed":
         return PermissionDeniedError(f"this machine's clock is off ({said}): set it (NTP)", path, start, end)
+    if code == "InvalidObjectState":
+        return StorageError(_ARCHIVED.format(said), path, start, end)
+    if "requester pays" in reason:
+        return PermissionDeniedError(_PAYS.format(said), path, start, end)
     if code in _DENIED_CODES or status in (401, 403):
-        return PermissionDeniedError(_DENIED.format(said), path, start, end)
+        return PermissionDeniedError(_DENIED.format(said, advice), path, start, end)
     if code in _MISSING_CODES or status in (404, 410):
         return NotFoundError(_MISSING.format(said), path, start, end)
     if status == 412:
         return ObjectChangedError(_CHANGED, path, start, end)
-    return StorageError(f"the store rejected the request ({said})", path, start, end)
+    return StorageError(f"the store rejected the request ({said}): {_REJECTED}", path, start, end)
 
 
 def _other_region(said: str, region: str) -> str:

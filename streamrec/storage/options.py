@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from fsspec import AbstractFileSystem
 from fsspec.dircache import DirCache
 
+from streamrec.display import join_names
 from streamrec.errors import StorageError
 from streamrec.storage.urls import is_url
 
@@ -143,12 +144,14 @@ def parameters_of(*callables: Callable[..., Any]) -> set[str]:
 
 
 _OTHER_NAMES = {
-    "aws_access_key_id": "key=",
-    "aws_secret_access_key": "secret=",
-    "aws_session_token": "token=",
-    "region_name": "client_kwargs={'region_name': ...}",
+    **dict.fromkeys(("access_key", "access_key_id", "aws_access_key_id"), "key="),
+    **dict.fromkeys(("aws_secret_access_key", "secret_access_key", "secret_key"), "secret="),
+    **dict.fromkeys(("aws_session_token", "session_token"), "token="),
+    **dict.fromkeys(("aws_region", "region", "region_name"), "client_kwargs={'region_name': ...}"),
+    **dict.fromkeys(("aws_profile", "profile_name"), "profile="),
+    **dict.fromkeys(("credentials", "keyfile", "service_account"), "token="),
 }
-"""What s3fs calls the options of boto3."""
+"""What s3fs and gcsfs call the options of boto3, of other clients and of google-cloud-storage."""
 
 
 def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> None:
@@ -167,7 +170,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """The name that was meant, for the end of a message; where none is near, all of them."""
     names = sorted(known)
     close = get_close_matches(name, names, 1, 0.5)
-    return f": did you mean {close[0]!r}?" if close else f"; it knows {', '.join(names)}"
+    return f": did you mean {close[0]!r}?" if close else f"; it knows {join_names(names, 200)}"
 
 
 def check_endpoint(url: str, place: str, endpoint: Any) -> None:

@@ -30,7 +30,7 @@ from streamrec.storage.identity import Identity, identities
 from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, nearest, parameters_of
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.statistics import Reporter, Statistics, current
-from streamrec.storage.tasks import finish
+from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
 
@@ -171,16 +171,13 @@ class Storages:
         return await asyncio.to_thread(lambda: list(starmap(identities, places)))
 
     async def check_spared(self, url: str, read: Iterable[str]) -> None:
-        """Lets an object not be written over one that is read, however both are spelled.
-
-        Raises:
-            StorageError: It would be; or as for `at`.
-        """
+        """Lets an object not be written over one that is read, however both are spelled."""
         [own] = await self.identities([url])
         if any(own & other for other in await self.identities(read)):
             raise StorageError("this object is read, and would be overwritten: choose another name", url)
 
     async def __aenter__(self) -> Self:
+        running_loop()
         self._reporter.start()
         return self
 

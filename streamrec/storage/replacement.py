@@ -250,7 +250,9 @@ class Replacement:
             await member.storage.copy(member.written, member.path)
             found[member.asked] = info = await member.storage.stat(member.path)
             if member.upload is not None and info.size not in (None, member.upload.sent.size):
-                raise IntegrityError(f"{info.size:,} bytes arrived of {member.upload.sent.size:,}", member.path)
+                raise IntegrityError(
+                    f"{info.size:,} bytes arrived of {member.upload.sent.size:,}: write it again", member.path
+                )
 
         await each(staged, self._secure)
         describing = [member for member in staged if member.describes]

@@ -19,6 +19,7 @@ __all__ = [
     "in_thread",
     "patience_limit",
     "run_to_completion",
+    "running_loop",
     "side_by_side",
 ]
 
@@ -29,6 +30,21 @@ CLEANUP_PATIENCE: Final = 30.0
 
 _limits: ContextVar[tuple[list[float], ...]] = ContextVar("streamrec_limits")
 """The patience of each `finish` around; a list of one number, because a cancellation makes it shorter."""
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The loop of asyncio that runs here.
+
+    Raises:
+        RuntimeError: There is none; it says what works without one.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "streamrec's async functions need asyncio's event loop. Under Trio iterate a Dataset (`async for`), or "
+            "call in a thread what needs no loop (TFRecordWriter, RecordSource, verify_sync): trio.to_thread.run_sync"
+        ) from None
 
 
 def patience_limit() -> float:

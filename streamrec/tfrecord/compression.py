@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from streamrec import kernels
-from streamrec.arguments import described, integer
+from streamrec.arguments import choice, described, integer
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
 from streamrec.tfrecord.frames import HEADER_BYTES
 
@@ -116,12 +116,7 @@ def check_compression_type(name: str | None) -> CompressionType | None:
     Raises:
         ValueError: It is not one of them; the message lists them.
     """
-    if name is None:
-        return None
-    for known in COMPRESSION_TYPES:
-        if name == known:
-            return known
-    raise ValueError(f"compression_type={name!r} is none of {', '.join(map(repr, COMPRESSION_TYPES))} and None")
+    return choice("compression_type", name, (*COMPRESSION_TYPES, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +169,7 @@ class TFRecordOptions:
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)
-        if self.library not in ("zlib", "isal"):
-            raise ValueError(f"library={self.library!r} is neither 'zlib' nor 'isal'")
-        if self.library == "isal":
+        if choice("library", self.library, ("zlib", "isal")) == "isal":
             self._check_isal()
         if self.compression_threads is not None:
             integer("compression_threads", self.compression_threads, 1)
@@ -187,7 +180,9 @@ class TFRecordOptions:
         if self.compression_type not in ("GZIP", "ZLIB"):
             raise ValueError(f"library='isal' compresses GZIP and ZLIB, not {self.compression_type!r}")
         if self.compression_level not in (None, *range(-1, 4)):
-            raise ValueError(f"compression_level={self.compression_level!r}: with library='isal' it is 0 to 3")
+            raise ValueError(
+                f"compression_level is {described(self.compression_level)}: with library='isal' it is 0 to 3"
+            )
 
     @property
     def zlib_window_bits(self) -> int:

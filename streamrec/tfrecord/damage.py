@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
+from streamrec.arguments import choice
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.tfrecord.compression import is_record_header, looks_like
@@ -102,10 +103,7 @@ def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
     """
     if max_skipped is not None and max_skipped < 0:
         raise ValueError(f"max_skipped={max_skipped}: wanted None for no limit, or 0 or more losses")
-    for known in ON_ERROR:
-        if on_error == known:
-            return known
-    raise ValueError(f"on_error={on_error!r} is none of {', '.join(map(repr, ON_ERROR))}")
+    return choice("on_error", on_error, ON_ERROR)
 
 
 @dataclass(frozen=True, slots=True)

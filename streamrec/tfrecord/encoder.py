@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
+from streamrec.display import shorten
 from streamrec.tfrecord.frames import Frames
 
 if TYPE_CHECKING:
@@ -51,14 +52,14 @@ def _describe(value: object) -> str:
     """What was given in place of a record, and what to write."""
     kind = type(value).__name__
     if isinstance(value, str):
-        return f"str {value[:40]!r}: write it with .encode()"
+        return f"str {shorten(repr(value), 40)}: write it with .encode()"
     if hasattr(value, "SerializeToString"):
         return f"the message {kind}: write its .SerializeToString()"
     if isinstance(value, Mapping):
         return f"{kind}: write streamrec.encode_example(...) of it"
     if isinstance(value, Iterable):
         return f"{kind}: write its elements one by one, or all of them with write_batch"
-    return f"{kind} {value!r:.40}: write it as bytes, as encode_example or serialize_tensor gives them"
+    return f"{kind} {shorten(repr(value), 40)}: write it as bytes, as encode_example or serialize_tensor gives them"
 
 
 def encode_record(record: Buffer) -> bytes:

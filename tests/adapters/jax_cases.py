@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from streamrec import Dataset, FixedLenFeature, TFRecordDataset, VarLenFeature, encode_example, encode_records
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    RaggedTensor,
+    SparseTensor,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)
 from streamrec.errors import PositionMismatchError
 from streamrec.jax import Loader, rank_among
 from tests.adapters.conftest import Leaving, check_damage, check_leaving, check_missing_feature
@@ -115,9 +124,23 @@ def test_what_cannot_be_divided_is_an_error(tmp_path: Path) -> None:
         for batch in Loader(dataset, ROWS):
             seen += batch["id"].tolist()
     assert seen == list(range(16))
+    with pytest.raises(ValueError, match=r"column 'id': a single int64 has no rows to divide .* batch\("):
+        list(Loader(dataset.unbatch(), ROWS))
     ragged = TFRecordDataset(examples(tmp_path / "a", 8)).batch(8).parse_example({"pair": VarLenFeature(np.float32)})
     with pytest.raises(ValueError, match="column 'pair': a SparseTensor cannot be divided"):
         list(Loader(ragged, ROWS))
+
+
+def test_ragged_and_sparse_tensors_are_trees_of_arrays() -> None:
+    tensors = (
+        RaggedTensor(np.arange(3), (np.array([0, 1, 3]),)),
+        SparseTensor(np.array([[0, 0], [1, 1]]), np.array([1.0, 2.0]), np.array([2, 2])),
+    )
+    [placed] = Loader(Dataset.from_generator(lambda: [tensors]))
+    doubled = jax.jit(lambda element: jax.tree.map(lambda array: 2 * array, element))(placed)
+    assert [type(each) for each in doubled] == [RaggedTensor, SparseTensor]
+    assert doubled[0].nested_row_splits[0].tolist() == [0, 2, 6]
+    assert doubled[1].values.tolist() == [2, 4]
 
 
 def test_bfloat16() -> None:

@@ -23,6 +23,7 @@ from streamrec import (
     FixedLenFeature,
     Frames,
     RaggedTensor,
+    SparseTensor,
     TFRecordDataset,
     encode_example,
     encode_records,
@@ -103,6 +104,23 @@ def test_workers_that_get_nothing_are_told(tmp_path: Path) -> None:
         logger.removeHandler(told)
         told.close()
     assert "of 4 readers (ranks times loader workers), these get nothing of" in (tmp_path / "told.log").read_text()
+
+
+def test_a_loader_that_batches_batches_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = Dataset.range(8)
+    assert [batch.shape for batch in DataLoader(IterableDataset(numbers), batch_size=4)] == [(4,), (4,)]
+    assert [batch.shape for batch in load(IterableDataset(numbers.batch(8)), 0)] == [(8,)]
+    assert not caplog.messages
+    assert [batch.shape for batch in DataLoader(IterableDataset(numbers.batch(8)))] == [(1, 8)]
+    assert caplog.messages == ["a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"]
+
+
+def test_a_lambda_for_a_spawned_worker() -> None:
+    dataset = IterableDataset(Dataset.range(8).map(lambda number: number))
+    with pytest.raises(
+        TypeError, match=r"cannot be sent to a worker process \(.*lambda.*\): define .* with def, at the"
+    ):
+        next(iter(load(dataset, 1, multiprocessing_context="spawn")))
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
@@ -226,6 +244,12 @@ def test_arrays_become_tensors_without_a_copy() -> None:
     ragged = to_tensors(RaggedTensor(np.arange(3), (np.array([0, 1, 3]),)))
     assert isinstance(ragged, RaggedTensor)
     assert isinstance(ragged.flat_values, torch.Tensor)
+    assert [row.tolist() for row in ragged] == [[0], [1, 2]]
+    assert torch.equal(ragged[-1], torch.tensor([1, 2]))
+    moved: Any = ragged.to("meta")
+    assert {part.device.type for part in (moved.flat_values, *moved.nested_row_splits)} == {"meta"}
+    sparse = to_tensors(SparseTensor(np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1])))
+    assert [list(row) for row in sparse] == [[b"a"], [b"b"], [b""]]
     assert to_tensors(Frames.of([b"a", b"b"])) == [b"a", b"b"]
     assert to_tensors(np.array([b"a", b"b"], dtype=object)) == [b"a", b"b"]
     assert to_tensors(np.float32(2)).dtype == torch.float32

@@ -62,6 +62,25 @@ def test_a_manifest_in_a_directory_is_believed_where_sizes_are_right(shard: Path
     assert called("count", folder).code == 1
 
 
+def test_a_folder_of_tensorflow_datasets_is_its_shards(tmp_path: Path, called: Call) -> None:
+    for name in ("mnist-test.tfrecord-00000-of-00001", "mnist-train.tfrecord-00000-of-00001", "old/part-r-00000.gz"):
+        path = tmp_path / "mnist" / "3.0.1" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode_records([b"x"]))
+    for name in ("dataset_info.json", "features.json", "label.labels.txt", "_SUCCESS"):
+        (tmp_path / "mnist" / "3.0.1" / name).write_text("{}")
+    for command in ("count", "verify", "head"):
+        done = called(command, tmp_path / "mnist")
+        assert done.code == 0, done
+        assert "left out 3 objects whose names are not those of shards: 3.0.1/dataset_info.json" in done.err
+    assert called("count", tmp_path / "mnist").out == "3\n"
+    (tmp_path / "plain").mkdir()
+    for name in ("a.txt", "b.csv"):
+        (tmp_path / "plain" / name).write_bytes(encode_records([b"x"]))
+    done = called("count", tmp_path / "plain")
+    assert (done.out, done.err) == ("2\n", ""), "all of them may be shards"
+
+
 def test_info_tells_what_a_data_set_is(shard: Path, called: Call) -> None:
     found = called("info", "--json", shard).json
     assert (found["shards"], found["records"], found["bytes"]) == (1, 240, shard.stat().st_size)

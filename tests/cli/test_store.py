@@ -226,6 +226,12 @@ def test_an_unfinished_upload_is_seen(s3_store: Store, called: Call) -> None:
     assert said == "1 upload under way, none older than a day"
 
 
+def test_what_cannot_be_listed_is_said_once(s3_store: Store, called: Call) -> None:
+    done = called("doctor", *typed({**s3_store.options, "secret": "wrong"}), "--json", f"{s3_store.url}/")
+    assert list(rows(done)) == SERVER
+    assert done.json["checks"][-1]["found"].count("check the credentials") == 1
+
+
 def test_without_a_terminal_nothing_is_written(tmp_path: Path, called: Call) -> None:
     (tmp_path / "a").write_bytes(bytes(100))
     assert "write" not in rows(called("doctor", "--json", str(tmp_path)))

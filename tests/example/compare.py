@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ def assert_same(found: Any, wanted: Any, name: str) -> None:
     found, wanted = arrayed(found), arrayed(wanted)
     assert type(found) is type(wanted), name
     if isinstance(wanted, SparseTensor):
-        for part, value in wanted._asdict().items():
-            assert_same_array(getattr(found, part), value, f"{name}.{part}")
+        for part, one, other in zip(wanted.__match_args__, found.parts, wanted.parts, strict=True):
+            assert_same_array(one, other, f"{name}.{part}")
     elif isinstance(wanted, RaggedTensor):
         assert len(found.nested_row_splits) == len(wanted.nested_row_splits), name
         assert_same_array(found.flat_values, wanted.flat_values, name)
@@ -56,7 +57,7 @@ def materialised(column: Any) -> Any:
     if isinstance(column, BytesColumn):
         return column.to_numpy()
     if isinstance(column, SparseTensor):
-        return column._replace(values=materialised(column.values))
+        return replace(column, values=materialised(column.values))
     if isinstance(column, RaggedTensor):
-        return column._replace(flat_values=materialised(column.flat_values))
+        return replace(column, flat_values=materialised(column.flat_values))
     return column

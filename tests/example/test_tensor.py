@@ -114,7 +114,7 @@ def test_shapes_and_unknown_fields() -> None:
     [
         ("int32", message(1, [1], float_val=[1]), "a float32 tensor where int32 is wanted"),
         ("int32", message(7, [1]), "a string tensor where int32"),
-        (bytes, message(3, [1]), "a int32 tensor where string"),
+        (bytes, message(3, [1]), "an int32 tensor where string"),
         ("int32", message(103, [1]), "a dtype 103 tensor where int32"),
         ("int32", b"", "a dtype 0 tensor"),
         ("int32", b"\xff", "1 bytes that are not a TensorProto"),
@@ -177,10 +177,10 @@ def test_damaged_tensors_parse_or_raise(draw: st.DataObject, name: str) -> None:
     [
         (np.array(["2020"], "M8[D]"), r"datetime64\[D\] values"),
         (np.array([1], np.longdouble), "values where a dtype of TensorFlow's"),
-        (np.array([1, "a"], object), "a int in an object array"),
+        (np.array([1, "a"], object), "an int in an object array"),
         ([[1], [1, 2]], "a list gives no array"),
-        (object(), "a object in an object array"),
-        (None, "a NoneType in an object array"),
+        (object(), "an object in an object array"),
+        (None, "None in an object array"),
     ],
 )
 def test_serialize_refusals(value: Any, words: str) -> None:
@@ -195,7 +195,7 @@ def test_dtypes() -> None:
     for bad in ("datetime64", "nonsense", 3):
         with pytest.raises(FeatureError):
             tensor_dtype(bad)
-    with pytest.raises(FeatureError, match="a int where the bytes"):
+    with pytest.raises(FeatureError, match="an int where the bytes"):
         parse_tensor(3, np.int32)
 
 
@@ -240,7 +240,7 @@ def test_big_endian_complex_is_swapped_by_part() -> None:
         ((b"\1\0", np.int16, True, 0), "fixed_length is 0"),
         ((b"\1\0", np.int16, True, -2), "fixed_length is -2"),
         ((b"a", bytes), "strings where numbers"),
-        ((3, np.int16), "a int where bytes"),
+        ((3, np.int16), "an int where bytes"),
         (([[b"a"], [b"a", b"b"]], np.uint8), "ragged|a list where bytes"),
     ],
 )

@@ -4,6 +4,7 @@ import asyncio
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,24 @@ import pytest
 import trio
 
 import streamrec
-from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec import (
+    Dataset,
+    Frames,
+    RecordSource,
+    ShardWriter,
+    TFRecordDataset,
+    TFRecordWriter,
+    encode_records,
+    open_shard,
+    verify,
+    verify_sync,
+    write_index_sync,
+    write_manifest,
+    write_manifest_sync,
+)
+from streamrec.errors import ManifestError, ObjectChangedError
 from tests.pipeline.small_shards import ALL, records_of
+from tests.servers.real import Store
 
 
 async def collect(dataset: Dataset[Any]) -> list[Any]:
@@ -51,6 +68,55 @@ async def test_leaving_from_trio_ends_the_run(files: list[str]) -> None:
         raise AssertionError
 
     assert await anyio.to_thread.run_sync(trio.run, first, TFRecordDataset(files).repeat()) == ALL[0]
+
+
+def test_other_async_functions_say_under_trio_that_they_need_asyncio(files: list[str], tmp_path: Path) -> None:
+    index, manifest = f"{tmp_path}/a.index", f"{tmp_path}/m.json"
+    write_index_sync(files, index)
+    source = RecordSource(index)
+
+    async def read() -> None:
+        async with open_shard(files[0]):
+            raise AssertionError
+
+    async def write() -> None:
+        async with ShardWriter(f"{tmp_path}/new-{{shard}}"):
+            raise AssertionError
+
+    calls: list[Any] = [read, write, partial(source.get, [0]), partial(RecordSource.open, index)]
+    for call in (*calls, partial(verify, manifest), partial(write_manifest, files, manifest)):
+        with pytest.raises(RuntimeError, match=r"need asyncio's event loop\. Under Trio .*trio\.to_thread\.run_sync"):
+            trio.run(call)
+    in_thread: Any = partial(trio.run, trio.to_thread.run_sync)
+    in_thread(write_manifest_sync, files, manifest)
+    assert in_thread(verify_sync, manifest)
+    assert in_thread(source.__getitem__, 0) == ALL[0]
+
+
+@pytest.mark.parametrize("kind", ["manifest.json", "all.index"])
+def test_a_manifest_stands_for_its_shards(kind: str, s3_store: Store, tmp_path: Path) -> None:
+    """As for the commands: in its own directory, by its own list, with the sizes that it says."""
+    for folder, options in ((f"{tmp_path}/in", {}), (f"{s3_store.url}/manifests-{kind}", s3_store.options)):
+        for name in (b"b", b"a", b"not named"):
+            with TFRecordWriter(f"{folder}/{name.decode()}", storage_options=options) as writer:
+                writer.write(name)
+        names, path = [f"{folder}/b", f"{folder}/a"], f"{folder}/{kind}"
+        make = write_manifest_sync if kind.endswith("json") else write_index_sync
+        make(names, path, storage_options=options)
+        assert list(TFRecordDataset(path, storage_options=options)) == [b"b", b"a"]
+        both = TFRecordDataset([path, f"{folder}/not*"], storage_options=options)
+        assert list(both) == [b"b", b"a", b"not named"]
+        assert list(Dataset.list_files(path, storage_options=options)) == [path.encode()]
+        with TFRecordWriter(f"{folder}/a", storage_options=options) as writer:
+            writer.write(b"longer")
+        with pytest.raises(ObjectChangedError, match="/a"):
+            list(TFRecordDataset(path, storage_options=options))
+    (tmp_path / "in" / "x.json").write_text('{"a": 1}')
+    with pytest.raises(ManifestError, match=r"x\.json: this JSON is not a manifest"):
+        list(TFRecordDataset(f"{tmp_path}/in/x.json"))
+    (tmp_path / "in" / "x.json").write_bytes((tmp_path / "in" / "b").read_bytes())
+    with pytest.raises(ManifestError, match="neither a manifest nor an index"):
+        list(TFRecordDataset(f"{tmp_path}/in/x.json"))
 
 
 @pytest.mark.parametrize("drop", [False, True])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamrec.example import BytesColumn
+from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline import Dataset
 from streamrec.tfrecord import Frames
 
@@ -24,8 +25,9 @@ def plain(element: Any) -> Any:
         return (element.dtype.str, element.tolist())
     if isinstance(element, dict):
         return {key: plain(value) for key, value in element.items()}
-    if isinstance(element, tuple):
-        return (type(element).__name__, *map(plain, element))
+    if isinstance(element, tuple | CompositeTensor):
+        parts = element.parts if isinstance(element, CompositeTensor) else element
+        return (type(element).__name__, *map(plain, parts))
     return element
 
 

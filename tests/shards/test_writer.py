@@ -104,7 +104,7 @@ async def test_writing_after_closing_is_an_error(place: str) -> None:
     async with ShardWriter(f"{place}/x") as writer:
         pass
     await writer.close()
-    with pytest.raises(streamrec.errors.ClosedError, match="nothing more can be written"):
+    with pytest.raises(streamrec.errors.ClosedError, match="make a new one to write more"):
         await writer.write(b"late")
 
 

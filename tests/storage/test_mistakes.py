@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import fsspec
 import pytest
 
 import streamrec
@@ -17,7 +18,7 @@ from streamrec import RetryPolicy, StreamrecError, TFRecordDataset
 from streamrec.errors import MissingExtraError, PermissionDeniedError, StorageError
 from streamrec.storage import Storages
 from tests.servers.answering import Answer, Asked, answering
-from tests.servers.real import Store
+from tests.servers.real import Store, moto
 from tests.storage.contract import QUICK
 
 
@@ -64,6 +65,35 @@ SKEWED = worded(
     "large.</Message><RequestTime>20261124T090000Z</RequestTime><ServerTime>2026-11-24T09:31:07Z</ServerTime>"
     "<MaxAllowedSkewMilliseconds>900000</MaxAllowedSkewMilliseconds>",
 )
+
+
+def test_an_object_in_an_archive() -> None:
+    with moto() as store:
+        client = fsspec.filesystem("s3", **store.options)
+        client.call_s3("put_object", Bucket="streamrec", Key="a", Body=b"x" * 20, StorageClass="GLACIER")
+        with pytest.raises(StorageError, match=r"the object is in an archive \(InvalidObjectState: .*\): restore it"):
+            list(TFRecordDataset("s3://streamrec/a", storage_options=store.options))
+
+
+def test_readers_pay() -> None:
+    said = {"error": {"code": 400, "message": "Bucket is a requester pays bucket but no user project provided."}}
+    answer = Answer(400, json.dumps(said).encode(), {"Content-Type": "application/json"})
+    paid = pytest.raises(PermissionDeniedError, match=r"provided\.\): pass requester_pays=True, and .* project=")
+    with answering(lambda _: answer) as url, paid:
+        list(TFRecordDataset("gs://b/k", storage_options={"endpoint_url": url, "token": "anon"}))
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(PermissionDeniedError, match=r"set AWS_ACCESS_KEY_ID and .*, or AWS_PROFILE; or .*-o key="):
+        list(TFRecordDataset("s3://b/k", storage_options={"endpoint_url": "http://127.0.0.1:1"}))
+
+
+def test_a_library_that_is_not_there_is_an_error_at_once() -> None:
+    with pytest.raises(StorageError, match=r"no client can be made on this machine \(.*lib(jvm|hdfs).*\): install"):
+        list(TFRecordDataset("hdfs://127.0.0.1:1/k"))
 
 
 @pytest.mark.parametrize("answer", [REDIRECT, MALFORMED], ids=lambda answer: answer.status)
@@ -210,7 +240,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("s3://b/k", {"endpoint_url": "127.0.0.1:9000"}, "endpoint_url has no scheme: write 'http://127.0.0.1"),
     ("s3://b/k", {"client_kwargs": {"endpoint_url": "h:1"}}, "client_kwargs['endpoint_url'] has no scheme"),
     ("s3://b/k", {"aws_access_key_id": "k"}, "'aws_access_key_id', which the client does not know: write key="),
+    ("s3://b/k", {"region": "eu"}, "does not know: write client_kwargs={'region_name': ...}"),
     ("s3://b/k", {"region_name": "eu"}, "does not know: write client_kwargs={'region_name': ...}"),
+    ("s3://b/k", {"secret_key": "s"}, "'secret_key', which the client does not know: write secret="),
+    ("s3://b/k", {"profile_name": "p"}, "does not know: write profile="),
+    ("s3://b/k", {"zzz": 1}, "'zzz', which the client does not know; it knows anon, "),
+    ("gs://b/k", {"credentials": "x.json"}, "'credentials', which the client does not know: write token="),
     ("gs://b/k", {"tokn": "anon"}, "storage_options has 'tokn', which the client does not know: did you mean 'token'?"),
     ("gs://b/k", {"session_kwargs": {"trust_en": True}}, "session_kwargs has 'trust_en', which the client does not"),
     ("gs://b/k", {"token": "anon", "endpoint_url": "h:1"}, "endpoint_url has no scheme"),
@@ -226,6 +261,7 @@ def test_wrong_names(url: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(StorageError, match=re.escape(message)) as caught:
         list(TFRecordDataset(url, storage_options=options))
     assert caught.value.path == url
+    assert len(str(caught.value)) < 320
     with (
         pytest.raises(StorageError, match=re.escape(message)),
         streamrec.TFRecordWriter(url, storage_options=options) as w,

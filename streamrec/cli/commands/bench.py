@@ -100,18 +100,20 @@ class Sweep:
     ),
 )
 @options.sources
-@click.option("--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="For each measurement.")
-@click.option("--write", is_flag=True, help="Write objects (256 MB) below SOURCE, a directory; remove them at the end.")
-@click.option("--html", metavar="FILE", help="Write a page with the curves there, too; any URL.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Duration of each measurement."
+)
+@click.option("--write", is_flag=True, help="Write test objects (256 MB) below SOURCE, a directory, and remove them.")
+@click.option("--html", metavar="FILE", help="Also write a page with the curves to FILE, a path or URL.")
 @options.as_json
 @options.source_options
 def bench_command(sources: options.Sources, seconds: float, write: bool, html: str | None, as_json: bool) -> None:
     """Reads ranges of objects with 1 to 32 connections, in requests of 64 KiB to 4 MiB.
 
-    The objects are there already, or are written for this with --write, and removed again, also on Ctrl-C.
+    It reads the objects of SOURCE. With --write, it writes test objects first, and removes them, also on Ctrl-C.
 
-    Shows megabytes a second, the time to the first byte, and processor seconds for each gigabyte; says where more
-    connections bring little, and how fast streamrec reads the same objects as records.
+    Shows MB/s, the time to the first byte, and processor seconds per gigabyte; says how many connections are enough,
+    and how fast streamrec reads the same objects as records.
     """
     work = sweep_written if write else sweep_store
     sweep = run(work(sources, seconds, sources.storage_options))
@@ -314,7 +316,7 @@ async def read(storage: Storage, path: str, start: int, end: int, buffer: memory
         while filled < end - start:
             got = await stream.readinto(buffer[filled : end - start])
             if not got:
-                raise streamrec.StorageError("the object ends before its size: was it replaced?", path)
+                raise streamrec.StorageError("the object ends before its size: was it replaced? list it again", path)
             filled += got
         return filled
     finally:

@@ -15,7 +15,7 @@ from streamrec.cli.output import Meter, print_line, print_record, progress
 from streamrec.cli.reading import blocks, open_item, run, total_bytes
 from streamrec.cli.records import as_json, as_lines, kind_of_all, parts_of
 from streamrec.cli.sources import Item, check_present, find_records, storages_for
-from streamrec.display import escape_json
+from streamrec.display import escape_json, join_names
 from streamrec.interchange import Kind
 from streamrec.shards import ShardReader
 
@@ -33,7 +33,7 @@ from streamrec.shards import ShardReader
 @options.as_json
 @options.source_options
 def head_command(sources: options.Sources, **how: Any) -> None:
-    """Prints the first records, and reads no more than these."""
+    """Prints the first records, and reads only these."""
     print_records(sources, **how)
 
 
@@ -64,13 +64,13 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
     "--records",
     metavar="N,N,...",
     callback=parse_records,
-    help="These records, by number from 0, and nothing else is read; SOURCE is an index (*.index).",
+    help="Print and read only these records, by number from 0; SOURCE must be an index (*.index).",
 )
 @options.features
 @options.as_json
 @options.source_options
 def cat_command(sources: options.Sources, **how: Any) -> None:
-    """Prints records, one shard after the other, each checked."""
+    """Prints all records, shard by shard, and checks each CRC32C."""
     print_records(sources, **how)
 
 
@@ -207,7 +207,7 @@ class Printer:
         """Checks that some record has each feature that was asked for."""
         sys.stdout.flush()
         if self._missing and self._kind is not None:
-            known = f"they have {', '.join(sorted(self._met))}" if self._met else "they are not Examples"
+            known = f"they have {join_names(sorted(self._met))}" if self._met else "they are not Examples"
             raise click.UsageError(f"no record that was read has {', '.join(sorted(self._missing))}: {known}")
 
     def _note(self, record: bytes, kind: Kind) -> None:

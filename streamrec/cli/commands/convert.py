@@ -23,7 +23,7 @@ from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, print_error, print_json, print_line, print_written, progress
 from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
-from streamrec.display import display_name
+from streamrec.display import display_name, join_names
 from streamrec.interchange import (
     FORMATS,
     Changes,
@@ -90,13 +90,18 @@ class Conversion:
 )
 @options.sources
 @click.argument("target")
-@click.option("--from", "source", type=FORMAT, help="What SOURCEs are.  [default: as their names end]")
-@click.option("--to", "wanted", type=FORMAT, help="What TARGET is.  [default: as it ends]")
+@click.option("--from", "source", type=FORMAT, help="The format of SOURCE.  [default: by its name]")
+@click.option("--to", "wanted", type=FORMAT, help="The format of TARGET.  [default: by its name]")
 @options.features
-@click.option("--text", metavar="A,B", callback=options.parse_names, help="Features whose bytes are text in Parquet.")
-@click.option("--schema", metavar="FILE", help="Kinds of features, as `streamrec info --json` prints them.")
-@click.option("--shard-bytes", metavar="SIZE", callback=options.parse_size, help="Files of about this size.")
-@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Files of up to N records.")
+@click.option("--text", metavar="A,B", callback=options.parse_names, help="Features to write as text in Parquet.")
+@click.option("--schema", metavar="FILE", help="A file with the kinds of features, as `streamrec info --json` prints.")
+@click.option(
+    "--shard-bytes",
+    metavar="SIZE",
+    callback=options.parse_size,
+    help="Start a new file at about this size, as 200MB or 64MiB.",
+)
+@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Start a new file after N records.")
 @options.overwrite
 @ray_option
 @options.as_json
@@ -119,9 +124,9 @@ def convert_command(
 ) -> None:
     """Writes the Examples of all SOURCEs to TARGET in another format.
 
-    Names tell the formats: .parquet, .jsonl or .ndjson, .tar, and TFRecord for all others; .jsonl.gz and .tar.gz are
-    compressed. TARGET is one file, has {shard:05d} where a number goes, or is a directory (with --to). Nothing is left
-    of a run that fails or is interrupted.
+    The names decide the formats: .parquet, .jsonl or .ndjson, .tar, and TFRecord for all others; .jsonl.gz and .tar.gz
+    are compressed. TARGET is one file, a pattern with {shard:05d} for the file's number, or a directory (with --to). A
+    run that fails or is interrupted leaves nothing.
     """
     if directory_of(target) is not None and wanted is None:
         raise click.UsageError(f"{target} is a directory: say with --to what is written there")
@@ -236,7 +241,7 @@ def as_text(columns: Sequence[Field], names: Sequence[str]) -> tuple[Field, ...]
     for name in names:
         if name not in known:
             raise click.UsageError(
-                f"--text: no record has {name}: they have {', '.join(sorted(known)) or 'no features'}"
+                f"--text: no record has {name}: they have {join_names(sorted(known)) or 'no features'}"
             )
         if known[name] not in ("bytes", None):
             raise click.UsageError(f"--text: {name} is {known[name]}, and only bytes become text")
@@ -270,7 +275,7 @@ def check_features(reading: Reading, records: int) -> None:
     """Refuses a result that lacks a feature that was asked for, before it replaces anything."""
     missing = [name for name in reading.features or () if name not in reading.changes.features]
     if missing and records:
-        known = ", ".join(sorted(reading.changes.features)) or "no features"
+        known = join_names(sorted(reading.changes.features)) or "no features"
         raise click.UsageError(f"--features: no record has {', '.join(missing)}: they have {known}")
 
 

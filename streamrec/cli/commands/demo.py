@@ -30,9 +30,9 @@ NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 @options.as_json
 @options.storage_options
 def demo_command(target: str, overwrite: bool, as_json: bool, storage_options: Mapping[str, Any]) -> None:
-    """Writes 1,000 examples with small images as four shards and a manifest to the directory TARGET, always the same.
+    """Writes 1,000 Examples with small images to the directory TARGET, as four shards and a manifest.
 
-    TARGET is flowers/ where nothing else is said; any URL will do.
+    The data are always the same. TARGET is a path or URL; the default is flowers/.
     """
     folder = directory_of(f"{target.rstrip('/')}/") or target
     shards = run(write_demo(folder, overwrite, storage_options))

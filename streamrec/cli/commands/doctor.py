@@ -54,14 +54,14 @@ LOOKS: Final = 10
 @click.option(
     "--write/--no-write",
     default=None,
-    help="Write objects of 1 and 9 MB below URL and remove them again, or not; without either, a terminal asks.",
+    help="Also write test objects (10 MB) below URL and remove them. Without either, a terminal asks.",
 )
 @options.as_json
 @options.storage_options
 def doctor_command(url: str, write: bool | None, as_json: bool, storage_options: Mapping[str, Any]) -> int:
-    """Looks at a store, step by step: its name, connection, TLS, clock, listing, reading, versions, checksums, speed.
+    """Checks a store step by step: name, connection, TLS, clock, listing, reading, versions, checksums, speed.
 
-    What fails says what to do about it, and the exit code is 3. URL is a directory, a pattern or an object.
+    A check that fails says what to do, and the exit code is 3. URL is a directory, a pattern or an object.
     """
     if write is None:
         write = (
@@ -120,12 +120,12 @@ async def run_checks(url: str, write: bool, quiet: bool, storage_options: Mappin
         temporary_objects(storage_options) as written,
     ):
         store = CheckedStore(url, storage_options, storages, written)
-        await check("list", check_list, store)
-        largest = max(store.found, key=lambda item: item.size or 0, default=None)
-        for name, read in READING.items() if largest is not None and largest.size else [("get", check_nothing)]:
-            await check(name, read, store, largest)
-        await check("leftovers", check_leftovers, store)
-        await check("replaced", check_replaced, store)
+        if await check("list", check_list, store):
+            largest = max(store.found, key=lambda item: item.size or 0, default=None)
+            for name, read in READING.items() if largest is not None and largest.size else [("get", check_nothing)]:
+                await check(name, read, store, largest)
+            await check("leftovers", check_leftovers, store)
+            await check("replaced", check_replaced, store)
         for name, change in WRITING.items() if write else ():
             if not await check(name, change, store) and name == "write":
                 break

@@ -54,12 +54,14 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
 )
 @click.argument("names", nargs=-1, required=True, metavar="[SOURCE...] INDEX", callback=options.Sources.typed)
 @options.shard_root
-@click.option("--from-idx", metavar="PATTERN", help="The files of tfrecord2idx, one for each shard, in the same order.")
-@click.option("--part", callback=parse_part, metavar="I/N", help="Index the I-th of N parts of the shards, from 0.")
-@click.option("--join", is_flag=True, help="Make one index of the parts that SOURCE names.")
-@click.option("--update", is_flag=True, help="Read only shards that changed since; without SOURCE those it names.")
-@click.option("--check", is_flag=True, help="Tell which shards changed since INDEX was written.")
-@click.option("--stat", is_flag=True, help="Tell what INDEX holds.")
+@click.option("--from-idx", metavar="PATTERN", help="The files of tfrecord2idx, one per shard, in the same order.")
+@click.option(
+    "--part", callback=parse_part, metavar="I/N", help="Index only part I of N of the shards; I counts from 0."
+)
+@click.option("--join", is_flag=True, help="Join the parts that SOURCE names into one index.")
+@click.option("--update", is_flag=True, help="Read only shards that changed; without SOURCE, those that INDEX names.")
+@click.option("--check", is_flag=True, help="Report which shards changed since INDEX was written.")
+@click.option("--stat", is_flag=True, help="Show what INDEX holds.")
 @options.overwrite
 @ray_option
 @options.as_json
@@ -76,10 +78,10 @@ def index_command(
     ray_address: str | None,
     as_json: bool,
 ) -> int:
-    """Writes INDEX (a name that ends in .index): what a manifest says, and where each record lies.
+    """Writes INDEX (a name that ends in .index): what a manifest says, and the offset of each record.
 
-    Shards in a store are read once; of shards on a local disk only the headers are read. Compressed shards have no
-    index. `streamrec cat --records` and RecordSource read any record with it.
+    Remote shards are read once; of local shards only the headers are read. Compressed shards cannot be indexed.
+    `streamrec cat --records` and RecordSource read any record by it.
     """
     *sources, index = names
     if not index.endswith(ENDING):

@@ -28,11 +28,11 @@ KINDS["example_list"] = "ExampleListWithContext, as TF-Ranking writes"
     ),
 )
 @options.sources
-@click.option("-h", "--human", is_flag=True, help="Sizes as 1.5 MB.")
+@click.option("-h", "--human", is_flag=True, help="Print sizes as 1.5 MB.")
 @options.as_json
 @options.source_options
 def ls_command(sources: options.Sources, human: bool, as_json: bool) -> None:
-    """Lists files and their sizes in bytes, and how much they are together."""
+    """Lists files and their sizes in bytes, and the total."""
     found = run(list_files(sources))
     if as_json:
         print_json([{"path": item.path, "bytes": item.size} for item in found])
@@ -53,15 +53,15 @@ async def list_files(sources: options.Sources) -> list[Item]:
 
 @click.command("count")
 @options.sources
-@click.option("--each", "by_shard", is_flag=True, help="Each shard by itself, too.")
+@click.option("--each", "by_shard", is_flag=True, help="Also print the count of each shard.")
 @options.as_json
 @options.source_options
 def count_command(sources: options.Sources, by_shard: bool, as_json: bool) -> None:
     """Counts records.
 
-    A manifest or an index (SOURCE ends in .json or .index, or is a directory with a manifest.json) tells it, and no
-    shard is read; but each must be there with the size that the manifest says. Of local shards that are not compressed
-    only the lengths are read. All others are read once. Payloads are not checked: `streamrec verify` does that.
+    If SOURCE is a manifest or an index (.json, .index, or a directory with a manifest.json), no shard is read, but each
+    must have the size that the manifest says. Of uncompressed local shards only the lengths of records are read. All
+    other shards are read once. Payloads are not checked: `streamrec verify` does that.
     """
     shards, counts = run(count_sources(sources))
     if as_json:
@@ -84,14 +84,14 @@ async def count_sources(sources: options.Sources) -> tuple[list[Item], list[int]
 
 @click.command("info")
 @options.sources
-@click.option("--count", "exact", is_flag=True, help="Count records also where that reads more than 256 MB.")
-@click.option("--python", "as_python", is_flag=True, help="Only Python code to paste: what parses these records.")
+@click.option("--count", "exact", is_flag=True, help="Count records even if that reads more than 256 MB.")
+@click.option("--python", "as_python", is_flag=True, help="Print only Python code that parses these records.")
 @options.as_json
 @options.source_options
 def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json: bool) -> None:
     """Shows how many shards, records and bytes there are, how they are compressed, and which features they have.
 
-    Features are inferred from up to 1,000 records at the beginnings of up to 8 shards.
+    Features are inferred from up to 1,000 records at the start of up to 8 shards.
     """
     shards, sample, records = run(inspect(sources, exact))
     size = total_bytes(shards)

@@ -56,21 +56,27 @@ class ReshardPlan:
 )
 @options.sources
 @click.argument("target")
-@click.option("--shards", type=click.IntRange(1), metavar="N", help="N shards, with equally many records each.")
+@click.option("--shards", type=click.IntRange(1), metavar="N", help="Write N shards with about equally many records.")
 @click.option(
     "--shard-bytes",
     metavar="SIZE",
     callback=options.parse_size,
-    help="Shards up to this size, as 200MB or 64MiB.  [default: 200MB]",
+    help="Start a new shard before this size, as 200MB or 64MiB.  [default: 200MB]",
 )
-@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Shards of up to N records.")
+@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Start a new shard after N records.")
 @click.option(
-    "--compression", type=click.Choice(writing.COMPRESSIONS), help="[default: as TARGET ends: .gz, .zz, .zst]"
+    "--compression",
+    type=click.Choice(writing.COMPRESSIONS),
+    help="How to compress.  [default: by the ending of TARGET: .gz, .zz, .zst]",
 )
-@click.option("--shuffle", is_flag=True, help="All records in a random order; they wait on disk for it.")
+@click.option("--shuffle", is_flag=True, help="Put all records in random order; they are buffered on disk.")
 @click.option("--seed", type=click.IntRange(0), metavar="N", help="The same seed gives the same order.")
-@click.option("--temp", type=click.Path(exists=True, file_okay=False), help="Where records wait to be shuffled.")
-@click.option("--manifest", metavar="URL", help="Where to write it.  [default: manifest.json next to the shards]")
+@click.option(
+    "--temp", type=click.Path(exists=True, file_okay=False), help="The directory for records that are buffered."
+)
+@click.option(
+    "--manifest", metavar="URL", help="Where to write the manifest.  [default: manifest.json next to the shards]"
+)
 @options.overwrite
 @ray_option
 @options.as_json
@@ -86,9 +92,9 @@ def reshard_command(
 ) -> None:
     """Writes the records of all SOURCEs into new shards, and a manifest for them.
 
-    TARGET has {shard:05d} where the number goes ({shards:05d} where that of all goes, with --shards); or is a
-    directory; or one name, for one shard. The order of the records stays, unless they are shuffled. Nothing is left of
-    a run that fails or is interrupted.
+    TARGET is a pattern with {shard:05d} for the shard's number (and, with --shards, {shards:05d} for how many there
+    are), a directory, or one name for one shard. Records keep their order, unless they are shuffled. A run that fails
+    or is interrupted leaves nothing.
     """
     plan = ReshardPlan(**how)
     kind = writing.compression_of(target, compression)

@@ -36,7 +36,7 @@ from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
 from streamrec.cli.records import plain, quoted
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
-from streamrec.display import image_type, text_of
+from streamrec.display import image_type, join_names, text_of
 from streamrec.example import Schema
 from streamrec.html import element, image, page, table, whole_text
 
@@ -59,13 +59,13 @@ DIGITS: Final = 40
 )
 @options.sources
 @options.features
-@click.option("--html", metavar="FILE", help="Write a page with plots and thumbnails there, too; any URL.")
+@click.option("--html", metavar="FILE", help="Also write a page with plots and thumbnails to FILE, a path or URL.")
 @options.as_json
 @options.source_options
 def stat_command(sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool) -> None:
-    """Reads all records, and shows for each feature how often it is missing, min, mean, max, and frequent values.
+    """Reads all records, and shows how often each feature is missing, its min, mean and max, and frequent values.
 
-    Strings are measured by their lengths in bytes. Which features there are is inferred from up to 1,000 records.
+    Strings are measured by their length in bytes. The features are inferred from up to 1,000 records.
     """
     shards, stats = run(collect(sources, features, html))
     if as_json:
@@ -101,7 +101,9 @@ def check_names(wanted: Sequence[str] | None, sample: Sample) -> None:
     schema = sample.schema
     known = [item.name for item in schema.summaries + schema.list_summaries] if schema else []
     if unknown := [name for name in wanted or () if name not in known]:
-        raise click.UsageError(f"no feature {', '.join(unknown)} was found: there are {', '.join(known) or 'none'}")
+        raise click.UsageError(
+            f"no record has the feature {', '.join(unknown)}: they have {join_names(known) or 'none'}"
+        )
 
 
 def summary(shards: Sequence[Item], stats: DatasetStats) -> str:

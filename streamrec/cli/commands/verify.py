@@ -33,18 +33,18 @@ from streamrec.storage import Replacement, is_url
 )
 @options.sources
 @click.option("--repair", metavar="URL", help="Write the good records to this directory, or for one shard to this URL.")
-@click.option("--overwrite", is_flag=True, help="Let --repair replace what is there.")
+@click.option("--overwrite", is_flag=True, help="Let --repair replace existing files.")
 @ray_option
 @options.as_json
 @options.source_options
 def verify_command(
     sources: options.Sources, repair: str | None, overwrite: bool, ray_address: str | None, as_json: bool
 ) -> int:
-    """Reads everything, checks every CRC32C, and tells what is damaged, with record and byte.
+    """Reads all records, checks every CRC32C, and reports damage by record and byte.
 
-    A manifest or an index (SOURCE ends in .json or .index, or is a manifest.json in a directory) is compared with what
-    is there: missing and left-over shards, sizes, checksums, numbers of records. Shards that differ are then searched
-    for the damage. The exit code is 1 where anything is wrong.
+    If SOURCE is a manifest or an index (.json, .index, or a directory with a manifest.json), it is compared with the
+    shards: the report has missing and extra shards, and other sizes, checksums and numbers of records. Shards that
+    differ are then searched for damage. The exit code is 1 if anything is wrong.
     """
     if ray_address is not None:
         connect(ray_address)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import BytesColumn
+from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.columns import Columns, leaves, window
 from streamrec.pipeline.elements.positions import Positions, shifted
 from streamrec.tfrecord import Frames
@@ -144,8 +145,8 @@ def weigh_one(element: Any) -> int:
         return len(element) + OBJECT_BYTES
     if isinstance(element, Mapping):
         return weigh(element.values()) + OBJECT_BYTES
-    if isinstance(element, tuple | list):
-        return weigh(element) + OBJECT_BYTES
+    if isinstance(element, tuple | list | CompositeTensor):
+        return weigh(element.parts if isinstance(element, CompositeTensor) else element) + OBJECT_BYTES
     if (chain := getattr(element, "chain", None)) is not None:  # a dataset, as `window` makes them, holds its elements
         return weigh(getattr(chain.source, "data", ())) + OBJECT_BYTES
     return int(getattr(element, "nbytes", 0)) + OBJECT_BYTES

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import described, with_article
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example.columns import CompositeTensor
 from streamrec.example.dtypes import named_dtype
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns, objects
@@ -77,8 +79,9 @@ class _Packing:
             if isinstance(value, np.generic):
                 return ["scalar", *self._raw(np.asarray(value))]
             raise TypeError(
-                f"a {kind.__module__}.{kind.__qualname__} cannot be stored in a cache file: arrays, records, numbers,"
-                " strings, and dicts, tuples and lists of them can; map elements to these first, or cache in memory"
+                f"{with_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a cache file: arrays, "
+                "records, numbers, strings, and dicts, tuples and lists of them can: map elements to these, or cache "
+                "in memory"
             )
         match value:
             case Frames():  # the lengths, and the payloads back to back
@@ -89,10 +92,10 @@ class _Packing:
                 return ["columns", self.node(value.nest)]
             case BytesColumn():
                 return ["column", list(value.shape), self.node(Frames(value.buffer, value.spans.reshape(-1, 2)))]
-            case RaggedTensor():
-                return ["ragged", self.node(value.flat_values), [self.node(splits) for splits in value[1]]]
+            case RaggedTensor(values, levels):
+                return ["ragged", self.node(values), [self.node(splits) for splits in levels]]
             case SparseTensor():
-                return ["sparse", *map(self.node, value)]
+                return ["sparse", *map(self.node, value.parts)]
             case RaggedRows():
                 return ["ragged rows", self.node(value.tensor())]
             case SparseRows():
@@ -155,7 +158,7 @@ def checked_keys(value: Mapping[Any, Any]) -> list[Any]:
     """
     for key in value:
         if type(key) not in PLAIN:
-            raise TypeError(f"the key {key!r}, a {type(key).__name__}, cannot be stored in a cache file: map it to str")
+            raise TypeError(f"the key {described(key)} cannot be stored in a cache file: map it to str")
     return list(value)
 
 
@@ -273,10 +276,11 @@ def bytes_of(value: Any) -> Iterator[bytes]:
         yield value.tobytes()
     elif type(value) is list and len(kinds := set(map(type, value))) == 1 and issubclass(kinds.pop(), np.number):
         yield from bytes_of(np.array(value))  # numbers are in a list or in an array, as chunks happen to end
-    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray):
+    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray | CompositeTensor):
         kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
-        yield f"{kind.__name__}{len(value)}".encode()
-        for part in value:
+        parts = value.parts if isinstance(value, CompositeTensor) else value
+        yield f"{kind.__name__}{len(parts)}".encode()
+        for part in parts:
             yield from bytes_of(part)
     else:
         yield repr(value).encode()

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import described, name_type
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.columns import with_nulls
+from streamrec.example.columns import CompositeTensor, with_nulls
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
 from streamrec.tfrecord import Frames, Joining
 
@@ -162,14 +163,14 @@ def column_of(value: Any) -> Any:
         return SparseRows.of(value)
     array = as_array(value)
     if array.ndim < 1:
-        raise TypeError(f"a {type(value).__name__} has no rows: an array, a list or Frames is wanted here")
+        raise TypeError(f"{name_type(value)} has no rows: an array, a list or Frames is wanted here")
     return array
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
     """A value as an array; strings as objects, which keeps trailing NULs."""
-    if isinstance(value, RaggedTensor | SparseTensor):
-        raise TypeError(f"a {type(value).__name__} is not an array: map such elements to arrays first")
+    if isinstance(value, CompositeTensor):
+        raise TypeError(f"{name_type(value)} is not an array: map such elements to arrays first")
     if isinstance(value, BytesColumn):
         return value.to_numpy()
     if isinstance(value, bytes | str):
@@ -186,7 +187,9 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         if value is None:
             raise TypeError("None where numbers or bytes are wanted: does the function of map return its element?")
         found = None if None in odd else odd[0]
-        raise TypeError(f"{found!r} in a {type(value).__name__} where numbers or bytes are wanted: fill or convert it")
+        raise TypeError(
+            f"{described(found)} in {name_type(value)} where numbers or bytes are wanted: fill or convert it"
+        )
     return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
 
 
@@ -203,8 +206,8 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
 
 
 def is_nest(value: Any) -> bool:
-    """Whether a value has parts: a ragged or sparse tensor is one value, though it is a named tuple."""
-    return isinstance(value, dict | tuple) and not isinstance(value, RaggedTensor | SparseTensor)
+    """Whether a value has parts."""
+    return isinstance(value, dict | tuple)
 
 
 def leaves(nest: Any) -> Iterator[Any]:

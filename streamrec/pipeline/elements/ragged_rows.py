@@ -216,17 +216,7 @@ def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
     if not inner:
         bounds = outer.astype(np.int64, copy=False)
         return RaggedRows(values, bounds[:-1], bounds[1:], outer.dtype)
-    return [ragged_window(values, tuple(inner), first, last) for first, last in zip(outer[:-1], outer[1:], strict=True)]
-
-
-def ragged_window(values: Any, splits: tuple[npt.NDArray[Any], ...], first: int, last: int) -> RaggedTensor:
-    """Rows first to last (exclusive) of a ragged tensor."""
-    kept = []
-    for split in splits:
-        part = split[first : last + 1]
-        kept.append(part - part[0])
-        first, last = int(part[0]), int(part[-1])
-    return RaggedTensor(values[first:last], tuple(kept))
+    return list(RaggedTensor(values, (outer, *inner)))
 
 
 def stacked_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:

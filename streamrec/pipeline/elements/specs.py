@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import described
+from streamrec.arguments import described, with_article
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.example.dtypes import tensor_dtype
@@ -101,11 +101,7 @@ class SparseTensorSpec(Spec):
 
 
 def signature_of(nest: Any) -> Any:
-    """A nest of specs, as an argument: TensorFlow's become these.
-
-    Raises:
-        TypeError: A part is not a spec.
-    """
+    """A nest of specs, as an argument: TensorFlow's become these."""
     return map_nest(spec_of, tuple(nest) if isinstance(nest, list) else nest)
 
 
@@ -137,7 +133,7 @@ def conform(spec: Any, value: Any) -> Any:
         return conform_array(spec, value)
     wanted = RaggedTensor if isinstance(spec, RaggedTensorSpec) else SparseTensor
     if not isinstance(value, wanted):
-        raise TypeError(f"it is {described(value)}, where a {wanted.__name__} is wanted")
+        raise TypeError(f"it is {described(value)}, where {with_article(wanted.__name__)} is wanted")
     return value
 
 

@@ -7,7 +7,8 @@ Rules:
   chains that it holds. A source that runs several chains at once hands each an equal part (`RunContext.part`). So the
   shares never add up to more than the budget, however deep chains are nested; each owner keeps within its share.
 - What reaches a source is the same in every run with the same options, be it resumed or not: how many elements a
-  shuffle holds depends on it, and so does its order.
+  shuffle holds depends on it, and so does its order. Where the default is less than 1 GiB, since the machine has less
+  memory than others, a shuffle whose order would depend on it is an error (`Options.follows_memory`).
 - A share that is too small for one chunk holds one chunk, or nothing would move.
 
 | what | share of what reaches it | at most |
@@ -35,7 +36,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CONSUMER", "UNCOUNTED", "Share", "cgroup_limits", "default_budget", "machine_memory"]
+__all__ = ["CONSUMER", "DEFAULT", "UNCOUNTED", "Share", "cgroup_limits", "default_budget", "machine_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,19 @@ UNCOUNTED: Final = Share(16, 64 << 20)
 """What is left free: blocks keep some memory to use it again, and a copy and its original exist at the same time."""
 
 
+DEFAULT: Final = Share(8, 1 << 30)
+"""Of the machine's memory: the same from 8 GiB on. Only shuffle buffers of large records gain by more."""
+
+
 def default_budget() -> int:
     """The bytes that a run may hold by default: an eighth of the machine's memory, 64 MiB to 1 GiB.
 
     An eighth, because several processes a machine are usual, and a model, its optimizer and the batches on their way to
-    a device are there, too. With less than 64 MiB, sixteen shards have less than two blocks each. Only shuffle buffers
-    of large records gain by more than 1 GiB, and a machine with hundreds of gigabytes runs dozens of loaders.
+    a device are there, too. With less than 64 MiB, sixteen shards have less than two blocks each. A machine with
+    hundreds of gigabytes runs dozens of loaders.
     """
     memory = machine_memory()
-    return 256 << 20 if memory is None else max(64 << 20, min(memory // 8, 1 << 30))
+    return 256 << 20 if memory is None else max(64 << 20, DEFAULT.of(memory))
 
 
 @cache

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from streamrec.arguments import flag, integer
-from streamrec.pipeline.engine.budget import default_budget
+from streamrec.pipeline.engine.budget import DEFAULT, default_budget
 from streamrec.pipeline.engine.ranks import Rank
 
 __all__ = ["AUTOTUNE", "Options", "check_calls"]
@@ -46,6 +46,11 @@ class Options:
     def budget(self) -> int:
         """The bytes that a run may hold: what was said, or the default of this machine."""
         return default_budget() if self.memory_budget is None else self.memory_budget
+
+    @property
+    def follows_memory(self) -> bool:
+        """Whether the budget is that of a machine with little memory: no order may depend on it."""
+        return self.memory_budget is None and self.budget != DEFAULT.most
 
     @classmethod
     def of(cls, several: Iterable[Options]) -> Options:

@@ -83,6 +83,7 @@ class RunContext:
         batch: How many elements make a batch after the source: chunks may end between two where that costs nothing.
         begun: How many elements of such a batch came before the source's first.
         beside: Whether stages after the source work in threads: what it does on the loop it can do meanwhile.
+        follows_memory: Whether the budget is that of a machine with little memory: no order may depend on it.
     """
 
     session: Session
@@ -96,6 +97,7 @@ class RunContext:
     batch: int = 1
     begun: int = 0
     beside: bool = False
+    follows_memory: bool = False
 
     async def chunks(
         self, chain: Chain, position: Position | None, *, in_step: bool = False, goes_on: bool = False

@@ -33,6 +33,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
+from streamrec.arguments import name_type
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_of
@@ -261,18 +262,14 @@ class Place:
             return self.number
         if not hasattr(made, "load_state_dict"):
             raise PositionMismatchError(
-                f"this state holds a generator's own, and a {type(made).__name__} has no load_state_dict: resume with"
+                f"this state holds a generator's own, and {name_type(made)} has no load_state_dict: resume with"
                 " the generator that saved it, or start over without the state"
             )
         made.load_state_dict(self.state)
         return 0
 
     def check(self, dropped: int, wanted: int) -> None:
-        """Raises where the generator ended before this place.
-
-        Raises:
-            PositionMismatchError: It did.
-        """
+        """Raises where the generator ended before this place."""
         if dropped < wanted:
             raise PositionMismatchError(
                 f"this state is before element {wanted:,}, and the generator ended after {dropped:,}: it must give"

@@ -75,11 +75,7 @@ class Plan:
 
     @classmethod
     def of(cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
-        """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns.
-
-        Raises:
-            ValueError: A number is less than 1.
-        """
+        """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns."""
         cycle = integer("cycle_length", cycle_length, none=True)
         cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
         kept = None if deterministic is None else flag("deterministic", deterministic)

@@ -86,11 +86,7 @@ class Names(Source):
 
 
 def resume(names: Sequence[bytes], digest: str, state: Mapping[str, Any]) -> int:
-    """The index of the name at which a run goes on.
-
-    Raises:
-        PositionMismatchError: The names are others than they were.
-    """
+    """The index of the name at which a run goes on."""
     index: int = state["next"]
     if state["digest"] != digest:
         was, now = state["name"], name_at(names, index)

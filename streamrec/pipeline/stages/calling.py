@@ -61,10 +61,17 @@ class Calling(Step):
     Args:
         function: What is called.
         kind: Makes of each result what is wanted; None for the result itself.
+        at_end: Called when the input has ended.
     """
 
-    def __init__(self, function: Callable[..., Any], kind: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        kind: Callable[[Any], Any] | None = None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self._at_end = at_end
         self._function = function
         self._kind = kind
 
@@ -76,6 +83,10 @@ class Calling(Step):
             if results.error is not None:
                 out += self.fail(Chunk.failure(results.error, chunk.positions, results.last + 1))
         return out
+
+    def flush(self) -> list[Chunk]:
+        self._at_end()
+        return []
 
     def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """What comes out for some of a chunk's elements."""

@@ -50,11 +50,15 @@ class Parse(Stage):
         return count, rows
 
     def start(self, key: str, state: int | None) -> Step:
-        return Calling(self)
+        return Calling(self, at_end=self._name_unseen)
 
     @cached_property
     def _plan(self) -> ParsePlan:
         return make_plan("examples", self.features)
+
+    def _name_unseen(self) -> None:
+        if "_plan" in vars(self):  # something was parsed
+            self._plan.name_unseen()
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
         if is_scalar(serialized):

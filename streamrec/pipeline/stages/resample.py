@@ -62,7 +62,7 @@ class Resample(Stage):
             raise ValueError(f"{len(self.initial)} classes in initial_dist and {len(self.target)} in target_dist")
         for index, (there, wanted) in enumerate(zip(self.initial, self.target, strict=True)):
             if wanted and not there:
-                raise ValueError(f"target_dist wants class {index}, of which initial_dist says that there is none")
+                raise ValueError(f"target_dist wants class {index}, of which initial_dist has nothing")
 
     def __repr__(self) -> str:
         """As in positions: functions differ from run to run but for their names."""

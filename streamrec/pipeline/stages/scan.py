@@ -119,11 +119,7 @@ class ScanPositions(Derived):
 
 
 def pack_state(state: Any) -> str:
-    """A state as text.
-
-    Raises:
-        TypeError: It cannot be kept in a position.
-    """
+    """A state as text."""
     try:
         return b64encode(pack([state])).decode()
     except (TypeError, ValueError) as error:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from streamrec.errors import FeatureError
 from streamrec.example.encode import encode_example, encode_examples, encode_sequence_example
 from tests.effort import draws
+from tests.example.compare import assert_same
 
 tf = pytest.importorskip("tensorflow")
 from tests.example.tf_twin import arrays  # noqa: E402
@@ -127,10 +128,22 @@ def test_rows_as_lists_and_arrays(rows: Any) -> None:
         theirs = tf.ragged.constant(rows)
     ours = arrays(theirs)
     assert ours.to_list() == theirs.to_list()
+    assert len(ours) == len(list(ours)) == theirs.nrows()
+    for index in (0, 1, -1, slice(1, None), slice(-2, 1), slice(2, 1), slice(None, None, 2), slice(None, None, -1)):
+        assert_same(ours[index], arrays(theirs[index]), str(index))
+    with pytest.raises(IndexError):
+        ours[len(ours)]
     default = b"-\0" if theirs.dtype == tf.string else -1
     for missing in (None, default):
         check(ours.to_dense(missing), theirs.to_tensor(missing).numpy())
     if theirs.ragged_rank == 1 and theirs.flat_values.shape.rank == 1:
         sparse = arrays(theirs.to_sparse())
         assert sparse.to_list() == ours.to_list()
+        assert [row.values.tolist() for row in sparse] == ours.to_list()
+        unbatched = [arrays(row) for row in tf.data.Dataset.from_tensors(theirs.to_sparse()).unbatch()]
+        for row, wanted in enumerate(unbatched):
+            assert_same(sparse[row - len(sparse)], wanted, "row")
+            assert [sparse[row][place] for place in range(len(wanted))] == wanted.to_dense().tolist()
+            sliced = tf.sparse.slice(theirs.to_sparse(), [row, 0], [2, len(wanted)])
+            assert_same(sparse[row : row + 2], arrays(sliced), "slice")
         check(sparse.to_dense(default), tf.sparse.to_dense(theirs.to_sparse(), default).numpy())

@@ -196,7 +196,7 @@ def test_tensors_by_the_array_protocol() -> None:
         ({1: 2}, None, "a dict where"),
         ({1, 2}, None, "a set where"),
         (iter([1]), None, "a list_iterator where"),
-        (object(), None, "a object where"),
+        (object(), None, "an object where"),
         ("\ud800", None, "no UTF-8 form"),
         (np.ma.array([1, 2], mask=[True, False]), None, "masked array"),
         (Features(), None, "a Features message where"),
@@ -248,7 +248,7 @@ def test_nan_of_arrow_and_polars_stays() -> None:
 
 def test_names() -> None:
     assert list(Example.FromString(encode_example({"": 1, "ü": 2})).features.feature) is not None
-    with pytest.raises(FeatureError, match="name is 3, a int"):
+    with pytest.raises(FeatureError, match=r"name is 3 \(int\): it must be a str"):
         encode_example({3: 1})  # type: ignore[dict-item]
     with pytest.raises(FeatureError, match="no UTF-8 form"):
         encode_example({"\ud800": 1})

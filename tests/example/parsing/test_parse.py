@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamrec import Dataset
 from streamrec.errors import FeatureError
 from streamrec.example import messages
 from streamrec.example.columns import RaggedTensor
@@ -41,6 +43,25 @@ def one(record: bytes, **features: Feature) -> Any:
 def values(record: bytes, dtype: Any = np.int64) -> list[Any]:
     found: list[Any] = one(record, x=VarLenFeature(dtype)).values.tolist()
     return found
+
+
+def test_an_optional_feature_that_no_record_has_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt name would give its default for ever. What some record has is not named."""
+    wrong, batch = f"label{uuid4().hex}", [example(("label", ints(1)), ("rare", ints(1))), example(("label", ints(2)))]
+    wanted: dict[str, Feature] = {wrong: FixedLenFeature([], np.int64, 0), "rare": VarLenFeature(np.int64)}
+    for _ in range(499):
+        parse_example(batch, wanted)
+    assert not caplog.messages
+    for _ in range(3):
+        parse_example(batch, wanted)
+    message = f"no record so far has the feature '{wrong}': is that its name? The records have 'label', 'rare'"
+    assert caplog.messages == [message]
+    every = wanted | {"label": FixedLenFeature([], np.int64)}
+    dataset = Dataset.from_tensor_slices(batch).batch(2).parse_example(every)
+    assert len(list(dataset)) == 1  # all that the records have is described
+    dataset = Dataset.from_tensor_slices(batch).batch(2).parse_example({f"2{wrong}": FixedLenFeature([], np.int64, 0)})
+    assert len(list(dataset)) == 1
+    assert caplog.messages == [message, message.replace(wrong, f"2{wrong}")]
 
 
 def test_the_last_duplicate_counts() -> None:
@@ -180,7 +201,7 @@ def test_every_form_of_serialized() -> None:
     ("serialized", "error", "message"),
     [
         (["text"], TypeError, "str where bytes"),
-        (None, TypeError, "NoneType where messages are wanted"),
+        (None, TypeError, "None where messages are wanted"),
         ("text", TypeError, "str where messages are wanted"),
         (np.array([b"a\0"]), TypeError, "trailing NULs"),
         (np.array([[b"a"]], dtype=object), FeatureError, "must be a vector"),

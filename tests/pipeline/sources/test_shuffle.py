@@ -12,6 +12,7 @@ import pytest
 
 from streamrec import Dataset, FixedLenFeature, Frames, StreamrecError, TFRecordDataset, encode_example, encode_records
 from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.engine import budget
 from streamrec.pipeline.engine.ranks import warn_once
 from tests.effort import thorough
 from tests.pipeline.small_shards import ALL
@@ -171,6 +172,37 @@ def test_a_small_budget_holds_fewer_and_says_so(files: list[str], caplog: pytest
     caplog.clear()
     assert sorted(TFRecordDataset(files).shuffle(1000)) == sorted(ALL)
     assert not caplog.records
+
+
+def test_the_order_does_not_follow_the_memory_of_the_machine(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With less than others have, what does not fit is an error, before all elements; with as much, it is shorter."""
+    large = Dataset.range(64).map(lambda n: np.full(1 << 20, n, np.uint8)).shuffle(50, seed=1)
+    orders = []
+    for memory in (1 << 30, 4 << 30, 8 << 30, 1 << 40):
+        monkeypatch.setattr(budget, "machine_memory", lambda memory=memory: memory)
+        with large.with_options(epoch=0).iterate() as run:
+            if memory == 1 << 30:
+                with pytest.raises(MemoryError, match=r"shuffle\(buffer_size=50\) does not fit: \d+ elem.*global_"):
+                    next(run)
+                continue
+            orders.append([int(element[0]) for element in run])
+        with large.with_options(epoch=0, memory_budget=1 << 29).iterate() as run:
+            orders.append([int(element[0]) for element in run])
+        small = TFRecordDataset(files).shuffle(10, seed=1)
+        assert list(small) == list(small.with_options(epoch=0, memory_budget=1 << 30))
+    assert orders == orders[:1] * 6
+
+
+def test_a_state_of_a_small_machine_goes_on_elsewhere(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = TFRecordDataset(files).shuffle(10, seed=1)
+    whole = list(dataset)
+    for first, second in ((1 << 30, 1 << 40), (1 << 40, 1 << 30)):
+        monkeypatch.setattr(budget, "machine_memory", lambda: first)  # noqa: B023 - called before the next turn
+        with dataset.with_options(epoch=0).iterate() as run:
+            before = [next(run) for _ in range(7)]
+            state = run.state_dict()
+        monkeypatch.setattr(budget, "machine_memory", lambda: second)  # noqa: B023
+        assert before + list(dataset.with_options(epoch=0).iterate(state)) == whole
 
 
 def test_a_resumed_run_goes_on_within_another_budget(files: list[str]) -> None:

@@ -131,7 +131,7 @@ def test_ragged_and_sparse_batches_have_rows() -> None:
 
 
 def test_what_has_no_rows_is_not_unbatched(files: list[str]) -> None:
-    with pytest.raises(TypeError, match="a int has no rows"):
+    with pytest.raises(TypeError, match="an int has no rows"):
         list(TFRecordDataset(files).map(len).unbatch())
     with pytest.raises(ValueError, match=r"the parts of an element have \[1, 2\] rows"):
         list(TFRecordDataset(files).map(lambda record: (np.zeros(1), np.zeros(2))).unbatch())

@@ -132,6 +132,19 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(store: S
     assert caught.value.path == path
 
 
+def test_the_other_scheme(store: Store, http_store: Store) -> None:
+    with pytest.raises(StorageError, match=r"this port does not speak TLS \(.*\): write http:// where https:// is"):
+        list(TFRecordDataset(http_store.url.replace("http:", "https:") + "/x"))
+    with pytest.raises(StorageError, match="write http:// where https:// is"):
+        endpoint = {"endpoint_url": http_store.url.replace("http:", "https:")}
+        list(TFRecordDataset(f"{store.url}/x", storage_options=store.options | endpoint))
+    with pytest.raises(StorageError, match="https"):
+        list(TFRecordDataset(store.endpoint.replace("https:", "http:") + "/x", retry=QUICK))
+    with pytest.raises(StorageError, match="https"):
+        endpoint = {"endpoint_url": store.endpoint.replace("https:", "http:")}
+        list(TFRecordDataset(f"{store.url}/x", storage_options=store.options | endpoint, retry=QUICK))
+
+
 @contextlib.asynccontextmanager
 async def relayed(store: Store, harm: Callable[[int, int, bytes], bytes | None]) -> AsyncIterator[dict[str, object]]:
     """Options for the store through a relay of ciphered bytes.

@@ -28,7 +28,8 @@ import anyio.lowlevel
 import numpy as np
 
 from streamrec.errors import NotFoundError
-from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
+from streamrec.example import BytesColumn
+from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Chunk, weigh
 from streamrec.pipeline.elements.columns import Columns, is_nest, map_nest, window
 from streamrec.pipeline.elements.positions import (
@@ -231,10 +232,8 @@ def copy_elements(value: Any) -> Any:
         return Batches(copy_elements(value.frames), value.size)
     if isinstance(value, Columns):
         return Columns(map_nest(copy_elements, value.nest))
-    if isinstance(value, RaggedTensor):
-        return RaggedTensor(copy_elements(value.flat_values), tuple(map(copy_elements, value.nested_row_splits)))
-    if isinstance(value, SparseTensor):
-        return SparseTensor(*map(copy_elements, value))
+    if isinstance(value, CompositeTensor):
+        return value.mapped(copy_elements)
     if is_nest(value):
         return map_nest(copy_elements, value)
     if isinstance(value, list):

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from anyio.abc import TaskGroup
 
+from streamrec.arguments import name_type
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Position
@@ -283,16 +284,12 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
 
 
 def chain_of(function: Callable[..., Any], element: Any) -> Chain:
-    """The chain that a function makes of an element.
-
-    Raises:
-        TypeError: It did not return a Dataset.
-    """
+    """The chain that a function makes of an element."""
     dataset = function(*element) if type(element) is tuple else function(element)
     chain = getattr(dataset, "chain", None)
     if not isinstance(chain, Chain):
         raise TypeError(
-            f"{name_of(function)} gave a {type(dataset).__name__} where a Dataset is wanted: interleave and flat_map "
+            f"{name_of(function)} gave {name_type(dataset)} where a Dataset is wanted: interleave and flat_map "
             "take a function that makes a Dataset of each element, as TFRecordDataset does of a name"
         )
     return chain

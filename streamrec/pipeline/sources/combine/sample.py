@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.arguments import described
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merged
@@ -179,10 +180,8 @@ def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exceptio
     for elements in windows:
         values = array_of(elements)
         if values is None:
-            found = elements[0]
             return join(known), TypeError(
-                f"choose_from_datasets: a choice is a {type(found).__name__}, {found!r:.100}: an integer is wanted, "
-                "the number of a dataset"
+                f"choose_from_datasets: a choice is {described(elements[0])}: it must be the number of a dataset"
             )
         wrong = np.flatnonzero((values < 0) | (values >= parts))
         if len(wrong):

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from streamrec.arguments import choice
 from streamrec.display import display_name
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
@@ -78,8 +79,7 @@ class GlobalShuffle(AssignedSource):
 
     def __post_init__(self) -> None:
         check_even(self.even)
-        if self.quality not in (None, "exact", "blocks"):
-            raise ValueError(f"quality={self.quality!r} must be 'exact', 'blocks' or None")
+        choice("quality", self.quality, ("exact", "blocks", None))
         if self.slot_groups is not None and (self.batch or self.slot_groups) % self.slot_groups:
             raise ValueError(f"slot_groups={self.slot_groups} must divide global_batch_size={self.batch}")
         if self.shards.options.compression_type:

@@ -134,11 +134,7 @@ class Distribute(AssignedSource):
         return OpenSource((await self.shards.opened(within)).storages, await self._share(within))
 
     async def check(self, position: Position, within: RunContext) -> None:
-        """Refuses a position, of a chain around this source, that was saved by another reader, or with other shards.
-
-        Raises:
-            PositionMismatchError: It was.
-        """
+        """Refuses a position, of a chain around this source, that was saved by another reader, or with other shards."""
         state = position.get("source")
         while state is not None and "share" not in state:
             state = state["inner"].get("source")

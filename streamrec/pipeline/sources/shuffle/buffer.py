@@ -80,11 +80,13 @@ class ShuffleRule(NamedTuple):
         capacity: How many elements the buffer holds at most.
         limit: What they may weigh: their bytes, and ROW_WEIGHT each.
         key: What its random numbers come from.
+        strict: Whether the order must not depend on the limit: what does not fit is an error.
     """
 
     capacity: int
     limit: int
     key: int
+    strict: bool = False
 
 
 class Entry(NamedTuple):
@@ -241,7 +243,7 @@ class ShuffleBuffer:
     """
 
     def __init__(self, rule: ShuffleRule, refers: bool, ordered: bool = True, start: Position | None = None) -> None:
-        self._rule = rule
+        self.rule = rule
         self._refers = refers
         self._ordered = ordered
         self._known = [KnownPlace(0, start)]
@@ -257,7 +259,7 @@ class ShuffleBuffer:
     @property
     def room(self) -> int:
         """How many elements may come in before the first one leaves, if they are small enough."""
-        return self._rule.capacity - len(self._slots.rows)
+        return self.rule.capacity - len(self._slots.rows)
 
     def name_shards(self, paths: Sequence[str]) -> None:
         """Says which shards the records are of that it will hold again."""
@@ -278,7 +280,7 @@ class ShuffleBuffer:
         """
         self._store = store
         self._shards.update(held.shards or {})
-        self._slots = BufferIndex(self._rule, rows, step, entry, taken)
+        self._slots = BufferIndex(self.rule, rows, step, entry, taken)
         self._next = self._slots.next
         self._rebase()
 
@@ -394,17 +396,25 @@ class ShuffleBuffer:
         self._known = [*needed, last, *new]
 
     def _warn_if_small(self) -> None:
-        """Warns once where the elements are too large for the buffer that was asked for."""
-        held = len(self._slots.rows)
-        if held + 1 < self._rule.capacity and not self._warned:
-            self._warned = True
-            logger.warning(
-                "shuffle(buffer_size=%d) holds about %d elements only: its share of the memory budget is %d bytes; "
-                "raise memory_budget, or lower buffer_size",
-                self._rule.capacity,
-                held,
-                self._rule.limit,
+        """Warns once where the elements are too large for the buffer that was asked for.
+
+        Raises:
+            MemoryError: The order must not depend on that.
+        """
+        held, (capacity, limit, _, strict) = len(self._slots.rows), self.rule
+        if held + 1 >= capacity or self._warned:
+            return
+        if strict:
+            wanted = 4 * self._slots.weight * capacity // max(1, held) + (128 << 20)
+            raise MemoryError(
+                f"shuffle(buffer_size={capacity}) does not fit: {held:,} elements fill the {limit:,} bytes that it has "
+                "by default on a machine of this memory, and with fewer the order would be another one than elsewhere: "
+                f"pass buffer_size={max(1, held // 2)}, or with_options(memory_budget={wanted:_}), or use "
+                "global_shuffle, which needs no buffer"
             )
+        self._warned = True
+        words = "shuffle(buffer_size=%d) holds about %d elements only: its share of the memory budget is %d bytes; "
+        logger.warning(f"{words}raise memory_budget, or lower buffer_size", capacity, held, limit)
 
 
 def known_places(positions: Positions) -> RecordLocations:
@@ -475,7 +485,8 @@ class ShuffledPositions(Positions):
             else self.base.replay_all(iter(self.entries[: self.came]))
         )
         numbers = place.rows[:, REFERENCE]
-        state: dict[str, Any] = {"limit": self.base.rule.limit, "step": place.step}
+        rule = self.base.rule
+        state: dict[str, Any] = {"limit": None if rule.strict else rule.limit, "step": place.step}
         if self.shards is not None:
             held = HeldElements(numbers, place.rows[:, TAG] & SIZES, self.shards)
             inner = place.entry.positions.at(place.taken)

@@ -107,9 +107,11 @@ class Shuffle(ChainSource):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         share, before = within.apart(0).take(BUFFER)
-        limit = within.session.remember(self, lambda: int(state["limit"]) if state else share // 2)
+        said = within.session.remember(self, lambda: state["limit"] if state else None)
         epoch = within.epoch if self.reshuffle else 0
-        rule = ShuffleRule(self.buffer_size, limit, derived(within.seed if self.seed is None else self.seed, epoch))
+        key = derived(within.seed if self.seed is None else self.seed, epoch)
+        limit = share // 2 if said is None else said
+        rule = ShuffleRule(self.buffer_size, limit, key, said is None and within.follows_memory)
         shards = records_of(self.inner)
         ordered = shards is not None or in_order(self.inner, within.deterministic)
         if not ordered:
@@ -134,6 +136,8 @@ class Shuffle(ChainSource):
                     for out in await work_out(threads, buffer.feed(chunk), chunk.nbytes):
                         given += len(out.elements)
                         yield out
+            except MemoryError:
+                raise
             except Exception as error:
                 failure = error  # what came before it comes first
         left = buffer.drain(within.batch, given % within.batch)
@@ -162,7 +166,7 @@ async def refetch(
         await shards.check(state["inner"], within)
     wanted = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
     buffer.name_shards((await shards.opened(within)).listing.paths)
-    filling = Filling(held, state["limit"])
+    filling = Filling(held, buffer.rule.limit)
     async with aclosing(within.chunks(remake(inner, Refetch(shards, wanted)), None)) as chunks:
         async for chunk in chunks:
             filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
@@ -175,7 +179,7 @@ async def run_again(
     """Gives a buffer what it held by number, from the chunks since then; then the chunks that follow."""
     held, first, last = HeldElements.from_json(state["held"]), 0, state["next"]
     order = np.argsort(held.numbers, kind="stable")
-    numbers, filling = held.numbers[order], Filling(held, state["limit"])
+    numbers, filling = held.numbers[order], Filling(held, buffer.rule.limit)
     if not last:
         filling.into(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
     async for chunk in chunks:

@@ -32,7 +32,7 @@ import anyio.to_thread
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from streamrec.errors import UnsupportedOperationError
+from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import translate_errors
@@ -77,8 +77,20 @@ async def connect_sync(source: ClientOptions, policy: RetryPolicy) -> FsspecBack
     if protocol_of(source.url) not in repairs.SFTP:  # it hands this on to a client that does not know it
         options["use_listings_cache"] = False
     with translate_errors(source.url):
-        filesystem, _ = await _in_thread(lambda: fsspec.core.url_to_fs(common.root_of(source.url), **options))
+        filesystem = await _in_thread(partial(_make, source.url, options))
     return FsspecBackend(filesystem, ours=True)
+
+
+def _make(url: str, options: dict[str, Any]) -> fsspec.AbstractFileSystem:
+    """The filesystem of a URL. An OSError without a number means that this machine lacks a library, such as libhdfs."""
+    try:
+        return fsspec.core.url_to_fs(common.root_of(url), **options)[0]
+    except OSError as error:
+        if type(error) is OSError and error.errno is None:
+            raise StorageError(
+                f"no client can be made on this machine ({error}): install what it lacks", url
+            ) from error
+        raise
 
 
 class FsspecBackend(Backend):

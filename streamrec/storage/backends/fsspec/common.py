@@ -60,11 +60,7 @@ _MISTAKES = (
 
 
 def info_of(path: str, found: Mapping[str, Any], start: int | None = None) -> ObjectInfo:
-    """The info that fsspec found for one path.
-
-    Raises:
-        StorageError: It is a directory.
-    """
+    """The info that fsspec found for one path."""
     if found.get("type") == "directory":
         raise StorageError(directory_advice(path), path, start)
     size = None if found.get("type") == "link" else found.get("size")  # a listing has the size of the link itself

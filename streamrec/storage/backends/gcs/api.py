@@ -22,7 +22,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 from yarl import URL
 
-from streamrec.display import masked_cause
+from streamrec.display import masked_cause, shorten
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.http.pieces_body import PiecesBody
@@ -33,12 +33,22 @@ from streamrec.storage.urls import split_object
 
 __all__ = ["GcsApi", "check", "check_token", "info_in", "read_json", "resource"]
 
+_LOG_IN = ", GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or token='FILE.json'"
+
 
 async def check(answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None) -> None:
     """Raises what an error means, in the store's own words."""
     if answer.status >= 300:
-        said = " ".join((await answer.text(errors="replace"))[:1000].split())
-        check_answer(answer, path, start, end, said)
+        said = _message_in(await answer.text(errors="replace"))
+        check_answer(answer, path, start, end, said, _LOG_IN if answer.status == 401 else "")
+
+
+def _message_in(body: str) -> str:
+    """What an error document says; of any other document, its beginning."""
+    try:
+        return shorten(json.loads(body)["error"]["message"], 200)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return shorten(" ".join(body.split()), 200)
 
 
 async def read_json(answer: aiohttp.ClientResponse) -> dict[str, Any]:
@@ -65,11 +75,7 @@ def resource(path: str) -> str:
 
 
 def check_token(url: str, token: Any) -> None:
-    """Refuses a `token` that names a file which is not there: gcsfs would send the name to Google as a token.
-
-    Raises:
-        StorageError: It is.
-    """
+    """Refuses a `token` that names a file which is not there: gcsfs would send the name to Google as a token."""
     is_name = isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
     if is_name and not os.path.exists(token):
         raise StorageError(

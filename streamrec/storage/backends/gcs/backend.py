@@ -249,7 +249,8 @@ class GcsUpload(PartSink):
         while self._done is None and (there < stop or whole):
             if not offset <= there <= stop:
                 raise StorageError(
-                    f"the store has {there:,} bytes of this upload where {offset:,} were sent", self._path
+                    f"the store has {there:,} bytes of this upload where {offset:,} were sent: write it again",
+                    self._path,
                 )
             there = await self._put(_span(there, stop, whole), between(pieces, there - offset, stop - offset))
         self._doubt = False

@@ -130,7 +130,9 @@ class HttpBackend(Backend):
             try:
                 url = answer.url.join(URL(location))
             except ValueError as error:
-                raise StorageError(f"the server redirects to {location!r}, which is not a URL", path) from error
+                raise StorageError(
+                    f"the server redirects to {location!r}, which is not a URL: check its address", path
+                ) from error
             if session is self._session and not _is_same_server(answer.url, url):
                 session, options = self._bare(), {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
                 options["headers"] = own

@@ -54,11 +54,7 @@ SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 
 @cache
 def library() -> Any:
-    """The OpenSSL that Python's ssl module is linked with.
-
-    Raises:
-        AttributeError: It cannot be called.
-    """
+    """The OpenSSL that Python's ssl module is linked with."""
     if sys.implementation.name != "cpython" or not (3, 11) <= sys.version_info < (3, 15):
         raise AttributeError("how this Python keeps an SSL * is not known")
     try:
@@ -79,9 +75,6 @@ class SocketReader:
     Args:
         connection: The connection; its memory BIO must be empty.
         file: The descriptor of its socket, which does not block.
-
-    Raises:
-        AttributeError: It cannot be made here.
     """
 
     def __init__(self, connection: ssl.SSLObject, file: int) -> None:

@@ -207,7 +207,12 @@ def range_header(start: int, end: int | None) -> dict[str, str]:
 
 
 def check_answer(
-    answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None, said: str = ""
+    answer: aiohttp.ClientResponse,
+    path: str,
+    start: int | None = None,
+    end: int | None = None,
+    said: str = "",
+    advice: str = "",
 ) -> None:
     """Raises what an answer of 300 and above means.
 
@@ -215,10 +220,12 @@ def check_answer(
         start: First byte that was asked for, or None.
         end: One past the last byte, or None.
         said: The server's words where its body was read; else the status line's.
+        advice: As for `from_status`.
     """
     if answer.status >= 300:
         wait = retry_after_seconds(answer.headers.get("Retry-After"))
-        raise from_status(answer.status, said or answer.reason or "", path, start, end, retry_after=wait)
+        reason = said or answer.reason or ""
+        raise from_status(answer.status, reason, path, start, end, retry_after=wait, advice=advice)
 
 
 def past_the_end(info: ObjectInfo, start: int) -> BytesBody:
@@ -239,9 +246,9 @@ def translate(
     """What an exception of aiohttp, or of the socket below, means."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, aiohttp.ClientSSLError):
-        return StorageError(f"the server's certificate was refused ({said})", path, start, end)
+        return tls_failed(said, path, start, end)
     if isinstance(error, NO_URL):
-        return StorageError(f"this is not a URL that can be fetched ({said})", path, start, end)
+        return StorageError(f"this is not a URL that can be fetched ({said}): check it", path, start, end)
     if isinstance(error, OSError) and error.errno == errno.EMFILE:
         return StorageError(too_many_files(), path, start, end)
     if isinstance(error, TimeoutError):
@@ -249,6 +256,14 @@ def translate(
     if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
         return TransientError(Cause.CONNECT, said)
     return TransientError(Cause.BROKEN, said)
+
+
+def tls_failed(said: str, path: str, start: int | None = None, end: int | None = None) -> StorageError:
+    """What it means that a TLS connection cannot be made."""
+    if any(word in said for word in ("WRONG_VERSION_NUMBER", "wrong version number", "record layer failure")):
+        return StorageError(f"this port does not speak TLS ({said}): write http:// where https:// is", path, start, end)
+    advice = "name the file of its CA in SSL_CERT_FILE, or in AWS_CA_BUNDLE for S3"
+    return StorageError(f"the server's certificate was refused ({said}): {advice}", path, start, end)
 
 
 translate_errors = error_translator((aiohttp.ClientError, OSError), translate)

@@ -252,7 +252,9 @@ class _LocalUpload(PartSink):
         os.fsync(handle)
         stat = os.fstat(handle)
         if stat.st_size != sent.size:
-            raise IntegrityError(f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent", self._path)
+            raise IntegrityError(
+                f"the file has {stat.st_size:,} bytes of the {sent.size:,} that were sent: write it again", self._path
+            )
         if self._overwrite:
             put_in_place(self._temporary, self._final)
         else:
@@ -450,9 +452,10 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
     if isinstance(error, FileNotFoundError):
         if os.path.islink(local_name(path)):
             return NotFoundError("this symbolic link leads nowhere: restore its target, or remove it", path, start, end)
-        return NotFoundError("there is no such file: check the path", path, start, end)
+        advice = r"write it with / and no drive (in WSL, C:\ is /mnt/c/)" if "\\" in path else "check the path"
+        return NotFoundError(f"there is no such file: {advice}", path, start, end)
     if isinstance(error, PermissionError):
-        return PermissionDeniedError(f"access refused ({error})", path, start, end)
+        return PermissionDeniedError(f"access refused ({error}): check its owner and mode", path, start, end)
     if error.errno == errno.ENAMETOOLONG:
         return StorageError("this name is longer than its filesystem allows: shorten it", path, start, end)
     if error.errno == errno.EMFILE:

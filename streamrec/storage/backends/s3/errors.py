@@ -50,6 +50,11 @@ class NoSuchUploadError(UploadEndedError):
     """The multipart upload was completed, aborted or tidied away."""
 
 
+_LOG_IN = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; or pass storage_options={'key': ..., 'secret': "
+    "...} (-o key=... -o secret=...); or {'anon': True} for a public bucket"
+)
+_PAYS = ", and requester_pays=True where readers pay"
 _ENDED = (
     "the multipart upload was ended ({}): another writer began on the same name, or the bucket's"
     " lifecycle rule tidied it up; write the object again, with one writer"
@@ -64,9 +69,9 @@ def _translate(error: BaseException, path: str, start: int | None, end: int | No
     if isinstance(error, boto.ClientError):
         return _from_answer(error.response, path, start, end)
     if isinstance(error, boto.NoCredentialsError | boto.PartialCredentialsError | boto.UnauthorizedSSOTokenError):
-        return PermissionDeniedError(f"no credentials ({said}): pass key and secret, or anon=True", path)
+        return PermissionDeniedError(f"no credentials ({said}): {_LOG_IN}", path)
     if isinstance(error, boto.SSLError):
-        return StorageError(f"the server's certificate was refused ({said})", path, start, end)
+        return http_body.tls_failed(said, path, start, end)
     if isinstance(error, boto.EndpointConnectionError | boto.ConnectTimeoutError | boto.ProxyConnectionError):
         return TransientError(Cause.CONNECT, said)
     if isinstance(error, boto.ReadTimeoutError):
@@ -80,7 +85,7 @@ def _translate(error: BaseException, path: str, start: int | None, end: int | No
     if isinstance(error, boto.CredentialRetrievalError):
         return TransientError(Cause.CREDENTIALS, said)
     if isinstance(error, boto.BotoCoreError):
-        return StorageError(f"the request cannot be made ({said})", path, start, end)
+        return StorageError(f"the request cannot be made ({said}): check the storage options", path, start, end)
     return http_body.translate(error, path, start, end)
 
 
@@ -111,7 +116,7 @@ def _from_answer(
         message += f" The store's shows {shown}"
     region = str(fault.get("Region") or headers.get("x-amz-bucket-region") or "")
     wait = retry_after_seconds(headers.get("retry-after"))
-    return from_status(status, message, path, start, end, code=code, region=region, retry_after=wait)
+    return from_status(status, message, path, start, end, code=code, region=region, retry_after=wait, advice=_PAYS)
 
 
 def _time_of_another_clock(date: str | None) -> str:
