@@ -22,9 +22,8 @@ Rules of `Loader`:
 - On the CPU a tensor shares its memory with the column, where that may be written to.
 - On a CUDA device batches go through pinned memory and a side stream, some of them ahead of their turn. A copy from
   ordinary memory holds up the caller and the device; from pinned (page-locked) memory it delays neither.
-- Pinned memory is expensive to get, so it is used again. A slot holds one batch, a pinned buffer for each of its
-  arrays. It is written to again only when the copies from it are done: `event` tells.
-- What was copied belongs to the side stream until `hand_over` has the stream that the caller computes on wait for it
+- Torch's allocator of pinned memory keeps what is freed, and hands it out again only when the copies from it are done.
+- What was copied belongs to the side stream until `finish` has the stream that the caller computes on wait for it
   (the host does not wait), and keeps the memory from being given out again before the caller's own work is done
   (`record_stream`).
 - CUDA is first used in the first iteration, so that a Loader may be made before a fork.
@@ -32,7 +31,6 @@ Rules of `Loader`:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import currentframe
 from multiprocessing.context import get_spawning_popen
@@ -246,8 +244,8 @@ class Loader(Epochs[Any]):
     Args:
         dataset: What is read. Where there are several ranks, it must hold `distribute`.
         device: Where the tensors are: "cpu", "cuda", "cuda:1", a `torch.device`.
-        prefetch: How many elements are moved to the device ahead of the one that is worked on. That many batches and
-            one more are in its memory, and as many in pinned memory. On the CPU nothing is moved.
+        prefetch: How many elements are copied to the device ahead of the one that is worked on. That many batches and
+            one more are in its memory, and about as many in torch's pinned memory. On the CPU nothing is copied.
 
     Shapes and dtypes are those of the columns; `to_tensors` says what else becomes of an element.
 
@@ -274,22 +272,22 @@ class Loader(Epochs[Any]):
     def __init__(self, dataset: Dataset[Any], *, device: Any = "cpu", prefetch: int = 2) -> None:
         self.device = torch.device(device)
         check_device(self.device)
-        self._slots = integer("prefetch", prefetch, 0) + 1
-        self._staging: Staging | None = None
+        self._copies: CudaCopies | None = None
+        prefetch = integer("prefetch", prefetch, 0)
         ahead = 0 if self.device.type == "cpu" else prefetch
-        super().__init__(dataset, self._moved, self._staged, ahead, rank_here)
+        super().__init__(dataset, self._begin, self._finish, ahead, rank_here)
 
-    def _moved(self, element: Any) -> Any:
+    def _begin(self, element: Any) -> Any:
         if self.device.type == "cpu":
             return to_tensors(element)
         if self.device.type == "cuda":
-            if self._staging is None:
-                self._staging = Staging(CudaStream(self.device), self._slots)
-            return self._staging.move(element)
+            if self._copies is None:
+                self._copies = CudaCopies(self.device)
+            return self._copies.begin(element)
         return converted(element, lambda array, name: to_tensor(array, name).to(self.device))
 
-    def _staged(self, element: Any) -> Any:
-        return element if self._staging is None else self._staging.deliver(element)
+    def _finish(self, element: Any) -> Any:
+        return element if self._copies is None else self._copies.finish(element)
 
 
 def check_device(device: Any) -> None:
@@ -301,8 +299,11 @@ def check_device(device: Any) -> None:
         raise ValueError(f"device={str(device)!r}: torch finds {count} CUDA devices here; device='cpu' works anywhere")
 
 
-class CudaStream:
-    """A side stream of a CUDA device."""
+class CudaCopies:
+    """Copies elements to a CUDA device on a side stream, from pinned memory.
+
+    Torch's allocator of pinned memory hands out a block again only when the copies from it are done.
+    """
 
     def __init__(self, device: Any) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -310,85 +311,32 @@ class CudaStream:
         cuda: Any = torch.cuda  # its functions have no types
         self._stream = cuda.Stream(self._device)
 
-    def pinned(self, nbytes: int) -> Any:
-        """Pinned memory, from torch's own pool, which knows what is being copied from it."""
-        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-
-    def copy(self, source: Any) -> Any:
-        """The tensor on the device, whose memory is the side stream's."""
-        with torch.cuda.stream(self._stream):
-            return source.to(self._device, non_blocking=True)
-
-    def record(self) -> Any:
-        """An event after all that was begun."""
-        return self._stream.record_event()
-
-    def hand_over(self, tensors: list[Any], event: Any) -> None:
-        """The stream that is current here waits for the event; this thread does not."""
-        current: Any = torch.cuda.current_stream(self._device)
-        current.wait_event(event)
-        for tensor in tensors:
-            tensor.record_stream(current)
-
-
-class Staging:
-    """Moves elements to a device on a side stream, with pinned memory for that many batches."""
-
-    def __init__(self, stream: CudaStream, slots: int) -> None:
-        self._stream = stream
-        self._most = slots
-        self._slots: deque[tuple[list[Any], Any]] = deque()  # pinned buffers, and the event after copies from them
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Bytes of pinned memory."""
-        return sum(buffer.numel() for buffers, _ in self._slots for buffer in buffers)
-
-    def move(self, element: Any) -> tuple[Any, list[Any], Any]:
-        """Begins to move an element; waits only where all slots are being copied from.
+    def begin(self, element: Any) -> tuple[Any, list[Any], Any]:
+        """Begins to copy an element.
 
         Returns:
             The element with tensors of the device, these tensors, and an event after their copies.
         """
-        buffers = self._free_buffers()
         tensors: list[Any] = []
 
         def leaf(array: npt.NDArray[Any], name: str) -> Any:
-            tensors.append(self._stream.copy(self._staged(buffers, len(tensors), array, name)))
+            dtype, native = dtype_of(array, name), array.dtype.newbyteorder("=")
+            pinned = torch.empty(array.nbytes, dtype=torch.uint8, pin_memory=True)
+            np.copyto(pinned.numpy().view(native).reshape(array.shape), array)
+            with torch.cuda.stream(self._stream):
+                tensors.append(pinned.view(dtype).view(array.shape).to(self._device, non_blocking=True))
             return tensors[-1]
 
-        try:
-            moved = converted(element, leaf)
-        finally:
-            event = self._stream.record()
-            self._slots.append((buffers, event))
-        return moved, tensors, event
+        return converted(element, leaf), tensors, self._stream.record_event()
 
-    def deliver(self, moving: tuple[Any, list[Any], Any]) -> Any:
-        """The element, for work on the device that begins from now on."""
-        element, tensors, event = moving
-        self._stream.hand_over(tensors, event)
+    def finish(self, copying: tuple[Any, list[Any], Any]) -> Any:
+        """The element, for work that the device begins from now on; this thread does not wait."""
+        element, tensors, event = copying
+        current: Any = torch.cuda.current_stream(self._device)
+        current.wait_event(event)
+        for tensor in tensors:
+            tensor.record_stream(current)  # its memory belongs to the side stream
         return element
-
-    def _free_buffers(self) -> list[Any]:
-        """The buffers of a slot: tensors of bytes, one for each array, as large as the largest so far."""
-        oldest = self._slots[0][1] if self._slots else None
-        if oldest is None or (len(self._slots) < self._most and not oldest.query()):
-            return []
-        oldest.synchronize()
-        return self._slots.popleft()[0]
-
-    def _staged(self, buffers: list[Any], index: int, array: npt.NDArray[Any], name: str) -> Any:
-        """The array's bytes in a slot, as a pinned tensor."""
-        dtype = dtype_of(array, name)
-        if index == len(buffers):
-            buffers.append(self._stream.pinned(array.nbytes))
-        elif buffers[index].numel() < array.nbytes:
-            buffers[index] = self._stream.pinned(array.nbytes)
-        buffer = buffers[index][: array.nbytes]
-        native = array.dtype.newbyteorder("=")
-        np.copyto(buffer.numpy().view(native).reshape(array.shape), array)
-        return buffer.view(dtype).view(array.shape)
 
 
 def to_tensors(element: Any) -> Any:

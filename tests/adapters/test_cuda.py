@@ -1,7 +1,4 @@
-"""streamrec.torch.Loader on a GPU: runs where there is one, and is skipped elsewhere.
-
-The staging is tested without one in `test_torch_loader.py`, with a device that is late.
-"""
+"""streamrec.torch.Loader on a GPU: runs where there is one, and is skipped elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import FixedLenFeature, TFRecordDataset, encode_example, encode_records
+from streamrec import Dataset, FixedLenFeature, RaggedTensor, TFRecordDataset, encode_example, encode_records
+from streamrec.tfrecord import Frames
 
 torch = pytest.importorskip("torch")
 
@@ -56,8 +54,36 @@ def test_each_batch_arrives_whole(batches: Any, prefetch: int) -> None:
     with torch.cuda.stream(torch.cuda.Stream()):  # not the stream that the loader was made under
         for _ in range(2):
             assert sorted(number for batch in loader for number in checked(batch)) == list(range(RECORDS))
-    assert loader._staging is not None
-    assert 0 < loader._staging.pinned_bytes <= (prefetch + 1) * BATCH * (64 * 64 * 4 + 8)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_every_kind_of_column_arrives(ahead: int) -> None:
+    types = pytest.importorskip("ml_dtypes")
+
+    def batch(number: int) -> Any:
+        rows = number % 4
+        return {
+            "id": np.full((rows, 2), number),
+            "half": np.full(rows, number % 100, types.bfloat16),
+            "flag": np.bool_(number % 2),
+            "name": np.array([b"x"], object),
+            "ragged": RaggedTensor(np.arange(number % 5, dtype=">f4"), (np.array([0, number % 5]),)),
+            "records": Frames.of([b"r%d" % number]),
+        }
+
+    loader = Loader(Dataset.range(50).map(batch), device="cuda", prefetch=ahead)
+    for _ in range(2):
+        elements = list(loader)
+        assert len(elements) == 50
+        for number, element in enumerate(elements):
+            assert element["id"].is_cuda
+            assert element["id"].tolist() == [[number, number]] * (number % 4)
+            assert element["half"].dtype == torch.bfloat16
+            assert element["half"].tolist() == [number % 100] * (number % 4)
+            assert element["flag"].item() == bool(number % 2)
+            assert element["name"] == [b"x"]
+            assert element["ragged"].flat_values.tolist() == list(range(number % 5))
+            assert element["records"] == [b"r%d" % number]
 
 
 def test_a_state_goes_on_exactly(batches: Any) -> None:

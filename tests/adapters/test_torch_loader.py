@@ -12,8 +12,6 @@ import pytest
 from streamrec import (
     Dataset,
     FixedLenFeature,
-    Frames,
-    RaggedTensor,
     TFRecordDataset,
     VarLenFeature,
     encode_example,
@@ -25,7 +23,7 @@ from streamrec.pipeline.loading import Epochs
 
 torch = pytest.importorskip("torch")
 
-from streamrec.torch import IterableDataset, Loader, Staging  # noqa: E402
+from streamrec.torch import IterableDataset, Loader, to_tensors  # noqa: E402
 
 pytestmark = pytest.mark.peer
 
@@ -43,44 +41,6 @@ def examples(path: Path, count: int, first: int = 0) -> str:
 
 def ids(batches: Any) -> list[int]:
     return [number for batch in batches for number in batch["id"].tolist()]
-
-
-class LateStream:
-    """A device that copies nothing before somebody waits for it: memory that is used too soon shows in what arrives."""
-
-    def __init__(self) -> None:
-        self.begun: list[tuple[Any, Any]] = []
-        self.done = 0
-        self.buffers = 0
-
-    def pinned(self, nbytes: int) -> Any:
-        self.buffers += 1
-        return torch.full((nbytes,), 0xEE, dtype=torch.uint8)
-
-    def copy(self, source: Any) -> Any:
-        target = torch.zeros_like(source)
-        self.begun.append((target, source))
-        return target
-
-    def record(self) -> Any:
-        return LateEvent(self, len(self.begun))
-
-    def hand_over(self, tensors: list[Any], event: Any) -> None:
-        event.synchronize()
-        assert all(any(tensor is target for target, _ in self.begun[: self.done]) for tensor in tensors)
-
-
-class LateEvent:
-    def __init__(self, stream: LateStream, behind: int) -> None:
-        self.stream, self.behind = stream, behind
-
-    def query(self) -> bool:
-        return self.stream.done >= self.behind
-
-    def synchronize(self) -> None:
-        for target, source in self.stream.begun[self.stream.done : self.behind]:
-            target.copy_(source)
-        self.stream.done = max(self.stream.done, self.behind)
 
 
 def test_columns_become_tensors_without_a_copy(tmp_path: Path) -> None:
@@ -258,46 +218,9 @@ def test_devices() -> None:
         Loader(Dataset.range(1), prefetch=-1)
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_staging_gives_what_there_is(ahead: int) -> None:
-    types = pytest.importorskip("ml_dtypes")
-
-    def batch(number: int) -> Any:
-        rows = number % 4
-        return {
-            "id": np.full((rows, 2), number),
-            "half": np.full(rows, number % 100, types.bfloat16),
-            "flag": np.bool_(number % 2),
-            "name": np.array([b"x"], object),
-            "ragged": RaggedTensor(np.arange(number % 5, dtype=">f4"), (np.array([0, number % 5]),)),
-            "records": Frames.of([b"r%d" % number]),
-        }
-
-    stream = LateStream()
-    staging = Staging(stream, ahead + 1)
-    loaded: Epochs[Any] = Epochs(Dataset.range(50).map(batch), staging.move, staging.deliver, ahead, rank_here)
-    for _ in range(2):
-        elements = list(loaded)
-        assert len(elements) == 50
-        for number, element in enumerate(elements):
-            assert element["id"].tolist() == [[number, number]] * (number % 4)
-            assert element["half"].dtype == torch.bfloat16
-            assert element["half"].tolist() == [number % 100] * (number % 4)
-            assert element["flag"].item() == bool(number % 2)
-            assert element["name"] == [b"x"]
-            assert element["ragged"].flat_values.tolist() == list(range(number % 5))
-            assert element["records"] == [b"r%d" % number]
-    columns = 5
-    assert stream.buffers <= columns * (ahead + 1) * 4  # each grows to 3 rows and 4 values, and is used again
-    assert len(stream.begun) == 2 * 50 * columns
-    assert 0 < staging.pinned_bytes < 1000
-
-
 def test_states_of_what_is_moved_ahead() -> None:
-    staging = Staging(LateStream(), 4)
-
     def loader() -> Epochs[Any]:
-        return Epochs(Dataset.range(20).batch(2), staging.move, staging.deliver, 3, lambda: Rank(0, 1))
+        return Epochs(Dataset.range(20).batch(2), to_tensors, lambda tensors: tensors, 3, lambda: Rank(0, 1))
 
     first, before = loader(), []
     for batch in first:
@@ -307,10 +230,9 @@ def test_states_of_what_is_moved_ahead() -> None:
         assert before + [number for rest in again for number in rest.tolist()] == list(range(20))
 
 
-def test_a_batch_that_cannot_be_moved_comes_behind_those_before_it() -> None:
-    staging = Staging(LateStream(), 4)
+def test_a_batch_that_cannot_be_moved_comes_after_those_before_it() -> None:
     times = Dataset.range(6).map(lambda number: {"t": np.datetime64("2026-01-01") if number == 4 else number})
-    loaded: Epochs[Any] = Epochs(times, staging.move, staging.deliver, 3, rank_here)
+    loaded: Epochs[Any] = Epochs(times, to_tensors, lambda tensors: tensors, 3, rank_here)
     seen = []
     with pytest.raises(TypeError, match="column 't': torch has no dtype datetime64"):
         for element in loaded:
