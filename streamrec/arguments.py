@@ -16,7 +16,7 @@ from streamrec.display import mask_secrets, mask_values, shorten
 __all__ = [
     "check_spans",
     "choice",
-    "described",
+    "describe_value",
     "flag",
     "function",
     "integer",
@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def described(value: object, *, secret: bool = False) -> str:
+def describe_value(value: object, *, secret: bool = False) -> str:
     """What came, for a message: its value where that is short, and its type.
 
     Args:
@@ -80,11 +80,11 @@ def integer(name: str, value: Any, least: int | None = None, *, none: bool = Fal
         return None
     wanted = "a whole number" + ("" if least is None else f", {least} or more") + (", or None" if none else "")
     if isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} is {described(value)}: it must be {wanted}")
+        raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}")
     try:
         found = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {described(value)}: it must be {wanted}") from None
+        raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}") from None
     if least is not None and found < least:
         raise ValueError(f"{name} is {found}: it must be {wanted}")
     return found
@@ -94,11 +94,11 @@ def number(name: str, value: Any, least: float | None = None) -> float:
     """A number, as a float; NaN is none."""
     wanted = "a number" + ("" if least is None else f", {least:g} or more")
     if isinstance(value, bool | np.bool_ | str | bytes):
-        raise TypeError(f"{name} is {described(value)}: it must be {wanted}")
+        raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}")
     try:
         found = float(value)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} is {described(value)}: it must be {wanted}") from None
+        raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}") from None
     if found != found or (least is not None and found < least):
         raise ValueError(f"{name} is {found}: it must be {wanted}")
     return found
@@ -107,14 +107,14 @@ def number(name: str, value: Any, least: float | None = None) -> float:
 def flag(name: str, value: Any) -> bool:
     """True or False, of Python or NumPy."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} is {described(value)}: it must be True or False")
+        raise TypeError(f"{name} is {describe_value(value)}: it must be True or False")
     return bool(value)
 
 
 def function(name: str, value: F) -> F:
     """What can be called, as it is."""
     if not callable(value):
-        raise TypeError(f"{name} is {described(value)}: it must be a function")
+        raise TypeError(f"{name} is {describe_value(value)}: it must be a function")
     return value
 
 
@@ -124,7 +124,7 @@ def choice(name: str, value: object, allowed: Iterable[T]) -> T:
     for each in known:
         if value == each:
             return each
-    raise ValueError(f"{name} is {described(value)}: it must be one of {', '.join(map(repr, known))}")
+    raise ValueError(f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, known))}")
 
 
 def refusal(advice: str) -> Callable[..., NoReturn]:
@@ -139,5 +139,5 @@ def refusal(advice: str) -> Callable[..., NoReturn]:
 def mapping(name: str, value: Any, of_what: str) -> Mapping[Any, Any]:
     """A dict, or another mapping."""
     if not isinstance(value, Mapping):
-        raise TypeError(f"{name} is {described(value)}: it must be a dict of {of_what}")
+        raise TypeError(f"{name} is {describe_value(value)}: it must be a dict of {of_what}")
     return value

@@ -23,10 +23,10 @@ __all__ = [
     "image_type",
     "join_names",
     "logger",
+    "mask_cause",
     "mask_name",
     "mask_secrets",
     "mask_values",
-    "masked_cause",
     "secrets_in",
     "shorten",
     "text_of",
@@ -128,7 +128,7 @@ def shorten(text: str, room: int = 100) -> str:
 
     Examples:
         >>> shorten("short"), shorten("a" * 100 + "b" * 9, 20)
-        ('short', 'aaaaaaa...aaabbbbbbbbb')
+        ('short', 'aaaaaaaaaa...bbbbbb')
     """
     return text if len(text) <= room else f"{text[: room * 2 // 3 - 3]}...{text[-(room // 3) :]}"
 
@@ -197,7 +197,7 @@ def mask_secrets(text: str, *, unknown: bool = True) -> str:
         return text
     text = _QUOTED_URL.sub(lambda found: f"{found[1]}{mask_name(found[2], unknown=unknown)}{found[1]}", text)
     text = _URL.sub(lambda found: mask_name(found[0], unknown=unknown), text)
-    text = _QUERY.sub(lambda found: f"?{_masked_query(found[1], False, unknown)}", text)
+    text = _QUERY.sub(lambda found: f"?{_mask_query(found[1], False, unknown)}", text)
     text = _HEADER.sub(rf"\1\2{STARS}", text)
     text = _BEARER.sub(rf"\1{STARS}", text)
     text = _CONNECTION.sub(rf"\1={STARS}", text)
@@ -208,10 +208,10 @@ def mask_name(name: str, *, unknown: bool = True) -> str:
     """A path or URL without secrets; see `mask_secrets`."""
     if "://" not in name or not _SEPARATORS.search(name):
         return name
-    return "".join(_masked_link(link, unknown) for link in _CHAIN.split(name))
+    return "".join(_mask_link(link, unknown) for link in _CHAIN.split(name))
 
 
-def _masked_link(link: str, unknown: bool) -> str:
+def _mask_link(link: str, unknown: bool) -> str:
     """A link of a chain of URLs."""
     scheme, colon, rest = link.partition("://")
     if not colon:
@@ -220,21 +220,21 @@ def _masked_link(link: str, unknown: bool) -> str:
     body = rest.rstrip("),.:;]}")
     rest, tail = body, rest[len(body) :]
     web = scheme in ("http", "https")
-    rest = _masked_user(scheme, rest)
+    rest = _mask_user(scheme, rest)
     fragment = ""
     if web:
         rest, sharp, fragment = rest.partition("#")
         fragment = sharp + (STARS if fragment else "")
     path, question, query = rest.partition("?")
     if web:
-        path = re.sub(r";([^/;=]+)(=[^/;]*)?", lambda part: f";{_masked_query(part[0][1:], True, unknown)}", path)
+        path = re.sub(r";([^/;=]+)(=[^/;]*)?", lambda part: f";{_mask_query(part[0][1:], True, unknown)}", path)
     else:
         path = re.sub(rf"(?i)([#;][\w-]*{SENSITIVE}[\w-]*=)[^#;/]+", rf"\1{STARS}", path)
-    query = _masked_query(query, web, unknown)
+    query = _mask_query(query, web, unknown)
     return f"{link[: len(scheme)]}://{path}{question}{query}{fragment}{tail}"
 
 
-def _masked_user(scheme: str, rest: str) -> str:
+def _mask_user(scheme: str, rest: str) -> str:
     """What follows `://`, without user and password. A password may hold "@" and "/"."""
     before_path = re.match(r"[^/]*@", rest)
     if before_path is None:  # perhaps a password with a slash, and no port
@@ -250,7 +250,7 @@ def _masked_user(scheme: str, rest: str) -> str:
     return f"{STARS}@{host}"
 
 
-def _masked_query(query: str, web: bool, unknown: bool) -> str:
+def _mask_query(query: str, web: bool, unknown: bool) -> str:
     """The query of a URL. In globs, "?" is a letter: there only what has a "=" is a value, and what follows one."""
     made, hiding = [], web
     for part in re.split(r"([&;?#])", query):
@@ -313,7 +313,7 @@ class Masked(Exception):  # noqa: N818 - it stands for any exception
     """Stands for a foreign exception whose message holds a secret."""
 
 
-def masked_cause(error: BaseException, options: object = None) -> BaseException:
+def mask_cause(error: BaseException, options: object = None) -> BaseException:
     """The exception, for `raise ... from`: another of the same name and traceback where its message shows a secret.
 
     Args:
@@ -323,7 +323,7 @@ def masked_cause(error: BaseException, options: object = None) -> BaseException:
     said = str(error)
     shown = mask_values(mask_secrets(said), options)
     inner = error.__cause__ if error.__suppress_context__ or error.__cause__ else error.__context__
-    masked_inner = None if inner is None else masked_cause(inner, options)
+    masked_inner = None if inner is None else mask_cause(inner, options)
     if shown == said and masked_inner is inner and mask_secrets(repr(error)) == repr(error):
         return error
     kind = type(type(error).__name__, (Masked,), {"__module__": type(error).__module__})

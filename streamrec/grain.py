@@ -95,11 +95,11 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         """
         if self._closed:
             raise ValueError("this iterator was closed; make a new one of its dataset")
-        return next(self._begun())
+        return next(self._start())
 
     def get_state(self) -> dict[str, Any]:
         """Where the next element comes from, as one string of JSON under one key."""
-        return {KEY: json.dumps(self._begun().state_dict())}
+        return {KEY: json.dumps(self._start().state_dict())}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where a state was saved.
@@ -114,14 +114,14 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
 
     def start_prefetch(self) -> None:
         """Begins to read."""
-        self._begun()
+        self._start()
 
     def close(self) -> None:
         """Ends the reading: when this returns, no connection of it is left."""
         super().close()
         self._end()
 
-    def _begun(self) -> DatasetIterator[Any]:
+    def _start(self) -> DatasetIterator[Any]:
         if self._run is None:
             self._run = self._fresh().iterate()
         return self._run

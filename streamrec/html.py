@@ -24,7 +24,7 @@ __all__ = [
     "ROWS",
     "Budget",
     "bar",
-    "boxed",
+    "box",
     "element",
     "format_value",
     "fragment",
@@ -154,7 +154,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return element("table", first, *lines)
 
 
-def boxed(title: str, detail: str) -> str:
+def box(title: str, detail: str) -> str:
     """A box with a title and, in small print, a detail."""
     return element(
         "div", element("b", text(title)), "<br>", element("small", element("code", text(detail))), kind="box"
@@ -208,21 +208,21 @@ def format_value(value: Any, budget: Budget) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
         return _bytes(bytes(value), budget)
     if isinstance(value, np.ndarray) and value.ndim:
-        return _bounded_image(png(value), budget, "png", "pixels") if _is_image(value) else _array(value, budget)
+        return _image_within(png(value), budget, "png", "pixels") if _is_image(value) else _array(value, budget)
     return text(f"{value:.6g}" if isinstance(value, float | np.floating) else value, CHARACTERS)
 
 
 def _bytes(value: bytes, budget: Budget) -> str:
     kind = image_type(value)
     if kind is not None:
-        return _bounded_image(value, budget, kind, kind)
+        return _image_within(value, budget, kind, kind)
     plain = text_of(value)
     if plain is not None:
         return text(plain, CHARACTERS)
     return element("small", text(f"{len(value):,} bytes: {value[:12].hex(' ')}{'…' if len(value) > 12 else ''}"))
 
 
-def _bounded_image(data: bytes, budget: Budget, kind: str, name: str) -> str:
+def _image_within(data: bytes, budget: Budget, kind: str, name: str) -> str:
     tip = f"{name.upper()}, {len(data):,} bytes"
     return image(data, kind, tip) if budget.take(len(data)) else element("small", text(tip))
 

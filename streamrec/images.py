@@ -135,19 +135,19 @@ def each(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[Any]:
         TypeError: Neither bytes nor a column of them.
     """
     if isinstance(contents, ENCODED):
-        return decoded(contents, None, decode)
+        return decode_one(contents, None, decode)
     shape = contents.shape if isinstance(contents, BytesColumn | np.ndarray) else (len(contents),)
     if not shape:
-        return decoded(contents[()], None, decode)
+        return decode_one(contents[()], None, decode)
     flat = contents.reshape(-1) if isinstance(contents, BytesColumn | np.ndarray) else contents
     images = np.empty(len(flat), object)
     each_row = math.prod(shape[1:])
     for index, data in enumerate(flat):
-        images[index] = decoded(data, index // each_row, decode)
+        images[index] = decode_one(data, index // each_row, decode)
     return images.reshape(shape)
 
 
-def decoded(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) -> Pixels:
+def decode_one(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) -> Pixels:
     """One image."""
     if not isinstance(data, ENCODED):
         raise TypeError(f"an encoded image must be bytes, and this is {name_type(data)}")

@@ -26,7 +26,7 @@ from streamrec import Dataset, RaggedTensor, SparseTensor
 from streamrec.arguments import integer, name_type
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.engine.ranks import Rank, rank_here
-from streamrec.pipeline.loading import Epochs, converted
+from streamrec.pipeline.loading import Epochs, convert_leaves
 
 __all__ = ["Loader"]
 
@@ -71,7 +71,7 @@ class Loader(Epochs[Any]):
     ) -> None:
         self._sharding = sharding
         ahead = integer("prefetch", prefetch, 0)
-        super().__init__(dataset, self._placed, lambda element: element, ahead, self._reader)
+        super().__init__(dataset, self._place, lambda element: element, ahead, self._reader)
 
     def _reader(self) -> Rank:
         if jax.process_count() == 1:
@@ -86,10 +86,10 @@ class Loader(Epochs[Any]):
             )
         return ranks.pop()
 
-    def _placed(self, element: Any) -> Any:
+    def _place(self, element: Any) -> Any:
         if self._sharding is not None:
             check_rows(element)
-        return converted(element, self._array)
+        return convert_leaves(element, self._array)
 
     def _array(self, array: npt.NDArray[Any], name: str) -> Any:
         check_fits(array, name)

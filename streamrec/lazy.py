@@ -18,7 +18,7 @@ IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)", re.MULTILINE)
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package. Its stub's modules are imported when asked for, too."""
+    """`__getattr__`, `__dir__` and `__all__` of a package. Its stub's modules are import_name when asked for, too."""
     namespace = vars(sys.modules[package])
     stub = namespace["__spec__"].loader.get_data(f"{namespace['__file__']}i").decode()
     modules = set[str]()
@@ -30,7 +30,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
             modules.add(module)
             module_of.update(dict.fromkeys(re.findall(r"\w+", names), module))
 
-    def imported(name: str) -> Any:
+    def import_name(name: str) -> Any:
         if f"{package}.{name}" in modules:
             return import_module(f"{package}.{name}")
         if name not in module_of:
@@ -39,4 +39,4 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         value = namespace[name] = getattr(import_module(module_of[name]), name)
         return value
 
-    return imported, lambda: sorted({*namespace, *module_of}), list(module_of)
+    return import_name, lambda: sorted({*namespace, *module_of}), list(module_of)

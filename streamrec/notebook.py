@@ -28,12 +28,12 @@ class Shown:
         self._columns = list(columns_of(batch, ""))
 
     def __repr__(self) -> str:
-        return "\n".join(f"{escape(name) or 'batch'}: {described(column)}" for name, column in self._columns)
+        return "\n".join(f"{escape(name) or 'batch'}: {describe_column(column)}" for name, column in self._columns)
 
     def _repr_html_(self) -> str:
         budget = html.Budget()
         head = [
-            html.text(name) + "<br>" + html.element("small", html.text(described(column)))
+            html.text(name) + "<br>" + html.element("small", html.text(describe_column(column)))
             for name, column in self._columns
         ]
         cells = [[html.format_value(value, budget) for value in rows(column)] for _, column in self._columns]
@@ -96,12 +96,12 @@ def columns_of(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def described(column: Any) -> str:
+def describe_column(column: Any) -> str:
     """A column's dtype and shape."""
     if isinstance(column, RaggedTensor):
-        return f"ragged {described(column.flat_values)}"
+        return f"ragged {describe_column(column.flat_values)}"
     if isinstance(column, SparseTensor):
-        return f"sparse {described(column.values)}"
+        return f"sparse {describe_column(column.values)}"
     if isinstance(column, Frames):
         return f"records [{len(column)}]"
     if isinstance(column, BytesColumn):

@@ -34,7 +34,7 @@ def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None
     """
     meter = meter or get_meter("streamrec")
     for counter, _ in snapshot().counters():
-        callback = partial(_counted, snapshot, counter)
+        callback = partial(_observe, snapshot, counter)
         meter.create_observable_counter(f"streamrec.{counter.name}", [callback], counter.unit, counter.help)
     for name, unit, create, value in (
         ("count", "1", meter.create_observable_counter, lambda times: times.count),
@@ -46,7 +46,7 @@ def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None
         create(f"streamrec.first_byte.{name}", [partial(_first_byte, snapshot, value)], unit, told)
 
 
-def _counted(
+def _observe(
     snapshot: Callable[[], Snapshot | Stats], counter: Metric, options: CallbackOptions
 ) -> Iterator[Observation]:
     values = next(values for each, values in snapshot().counters() if each == counter)

@@ -50,7 +50,7 @@ from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.engine.description import parts_of
 from streamrec.pipeline.engine.ranks import Rank, rank_here, warn_once, worker_here
 from streamrec.pipeline.engine.states import check_state
-from streamrec.pipeline.loading import Epochs, check_assigned, converted
+from streamrec.pipeline.loading import Epochs, check_assigned, convert_leaves
 from streamrec.pipeline.sources.global_shuffle.steps import job_state as job_state_of
 
 __all__ = ["IterableDataset", "Loader", "job_state", "to_tensors"]
@@ -85,9 +85,9 @@ class IterableDataset(data.IterableDataset[Any]):
         self._dataset = dataset
         self._tensors = tensors
         self._rank: Rank | None = None
-        self._first = shared(1)
-        self._begun = shared(MAX_WORKERS)
-        self._loaded = shared(MAX_WORKERS)
+        self._first = shared_zeros(1)
+        self._begun = shared_zeros(MAX_WORKERS)
+        self._loaded = shared_zeros(MAX_WORKERS)
         self._state: Mapping[str, Any] | None = None
         self._run: DatasetIterator[Any] | None = None
 
@@ -112,7 +112,7 @@ class IterableDataset(data.IterableDataset[Any]):
         Raises:
             ValueError: Other processes iterate too, and `distribute` does not assign the data to them.
         """
-        rank = self._known_rank()
+        rank = self._find_rank()
         check_assigned(self._dataset, rank)
         caller = currentframe()
         if caller and caller.f_back and caller.f_back.f_locals.get("auto_collation") and is_batched(self._dataset):
@@ -133,14 +133,14 @@ class IterableDataset(data.IterableDataset[Any]):
 
         The workers of a DataLoader may give up to one batch each more, since each of them ends with a batch of its own.
         """
-        rank = self._known_rank()
+        rank = self._find_rank()
         return len(self._dataset.with_options(rank=rank.rank, world_size=rank.world_size))
 
     def __bool__(self) -> bool:
         """True, as a Dataset is."""
         return True
 
-    def _known_rank(self) -> Rank:
+    def _find_rank(self) -> Rank:
         return self._dataset.options.rank or self._rank or rank_here()
 
     def state_dict(self) -> dict[str, Any]:
@@ -229,7 +229,7 @@ def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
     return job_state_of([worker for worker in workers if worker], state["_steps_since_snapshot"])
 
 
-def shared(count: int) -> Any:
+def shared_zeros(count: int) -> Any:
     """Zeros that all workers see, and may change."""
     numbers: Any = torch.zeros(count, dtype=torch.int64)  # share_memory_ has no types
     return numbers.share_memory_()
@@ -284,7 +284,7 @@ class Loader(Epochs[Any]):
             if self._copies is None:
                 self._copies = CudaCopies(self.device)
             return self._copies.begin(element)
-        return converted(element, lambda array, name: to_tensor(array, name).to(self.device))
+        return convert_leaves(element, lambda array, name: to_tensor(array, name).to(self.device))
 
     def _finish(self, element: Any) -> Any:
         return element if self._copies is None else self._copies.finish(element)
@@ -327,7 +327,7 @@ class CudaCopies:
                 tensors.append(pinned.view(dtype).view(array.shape).to(self._device, non_blocking=True))
             return tensors[-1]
 
-        return converted(element, leaf), tensors, self._stream.record_event()
+        return convert_leaves(element, leaf), tensors, self._stream.record_event()
 
     def finish(self, copying: tuple[Any, list[Any], Any]) -> Any:
         """The element, for work that the device begins from now on; this thread does not wait."""
@@ -351,7 +351,7 @@ def to_tensors(element: Any) -> Any:
         >>> to_tensors({"id": np.arange(3), "name": np.array([b"a", b"b"], object)})
         {'id': tensor([0, 1, 2]), 'name': [b'a', b'b']}
     """
-    return converted(element, to_tensor)
+    return convert_leaves(element, to_tensor)
 
 
 def to_tensor(array: npt.NDArray[Any], name: str = "") -> Any:

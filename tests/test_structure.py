@@ -158,7 +158,7 @@ UNDOCUMENTED = {
     *("shards.is_numbered", "shards.is_shard_of", "shards.list_numbered", "shards.list_shards", "shards.location_of"),
     *("shards.Portion", "shards.open_index", "shards.read_manifest", "shards.shard_path", "shards.sizes_of"),
     *("storage.Distribution", "storage.Identity", "storage.ObjectInfo", "storage.Replacement", "storage.Storage"),
-    *("storage.Storages", "storage.fate_of", "storage.is_temporary", "storage.is_url", "storage.secured_of"),
+    *("storage.Storages", "storage.fate_of", "storage.is_temporary", "storage.is_url", "storage.secured_object"),
 }
 """What the command line uses of the library, and the reference does not have. Nothing may be added."""
 

@@ -7,7 +7,7 @@ The rules are at the top of the file that keeps them:
 
 - `loop.py`: the thread, fork, the interpreter's exit, a loop that other code stops;
 - `job.py`: one piece of work: how it starts, is cancelled, cleans up and reports; Ctrl-C; `run`, `synchronous`,
-  `detached`;
+  `detach`;
 - `channel.py`: the bounded queue between the loop and the consumers;
 - `iterator.py`: what a consumer sees, from the first item to the end, an error, a close.
 
@@ -24,6 +24,6 @@ The rules are at the top of the file that keeps them:
 
 from streamrec.bridge.channel import Put
 from streamrec.bridge.iterator import SyncIterator, iterate
-from streamrec.bridge.job import detached, run, synchronous
+from streamrec.bridge.job import detach, run, synchronous
 
-__all__ = ["Put", "SyncIterator", "detached", "iterate", "run", "synchronous"]
+__all__ = ["Put", "SyncIterator", "detach", "iterate", "run", "synchronous"]

@@ -72,7 +72,7 @@ class Job(Generic[T]):
         self.thread = thread
         self.maker = os.getpid()
         self._call = function, args
-        self._context = _carried_context()
+        self._context = _copy_context()
         self._channel = channel
         self._latch = Latch()
         # Below: written on the loop thread only.
@@ -150,7 +150,7 @@ class Job(Generic[T]):
         function, args = self._call
         name = f"streamrec: {getattr(function, '__qualname__', type(function).__qualname__)}"
         self._task = self.thread.loop.create_task(_await(function, args), name=name, context=self._context)
-        self._task.add_done_callback(self._done)
+        self._task.add_done_callback(self._on_done)
 
     def _cancel(self, again: bool, orphan: bool) -> None:
         self._orphan = self._orphan or orphan
@@ -164,7 +164,7 @@ class Job(Generic[T]):
         elif again or not self._task.cancelling():  # at exit the loop thread may have been first
             self._task.cancel()
 
-    def _done(self, task: asyncio.Task[T]) -> None:
+    def _on_done(self, task: asyncio.Task[T]) -> None:
         error = _error_of(task)
         if isinstance(error, asyncio.CancelledError):
             error = None if self._cancelled else self._cut_short(error)
@@ -244,7 +244,7 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
     return call
 
 
-def detached(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
+def detach(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
     """Work that may be wanted when no caller is left to wait for it.
 
     Args:
@@ -273,7 +273,7 @@ async def _await(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -
     return await function(*args)
 
 
-def _carried_context() -> Context:
+def _copy_context() -> Context:
     context = copy_context()
     if sniffio is not None:  # a caller under trio carries "trio" here, and anyio on our loop would believe it
         context.run(sniffio.current_async_library_cvar.set, None)

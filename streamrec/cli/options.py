@@ -103,7 +103,7 @@ class Sources(tuple[str, ...]):
     storage_options: Mapping[str, Any] = MappingProxyType({})
 
     @classmethod
-    def typed(cls, context: click.Context, _: click.Parameter, names: Sequence[str]) -> Sources:
+    def from_argument(cls, context: click.Context, _: click.Parameter, names: Sequence[str]) -> Sources:
         """The names of an argument, with these options."""
         found = cls(names)
         vars(found).update(context.meta.get(SOURCES, {}))
@@ -160,11 +160,11 @@ overwrite = click.option("--overwrite", is_flag=True, help="Replace existing fil
 
 def sources(function: Decorated) -> Decorated:
     """Adds SOURCE..., at least one, and `--shard-root`."""
-    argument = click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", callback=Sources.typed)
+    argument = click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", callback=Sources.from_argument)
     return argument(shard_root(function))
 
 
-def shown(count: int | None) -> Callable[[Decorated], Decorated]:
+def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:
     """Adds which records are shown, `count` of them where nothing else is said (None for all), and how."""
     number, most, form = click.IntRange(0), "Print at most N records.", click.Choice(["text", "json", "raw"])
     after = "Start at the first record whose header is at or after byte N (one uncompressed shard)."

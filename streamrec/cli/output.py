@@ -26,14 +26,14 @@ def print_json(value: Any, *, data: bool = False) -> None:
         value: Any value.
         data: Whether strings are values of records, which stay as they are. In all others secrets are masked.
     """
-    print(escape_json(json.dumps(value if data else masked(value), ensure_ascii=False)))
+    print(escape_json(json.dumps(value if data else mask_value(value), ensure_ascii=False)))
 
 
-def masked(value: Any) -> Any:
+def mask_value(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: masked(item) for name, item in value.items()}
+        return {name: mask_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(item) for item in value]
+        return [mask_value(item) for item in value]
     return mask_secrets(value) if isinstance(value, str) else value
 
 

@@ -135,11 +135,11 @@ def format_values(values: Sequence[Any]) -> str:
     return f"[{', '.join(shown)}{more}]"
 
 
-def quoted(text: str) -> str:
+def quote_text(text: str) -> str:
     r"""The text as Python writes it, but with all letters as they are.
 
     Examples:
-        >>> quoted("it's\n") == repr("it's\n"), quoted("\u200d")
+        >>> quote_text("it's\n") == repr("it's\n"), quote_text("\u200d")
         (True, "'\u200d'")
     """
     quote = '"' if "'" in text and '"' not in text else "'"
@@ -157,6 +157,6 @@ def format_value(value: Any) -> str:
     text = text_of(value)
     if text is not None:
         more = "" if len(text) <= CHARACTERS_SHOWN else f"... {len(value):,} bytes"
-        return f"{quoted(text[:CHARACTERS_SHOWN])}{more}"
+        return f"{quote_text(text[:CHARACTERS_SHOWN])}{more}"
     image = image_type(value)
     return f"{image.upper()}, {len(value):,} bytes" if image else f"{len(value):,} bytes, {value[:16].hex(' ')}..."

@@ -59,7 +59,7 @@ class Item:
     storage_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def listed(cls, info: ObjectInfo) -> Item:
+    def from_listing(cls, info: ObjectInfo) -> Item:
         """An object as the store describes it."""
         return cls(info.path, info.size, expected=Expected(info.size, info.version))
 
@@ -126,7 +126,7 @@ async def expand_names(storages: Storages, names: Sequence[str]) -> list[str]:
 
 async def find_below(storages: Storages, directory: str) -> list[Item]:
     storage = await storages.at(directory)
-    found = [Item.listed(info) async for info in storage.list(directory)]
+    found = [Item.from_listing(info) async for info in storage.list(directory)]
     if not found:
         raise NotFoundError("nothing is below this directory: check the bucket and the name", directory)
     return found
@@ -174,7 +174,7 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
 async def find_matching(storages: Storages, name: str) -> list[Item]:
     """What a pattern matches, or the one object of this name, whose size and existence are not looked at."""
     listing = await list_shards(storages, [name], patterns=name.endswith(MANIFESTS))  # not the shards of a manifest
-    return [Item.listed(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
+    return [Item.from_listing(listing.known.get(path, ObjectInfo(path, None, None))) for path in listing.paths]
 
 
 async def add_sizes(storages: Storages, found: Sequence[Item]) -> list[Item]:

@@ -241,7 +241,7 @@ async def write_even(
             async for frames in feed.take(total // shards + (number < total % shards)):
                 await writer.write_batch(frames)
         infos += writer.shards
-    if sum(shard.records for shard in infos) != total or not await feed.ended():
+    if sum(shard.records for shard in infos) != total or not await feed.is_over():
         raise ManifestError(f"there are not {total:,} records, as the manifest of these shards says: write it again")
     return infos
 
@@ -260,7 +260,7 @@ class Feed:
         self._blocks = blocks
         self._rest = Frames.of([])
 
-    async def ended(self) -> bool:
+    async def is_over(self) -> bool:
         """Whether no record is left."""
         while not len(self._rest):
             block = await anext(self._blocks, None)
@@ -271,7 +271,7 @@ class Feed:
 
     async def block(self, most: int) -> Frames | None:
         """The next records, at most `most`; None where none is left."""
-        if await self.ended():
+        if await self.is_over():
             return None
         frames = self._rest.window(0, min(most, len(self._rest)))
         self._rest = self._rest.window(len(frames), len(self._rest))

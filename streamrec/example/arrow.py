@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import check_spans, described
+from streamrec.arguments import check_spans, describe_value
 from streamrec.display import join_names
 from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor, check_splits, list_splits, with_nulls
@@ -83,7 +83,7 @@ class ArrowBatch:
 def names_of_text(text: Iterable[str]) -> tuple[str, ...]:
     """The names of the columns that become text, as `text=` gives them; one name alone is a TypeError."""
     if isinstance(text, str):
-        raise TypeError(f"text is {described(text)}: give a list of names")
+        raise TypeError(f"text is {describe_value(text)}: give a list of names")
     return tuple(text)
 
 

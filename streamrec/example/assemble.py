@@ -79,7 +79,7 @@ def _part(slot: FeatureSlot, found: Found, count: int, spanned: Records | None) 
         shaped = found.reshape(count, *longest, *slot.shape, *found.shape[1:])
         return _values(shaped, slot.dtype, spanned, slot.default)
     if isinstance(slot.form, FixedLenSequenceFeature):
-        return _padded(slot, slot.form, found, spanned)
+        return _pad_rows(slot, slot.form, found, spanned)
     found = found.with_values(_values(found.flat_values, slot.dtype, spanned))
     if isinstance(slot.form, RaggedFeature):
         return found
@@ -111,7 +111,7 @@ def _column(records: Records, spans: Array, default: Array | None) -> BytesColum
 
 def _worth(records: Records, column: BytesColumn) -> BytesColumn:
     """A column over many buffers only if its strings are half of the records or more: else they are copied out."""
-    return column.compact() if records.scattered and 2 * column.nbytes < records.nbytes else column
+    return column.compact() if records.is_scattered and 2 * column.nbytes < records.nbytes else column
 
 
 def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
@@ -128,7 +128,7 @@ def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
-def _padded(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spanned: Records | None) -> Values:
+def _pad_rows(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spanned: Records | None) -> Values:
     """Rows of different lengths as one array of `[rows, longest, *shape]`: of byte strings, or of feature lists."""
     values, pad = found.flat_values, padding_of(form)
     splits = found.splits * slot.size if isinstance(found.values, Rows) else found.splits

@@ -83,7 +83,7 @@ class BytesColumn:
         return tuple([memoryview(source).cast("B") for source in self._sources])
 
     @property
-    def scattered(self) -> bool:
+    def is_scattered(self) -> bool:
         """Whether the strings are in several buffers."""
         width: int = self.places.shape[-1]
         return width > 2
@@ -99,7 +99,7 @@ class BytesColumn:
         return self._in_one().places
 
     def _in_one(self) -> BytesColumn:
-        if not self.scattered:
+        if not self.is_scattered:
             return self
         if self._joined is None:
             self._joined = self.compact()
@@ -168,7 +168,7 @@ class BytesColumn:
     def compact(self) -> BytesColumn:
         """The same strings back to back in a buffer of their own."""
         flat = np.ascontiguousarray(self.places.reshape(-1, self.places.shape[-1]))
-        copied = kernels.pick(self._sources, flat) if self.scattered else kernels.gather(self._sources, None, flat)
+        copied = kernels.pick(self._sources, flat) if self.is_scattered else kernels.gather(self._sources, None, flat)
         spans = np.frombuffer(memoryview(copied[1]), np.int64).reshape(*self.shape, 2)
         return BytesColumn.over((memoryview(copied[0]),), spans)
 
@@ -216,7 +216,7 @@ class CompositeTensor:
         """What it is made of, in order."""
         return tuple(getattr(self, name) for name in self.__match_args__)
 
-    def mapped(self, function: Callable[[Any], Any]) -> Self:
+    def map_parts(self, function: Callable[[Any], Any]) -> Self:
         """The same of what the function makes of each part; row splits are a tuple."""
         kind: Any = type(self)
         made: Self = kind(*map(function, self.parts))
@@ -224,11 +224,11 @@ class CompositeTensor:
 
     def to(self, device: Any, **options: Any) -> Self:
         """The same with its torch tensors on a device, as `torch.Tensor.to` puts them there."""
-        return self.mapped(lambda part: call_each(part, "to", device, **options))
+        return self.map_parts(lambda part: call_each(part, "to", device, **options))
 
     def pin_memory(self) -> Self:
         """The same with its torch tensors in pinned memory, as a DataLoader wants it."""
-        return self.mapped(lambda part: call_each(part, "pin_memory"))
+        return self.map_parts(lambda part: call_each(part, "pin_memory"))
 
     def __repr__(self) -> str:
         parts = zip(self.__match_args__, self.parts, strict=True)

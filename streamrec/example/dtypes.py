@@ -72,10 +72,10 @@ def tensor_dtype(dtype: object) -> np.dtype[Any]:
         return np.dtype(object)
     if name not in TENSOR_DTYPES:
         raise FeatureError(f"TensorFlow's tensors have no dtype {dtype!r}: give np.float32, 'int64', bytes ...")
-    return named_dtype(name)
+    return dtype_by_name(name)
 
 
-def named_dtype(name: str) -> np.dtype[Any]:
+def dtype_by_name(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a name, ml_dtypes' among them, which that package registers when it is imported."""
     try:
         return np.dtype(name)

@@ -20,7 +20,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.columns import BytesColumn
 from streamrec.example.features import NUMBERS, Dtype, encode_name
 from streamrec.example.messages import BytesList, Feature, FeatureList, FeatureLists, FloatList, Int64List
-from streamrec.example.values import PackedColumn, declared_kinds, to_column, to_columns, to_values
+from streamrec.example.values import PackedColumn, resolve_kinds, to_column, to_columns, to_values
 from streamrec.kernels._native import encode_examples as _encode
 
 _FEATURE_LISTS_TAG = b"\x12"
@@ -105,7 +105,7 @@ def encode_example(
         >>> encode_example({"label": 3, "name": "a"})
         b'\n\x1f\n\x0e\n\x05label\x12\x05\x1a\x03\n\x01\x03\n\r\n\x04name\x12\x05\n\x03\n\x01a'
     """
-    declared = declared_kinds(kinds, features)
+    declared = resolve_kinds(kinds, features)
     packed: list[_Packed] = []
     for name, value in features.items():
         kind, data = to_values(value, declared.get(name), name)
@@ -169,7 +169,7 @@ def encode_sequence_example(
     Raises:
         FeatureError: As in `encode_examples`; with a step's number in place of the record's.
     """
-    declared = declared_kinds(sequence_kinds, feature_lists)
+    declared = resolve_kinds(sequence_kinds, feature_lists)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
     if deterministic:
         columns.sort(key=lambda column: encode_name(column.name))

@@ -21,7 +21,7 @@ from typing import Any, Final, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 
-from streamrec.arguments import described, flag, with_article
+from streamrec.arguments import describe_value, flag, with_article
 from streamrec.display import shorten
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import dtype_name, nearest_kind
@@ -54,7 +54,9 @@ def as_dtype(dtype: object) -> Dtype:
 def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
     """A tuple of sizes. `why` says what an unknown size would mean for the feature at hand."""
     if isinstance(shape, type | str | np.dtype) or not isinstance(shape, Iterable | SupportsIndex):
-        raise FeatureError(f"shape is {described(shape)}: a list of sizes comes first, then the dtype: ([], np.int64)")
+        raise FeatureError(
+            f"shape is {describe_value(shape)}: a list of sizes comes first, then the dtype: ([], np.int64)"
+        )
     dims = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     if any(dim is None for dim in dims):
         raise FeatureError(f"shape {list(dims)} has an unknown size; {why}")
@@ -91,7 +93,7 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
     for item in flat:
         if not isinstance(item, wanted_types[dtype]):
             what = "bytes" if dtype is bytes else with_article(dtype.__name__)
-            raise FeatureError(f"the default is {described(item)}: it must be {what}")
+            raise FeatureError(f"the default is {describe_value(item)}: it must be {what}")
     if dtype is bytes:
         array = np.empty(len(flat), dtype=object)
         array[:] = [item.encode() if isinstance(item, str) else item for item in flat]
@@ -100,7 +102,7 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
         with np.errstate(over="ignore"):
             return np.array(flat, dtype=dtype).reshape(shape)
     except OverflowError as error:
-        raise FeatureError(f"the default, {described(value)}, does not fit in {dtype.__name__}") from error
+        raise FeatureError(f"the default, {describe_value(value)}, does not fit in {dtype.__name__}") from error
 
 
 def _flatten(value: Any) -> Iterable[Any]:
@@ -114,7 +116,7 @@ def _flatten(value: Any) -> Iterable[Any]:
 def encode_name(name: object) -> bytes:
     """A feature's name as records hold it."""
     if not isinstance(name, str):
-        raise FeatureError(f"a feature's name is {described(name)}: it must be a str")
+        raise FeatureError(f"a feature's name is {describe_value(name)}: it must be a str")
     try:
         return name.encode()
     except UnicodeEncodeError as error:
@@ -123,7 +125,7 @@ def encode_name(name: object) -> bytes:
 
 def _as_key(key: object, what: str) -> str:
     if not isinstance(key, str) or not key:
-        raise FeatureError(f"{what} is {described(key)}: it must be the name of a feature")
+        raise FeatureError(f"{what} is {describe_value(key)}: it must be the name of a feature")
     encode_name(key)
     return key
 
@@ -320,14 +322,16 @@ class RaggedFeature:
     ) -> None:
         if not isinstance(partitions, list | tuple) or not all(isinstance(p, Partition) for p in partitions):
             raise TypeError(
-                f"partitions must be a list of RaggedFeature.RowSplits and its like, not {described(partitions)}"
+                f"partitions must be a list of RaggedFeature.RowSplits and its like, not {describe_value(partitions)}"
             )
         if any(isinstance(p, RaggedFeature.UniformRowLength) and p.length < 1 for p in partitions):
             raise FeatureError("a UniformRowLength must be at least 1; leave the partition out")
         key = None if value_key is None else _as_key(value_key, "value_key")
         splits = {"int32": np.int32, "int64": np.int64}.get(dtype_name(row_splits_dtype))
         if splits is None:
-            raise FeatureError(f"row_splits_dtype is {described(row_splits_dtype)}: it must be np.int32 or np.int64")
+            raise FeatureError(
+                f"row_splits_dtype is {describe_value(row_splits_dtype)}: it must be np.int32 or np.int64"
+            )
         _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
         _set(self, row_splits_dtype=splits, validate=flag("validate", validate))
 

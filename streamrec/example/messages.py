@@ -178,9 +178,9 @@ def _dim(data: bytes) -> Any:
     return TensorShapeProto.Dim.FromString(data)
 
 
-def _pickled_dim(dim: Any) -> tuple[Any, ...]:
+def _pickle_dim(dim: Any) -> tuple[Any, ...]:
     """Protobuf looks for nested messages in the default pool, when they are unpickled; this one is not there."""
     return _dim, (dim.SerializeToString(),)
 
 
-copyreg.pickle(TensorShapeProto.Dim, _pickled_dim)
+copyreg.pickle(TensorShapeProto.Dim, _pickle_dim)

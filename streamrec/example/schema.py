@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from google.protobuf.message import DecodeError
 
-from streamrec.arguments import described, integer, name_type
+from streamrec.arguments import describe_value, integer, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.features import (
     FIELDS,
@@ -63,7 +63,7 @@ class FeatureSummary:
         return 1 - self.present / self.records if self.records else 0.0
 
     @property
-    def fixed(self) -> bool:
+    def has_fixed_length(self) -> bool:
         """Whether every record that has the feature holds the same number of values."""
         return self.shortest == self.longest
 
@@ -71,7 +71,7 @@ class FeatureSummary:
     def proposal(self) -> FixedLenFeature | FixedLenSequenceFeature | RaggedFeature:
         """The configuration that parses what was seen; bytes where no kind was seen."""
         dtype = self.dtype or bytes
-        if self.present < self.records or not self.fixed or not self.longest:
+        if self.present < self.records or not self.has_fixed_length or not self.longest:
             return RaggedFeature(dtype)
         shape = () if self.longest == 1 else (self.longest,)
         if self.longest_list is None:
@@ -128,8 +128,8 @@ def _code(variable: str, summaries: tuple[FeatureSummary, ...]) -> str:
 def _remark(item: FeatureSummary) -> str:
     if item.dtype is None:
         return "never seen with a kind; say which one it has"
-    span = f"{item.longest:,}" if item.fixed else f"{item.shortest:,} to {item.longest:,}"
-    values = "value" if item.fixed and item.longest == 1 else "values"
+    span = f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
+    values = "value" if item.has_fixed_length and item.longest == 1 else "values"
     steps = "" if item.longest_list is None else f" a step, {item.shortest_list:,} to {item.longest_list:,} steps"
     missing = f", missing in {item.missing_rate:.1%}" if item.present < item.records else ""
     return f"{span} {values}{steps}{missing}"
@@ -218,7 +218,9 @@ def infer_features(
     integer("sample", sample, 0, none=True)
     given: Any = records
     if isinstance(given, str | bytes) or hasattr(given, "__fspath__"):
-        raise TypeError(f"records is {described(given)}: give the records, such as TFRecordDataset(path).take(1000)")
+        raise TypeError(
+            f"records is {describe_value(given)}: give the records, such as TFRecordDataset(path).take(1000)"
+        )
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
     of, count = SequenceExample if kind == "sequence_example" else Example, 0

@@ -159,7 +159,7 @@ def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...])
     """The values that the message holds, flat; exactly as many as elements if they are in tensor_content."""
     content = message.tensor_content
     if not content:
-        return _typed_values(message, dtype)
+        return _read_values(message, dtype)
     if not math.prod(shape):  # TensorFlow does not look at the content of an empty tensor
         return np.empty(0, dtype)
     if len(content) != math.prod(shape) * dtype.itemsize:
@@ -172,7 +172,7 @@ def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...])
     return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
 
 
-def _typed_values(message: TensorProto, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _read_values(message: TensorProto, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     if dtype.name.startswith("float8"):
         return np.frombuffer(message.float8_val, dtype)
     field = getattr(message, _FIELDS.get(dtype.name, "int_val"))

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import described, name_type
+from streamrec.arguments import describe_value, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.columns import NO_GAPS, RaggedTensor, check_indices, check_splits, list_splits, with_nulls
 from streamrec.example.features import FIELDS, Dtype, as_dtype
@@ -79,12 +79,12 @@ _LITTLE_INT64 = np.dtype("<i8")
 _LITTLE_FLOAT32 = np.dtype("<f4")
 
 
-def declared_kinds(kinds: Mapping[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Dtype]:
+def resolve_kinds(kinds: Mapping[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Dtype]:
     """The kinds that dtypes, Python types, names or feature configurations (their `dtype`) mean, of these names."""
-    return {name: _declared_kind(dtype, name) for name, dtype in kinds.items() if name in names} if kinds else {}
+    return {name: _resolve_kind(dtype, name) for name, dtype in kinds.items() if name in names} if kinds else {}
 
 
-def _declared_kind(dtype: object, name: str) -> Dtype:
+def _resolve_kind(dtype: object, name: str) -> Dtype:
     if not isinstance(dtype, type | str):  # NumPy's own types have a `dtype`, too: a property
         dtype = getattr(dtype, "dtype", dtype)
     try:
@@ -304,12 +304,12 @@ def _to_bytes(leaf: Any, name: str | None) -> bytes:
     try:
         return leaf.encode()
     except UnicodeEncodeError as error:
-        raise FeatureError(f"{described(leaf)} has no UTF-8 form where bytes is wanted", name) from error
+        raise FeatureError(f"{describe_value(leaf)} has no UTF-8 form where bytes is wanted", name) from error
 
 
 def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
     """All columns of a batch."""
-    declared = declared_kinds(kinds, columns)
+    declared = resolve_kinds(kinds, columns)
     made = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
     for column in made:
         if column.rows != made[0].rows:

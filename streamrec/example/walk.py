@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import example
-from streamrec.arguments import described
+from streamrec.arguments import describe_value
 from streamrec.display import join_names, logger
 from streamrec.errors import FeatureError
 from streamrec.example.features import (
@@ -70,7 +70,7 @@ class Records(NamedTuple):
         return len(self.items if self.items is not None else self.spans)  # type: ignore[arg-type]
 
     @property
-    def scattered(self) -> bool:
+    def is_scattered(self) -> bool:
         """Whether they are in several buffers."""
         return isinstance(self.buffer, tuple)
 
@@ -93,7 +93,7 @@ class Records(NamedTuple):
         start, end, *owner = self.spans[record].tolist()
         return bytes(memoryview(self.buffer[owner[0] >> 32] if owner else self.buffer)[start:end])
 
-    def owned(self, counts: Any) -> Array:
+    def make_rows(self, counts: Any) -> Array:
         """Rows for strings of these messages in several buffers; the walk fills in all but the buffers.
 
         Args:
@@ -213,7 +213,7 @@ def make_plan(part: MessagePart, features: Any) -> ParsePlan:
     """The plan for a description: a new one, or that of an equal description that was seen before."""
     if not isinstance(features, Mapping):
         raise FeatureError(
-            f"features is {described(features)}: it must be a dict of feature configurations, such as "
+            f"features is {describe_value(features)}: it must be a dict of feature configurations, such as "
             "{'image': FixedLenFeature([], bytes)}"
         )
     items = tuple(features.items())
@@ -449,8 +449,8 @@ def _strings(slot: FeatureSlot, block: Any, splits: Array | None, spanned: Recor
     """Byte strings as objects, or as spans in the records of `spanned`; `splits` is None for a dense slot."""
     count = memoryview(block).nbytes // 16
     if spanned is not None:
-        if spanned.scattered:
-            spans = spanned.owned(slot.size if splits is None else np.diff(splits))
+        if spanned.is_scattered:
+            spans = spanned.make_rows(slot.size if splits is None else np.diff(splits))
         else:
             spans = np.empty((count, 2), dtype=np.int64)
         _native.decode_spans(block, spanned.buffer, spans)

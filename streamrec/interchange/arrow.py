@@ -203,7 +203,7 @@ def nullable(array: Any, item: FeatureSummary, features_in: Callable[[int], Mapp
     splits = array.offsets.to_numpy()
     lengths = np.diff(splits)
     missing = lengths == 0
-    if not item.fixed or not item.longest:
+    if not item.has_fixed_length or not item.longest:
         empty = [row for row in np.flatnonzero(missing).tolist() if features_in(row).get(item.name, NO_KIND).kind]
         missing[empty] = False
         offsets = pa.array(splits, mask=np.append(missing, False))

@@ -188,7 +188,7 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
                 yield record
             last, ours = key, MARK.items() <= tar.pax_headers.items()
             if suffix != NO_FEATURE:
-                features |= wanted_feature(suffix, contents_of(member_file), ours, reading)
+                features |= feature_of_file(suffix, contents_of(member_file), ours, reading)
             if reading.wants(KEY) and not (ours and key.isdigit()):
                 features[KEY] = FeatureValues(BYTES, [key.encode("utf-8", "surrogateescape")])
         if last is not None:
@@ -234,7 +234,7 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     return np.frombuffer(data, dtype, shape[0], file.tell())
 
 
-def wanted_feature(suffix: str, data: bytes, ours: bool, reading: Reading) -> dict[str, FeatureValues]:
+def feature_of_file(suffix: str, data: bytes, ours: bool, reading: Reading) -> dict[str, FeatureValues]:
     """The feature of a file by its name; nothing where it is not wanted."""
     name, values = feature_of(suffix, data, ours)
     return {name: values} if reading.wants(name) else {}

@@ -64,13 +64,13 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
     parse = parallel.function if parallel else chain.stages[-1] if chain.stages else None
     padded: dict[str, tuple[int, ...]] = {}
     if isinstance(parse, stages.Parse):
-        padded, parse = unpadded(parse)
+        padded, parse = without_padding(parse)
         source = replace(parallel, function=parse) if parallel else chain.source
         chain = Chain(source, () if parallel else (*chain.stages[:-1], parse))
     return replace(chain, stages=(*chain.stages, ToArrow(names, padded)))
 
 
-def unpadded(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], stages.Parse]:
+def without_padding(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], stages.Parse]:
     """The shapes of the steps of each FixedLenSequenceFeature, and the stage that gives their values unpadded."""
     features: dict[str, Feature] = dict(parse.features)
     steps: dict[str, tuple[int, ...]] = {}

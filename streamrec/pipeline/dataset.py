@@ -17,7 +17,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import arguments
-from streamrec.arguments import described, flag, function, integer, mapping
+from streamrec.arguments import describe_value, flag, function, integer, mapping
 from streamrec.display import shorten
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.arrow_stream import read_batches
@@ -232,7 +232,7 @@ class Dataset(Runnable[T]):
             [(b'a', b'c')]
         """
         nest = args[0] if len(args) == 1 else args
-        return _joined(leaves(nest), sources.Zip(map_nest(partial(check_dataset, "datasets"), nest)))
+        return _join(leaves(nest), sources.Zip(map_nest(partial(check_dataset, "datasets"), nest)))
 
     @staticmethod
     def sample_from_datasets(
@@ -267,9 +267,9 @@ class Dataset(Runnable[T]):
         seed = integer("seed", seed, none=True)
         drawn = [dataset for dataset, share in zip(datasets, shares, strict=True) if share]
         if not drawn:
-            return _mixed(datasets, Chain(sources.Range.of((0,), np.int64)), stop_on_empty_dataset)
+            return _mix(datasets, Chain(sources.Range.of((0,), np.int64)), stop_on_empty_dataset)
         choices = sources.Choices(tuple(filter(None, shares)), seed, rerandomize)
-        return _mixed(drawn, Chain(choices), stop_on_empty_dataset)
+        return _mix(drawn, Chain(choices), stop_on_empty_dataset)
 
     @staticmethod
     def choose_from_datasets(
@@ -291,7 +291,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.choose_from_datasets([odd, even], Dataset.from_tensor_slices([1, 0, 0, 1]))))
             [0, 1, 3, 2]
         """
-        return _mixed(datasets, check_dataset("choice_dataset", choice_dataset), stop_on_empty_dataset)
+        return _mix(datasets, check_dataset("choice_dataset", choice_dataset), stop_on_empty_dataset)
 
     def interleave(
         self,
@@ -567,7 +567,7 @@ class Dataset(Runnable[T]):
         """
         made = function("transformation_func", transformation_func)(self)
         if not isinstance(made, Dataset):
-            raise TypeError(f"transformation_func gave {described(made)}: a streamrec Dataset is wanted")
+            raise TypeError(f"transformation_func gave {describe_value(made)}: a streamrec Dataset is wanted")
         return made
 
     def parse_example(
@@ -941,7 +941,7 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: A number is out of range, or only one of `rank` and `world_size` is given.
         """
-        return self._told(self.options.updated(deterministic, memory_budget, epoch, rank_of(rank, world_size)))
+        return self._with(self.options.with_values(deterministic, memory_budget, epoch, rank_of(rank, world_size)))
 
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))
@@ -953,19 +953,21 @@ class Dataset(Runnable[T]):
 def check_dataset(name: str, dataset: Any) -> Chain:
     """The chain of an argument that must be a Dataset."""
     if not isinstance(dataset, Dataset):
-        raise TypeError(f"{name} is {described(dataset)}: a streamrec Dataset is wanted, such as TFRecordDataset(...)")
+        raise TypeError(
+            f"{name} is {describe_value(dataset)}: a streamrec Dataset is wanted, such as TFRecordDataset(...)"
+        )
     return dataset.chain
 
 
-def _joined(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
+def _join(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
     """What a source makes of several datasets, with the options that follow from theirs."""
     return Dataset(Chain(source), Options.of(dataset.options for dataset in datasets))
 
 
-def _mixed(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
+def _mix(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
     """Elements of several datasets, as choices say."""
     chains = tuple(check_dataset("datasets", dataset) for dataset in datasets)
-    return _joined(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
+    return _join(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
 
 
 def in_memory(column: Any, origin: Positions) -> Dataset[Any]:

@@ -27,7 +27,7 @@ from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.tfrecord import Frames
 
-__all__ = ["Epochs", "Lookahead", "check_assigned", "converted"]
+__all__ = ["Epochs", "Lookahead", "check_assigned", "convert_leaves"]
 
 T = TypeVar("T")
 
@@ -147,12 +147,12 @@ class Epochs(Generic[T]):
             ValueError: Other ranks iterate too, and the data is not distributed to them.
             PositionMismatchError: The state was saved by another pipeline; from the first element.
         """
-        check_assigned(self._ranked(), self._dataset.options.rank)
-        return self._delivered()
+        check_assigned(self._with_rank(), self._dataset.options.rank)
+        return self._deliver_all()
 
     def __len__(self) -> int:
         """How many elements an epoch of this rank has, where `len(dataset)` is known; else a TypeError."""
-        return len(self._ranked())
+        return len(self._with_rank())
 
     def __bool__(self) -> bool:
         """True, as a Dataset is."""
@@ -178,14 +178,14 @@ class Epochs(Generic[T]):
         self._state = dict(state) or None
         self._current = None
 
-    def _ranked(self) -> Dataset[Any]:
+    def _with_rank(self) -> Dataset[Any]:
         """The dataset, which knows its rank from now on."""
         if self._dataset.options.rank is None:
             rank = self._rank()
             self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
         return self._dataset
 
-    def _delivered(self) -> Iterator[T]:
+    def _deliver_all(self) -> Iterator[T]:
         state, self._state = self._state, None
         self._current = elements = Lookahead(self._dataset.iterate(state), self._convert, self._ahead)
         with closing(elements):
@@ -207,20 +207,22 @@ def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
         )
 
 
-def converted(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = "") -> Any:
+def convert_leaves(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = "") -> Any:
     """An element with `leaf(array, name)` for each array or number, and lists for strings and for images.
 
     A name is the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`, joined by dots.
     """
     if isinstance(element, Mapping):
-        return {key: converted(value, leaf, joined(name, key)) for key, value in element.items()}
+        return {key: convert_leaves(value, leaf, join_name(name, key)) for key, value in element.items()}
     if isinstance(element, CompositeTensor):
         check_column(element, name or None)
         names = iter(element.__match_args__)
-        return element.mapped(lambda part: converted(part, leaf, joined(name, next(names))))
+        return element.map_parts(lambda part: convert_leaves(part, leaf, join_name(name, next(names))))
     if isinstance(element, tuple):
         fields = getattr(element, "_fields", range(len(element)))
-        parts = [converted(part, leaf, joined(name, field)) for field, part in zip(fields, element, strict=True)]
+        parts = [
+            convert_leaves(part, leaf, join_name(name, field)) for field, part in zip(fields, element, strict=True)
+        ]
         return type(element)(*parts) if hasattr(element, "_fields") else tuple(parts)
     if isinstance(element, Frames):
         return list(element)
@@ -229,11 +231,11 @@ def converted(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: 
     if isinstance(element, np.ndarray | np.generic):
         array = np.asarray(element)
         if array.ndim and array.dtype.hasobject and array.size and isinstance(array.flat[0], np.ndarray):
-            return [converted(each, leaf, name) for each in array]  # images of a column
+            return [convert_leaves(each, leaf, name) for each in array]  # images of a column
         return array.tolist() if array.dtype.kind in "OSU" else leaf(array, name)
     return element
 
 
-def joined(name: str, key: object) -> str:
+def join_name(name: str, key: object) -> str:
     """The name of what a key leads to."""
     return f"{name}.{key}" if name else str(key)

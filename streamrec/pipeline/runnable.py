@@ -13,7 +13,7 @@ from streamrec import bridge, pipeline
 from streamrec.arguments import flag, function, refusal
 from streamrec.display import display_text, shorten
 from streamrec.errors import LoopThreadError
-from streamrec.pipeline.engine.description import Chain, derived
+from streamrec.pipeline.engine.description import Chain, derive_seed
 from streamrec.pipeline.engine.epochs import Epochs
 from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
@@ -302,7 +302,7 @@ class Runnable(Generic[T]):
 
         Functions count by their names, files by theirs.
         """
-        return derived(*self.chain.lines())
+        return derive_seed(*self.chain.lines())
 
     @property
     def epoch(self) -> int:
@@ -359,7 +359,7 @@ class Runnable(Generic[T]):
             raise ValueError(f"{verb} would never end: {shorten(repr(self))} has no end; put take(count) before it")
         return self.chain.refuse_endless(verb)
 
-    def _told(self, options: Options) -> Self:
+    def _with(self, options: Options) -> Self:
         """The same, told something else: where no seed was given, chance comes from the same one."""
         told = replace(self, options=options)
         told._epochs.seed = self._epochs.seed

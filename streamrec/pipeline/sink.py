@@ -20,8 +20,9 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import example
-from streamrec.arguments import described, flag, integer
+from streamrec.arguments import describe_value, flag, integer
 from streamrec.example import BytesColumn
+from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.engine.queue import ByteQueue, background, fill
@@ -30,7 +31,7 @@ from streamrec.shards import ShardInfo, ShardTarget
 from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.patterns import is_numbered
 from streamrec.shards.shard_writer import ShardOutput
-from streamrec.storage import Storages, located
+from streamrec.storage import Storages, locate
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
 __all__ = ["SHARD_BYTES", "Encoder", "WriteProgress", "target_of", "write_shards"]
@@ -171,14 +172,14 @@ def target_of(
         integer("max_shard_bytes", max_shard_bytes, 1, none=True),
         integer("max_shard_records", max_shard_records, 1, none=True),
     ]
-    url = located(os.fspath(pattern), filesystem)
+    url = locate(os.fspath(pattern), filesystem)
     if is_numbered(url) and limits == [None] * 3:
         limits[1] = SHARD_BYTES
     return ShardTarget(
         url,
         TFRecordOptions.of(options),
         flag("overwrite", overwrite),
-        None if manifest is None else located(os.fspath(manifest), filesystem),
+        None if manifest is None else locate(os.fspath(manifest), filesystem),
         *limits,
     )
 
@@ -277,13 +278,13 @@ class Encoder:
             return self._examples_of(features)
         if self._batched is None and not all(map(is_scalar, features.values())):
             raise TypeError(f"{self._place} is {AMBIGUOUS}")
-        return self._noted(example.encode_example, features)
+        return self._try_encode(example.encode_example, features)
 
     def _examples_of(self, columns: Mapping[str, Any]) -> Frames:
-        made = self._noted(example.encode_examples, columns)
+        made = self._try_encode(example.encode_examples, columns)
         return Frames(made.buffer, made.spans)
 
-    def _noted(self, encode: Callable[[Mapping[str, Any]], T], features: Mapping[str, Any]) -> T:
+    def _try_encode(self, encode: Callable[[Mapping[str, Any]], T], features: Mapping[str, Any]) -> T:
         """What `encode` makes of them; its error says which element it was."""
         try:
             return encode(features)
@@ -293,8 +294,8 @@ class Encoder:
 
     def _wrong(self, value: Any) -> TypeError:
         if isinstance(value, str):
-            return TypeError(f"{self._place} is {described(value)}: {WANTED}map it to one by .encode()")
-        return TypeError(f"{self._place} is {described(value)}: {WANTED}map it to one, as by serialize_tensor")
+            return TypeError(f"{self._place} is {describe_value(value)}: {WANTED}map it to one by .encode()")
+        return TypeError(f"{self._place} is {describe_value(value)}: {WANTED}map it to one, as by serialize_tensor")
 
     @property
     def _place(self) -> str:
@@ -305,4 +306,4 @@ def is_scalar(value: Any) -> bool:
     """Whether a value is one number or string, and no list, array, tensor or column."""
     if isinstance(value, str | bytes | bytearray):
         return True
-    return not isinstance(value, Sequence | Mapping) and not tuple(getattr(value, "shape", ()))
+    return not isinstance(value, Sequence | Mapping | CompositeTensor) and not tuple(getattr(value, "shape", ()))

@@ -17,8 +17,8 @@ from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, Portion, ReadOptions
-from streamrec.shards.patterns import listed
-from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, located
+from streamrec.shards.patterns import to_names
+from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, locate
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
 __all__ = ["TFRecordDataset", "read_portions"]
@@ -84,7 +84,7 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
             raise ValueError(f"{name} is 0: it must be 1 or more, AUTOTUNE, or None")
     cycle = cycle or reads or 1
     shards = Shards(
-        tuple(located(name, filesystem) for name in listed(filenames)),
+        tuple(locate(name, filesystem) for name in to_names(filenames)),
         Plan.of(cycle, block_length, deterministic),
         ReadOptions(
             compression_type,

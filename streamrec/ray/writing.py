@@ -106,7 +106,7 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
     async def _place_of(self, path: str) -> str:
         """Where a shard is written: under a hidden name in the directory of the shard that it replaces."""
         async with Storages(self._storage_options) as storages:
-            found = await (await storages.at(path)).replaced(path)
+            found = await (await storages.at(path)).find_replaced(path)
         return path if found is None else hidden_name(found, "new-", self._number)
 
     async def _remove_staged(self) -> None:

@@ -239,7 +239,7 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
         )
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)
     if kernels.crc32c(foot[: FOOT.size]) != crc:
-        raise damaged(path, "the CRC32C of its foot is wrong")
+        raise damage_error(path, "the CRC32C of its foot is wrong")
     version, *sizes = FOOT.unpack_from(foot)
     if version != VERSION:
         raise ManifestError(
@@ -249,7 +249,7 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     found = Foot(*sizes)
     whole = len(MAGIC) + found.lengths + found.end_bytes
     if whole != size:
-        raise damaged(path, f"it has {size:,} bytes where its foot says {whole:,}")
+        raise damage_error(path, f"it has {size:,} bytes where its foot says {whole:,}")
     return found
 
 
@@ -265,19 +265,19 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
     end = len(data) - FOOT_BYTES
     tables = data[end - foot.blocks - foot.manifest : end]
     if kernels.crc32c(tables) != foot.crc:
-        raise damaged(path, "the CRC32C of its tables is wrong")
+        raise damage_error(path, "the CRC32C of its tables is wrong")
     try:
         found = Manifest.from_json(path, tables[: foot.manifest])
         blocks = np.frombuffer(tables[foot.manifest :], BLOCK)
     except (ManifestError, ValueError) as error:
-        raise damaged(path, repr(error)) from error
+        raise damage_error(path, repr(error)) from error
     index = Index(path, found.pattern, found.compression_type, found.shards, blocks, version)
     if found.compression_type or not index.is_sound(foot.lengths):
-        raise damaged(path, "its tables do not fit each other")
+        raise damage_error(path, "its tables do not fit each other")
     return index
 
 
-def damaged(path: str, how: str) -> ManifestError:
+def damage_error(path: str, how: str) -> ManifestError:
     """The error for an index that is not as it was written."""
     return ManifestError(f"{path}: this index is damaged ({how}): write it again: streamrec index SHARDS {path}")
 

@@ -22,7 +22,7 @@ import numpy as np
 from streamrec import kernels
 from streamrec.display import display_name
 from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, ObjectChangedError
-from streamrec.shards.index import Index, Numbers, damaged, read_end, read_foot
+from streamrec.shards.index import Index, Numbers, damage_error, read_end, read_foot
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
 from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.storage import Storage, Storages
@@ -78,7 +78,7 @@ async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> 
     for start, end, crc in zip(places, places[1:], index.blocks["crc"][first:last].tolist(), strict=False):
         blocks.append(data[start - places[0] : end - places[0]])
         if kernels.crc32c(blocks[-1]) != crc:
-            raise damaged(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
+            raise damage_error(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
     return blocks
 
 
@@ -136,12 +136,12 @@ class IndexedRecords:
         if first == last:
             return np.empty(0, np.int64)
         _, blocks, within = self.index.block_of(np.array([first, last - 1]))
-        lengths = await self._unpacked(np.arange(blocks[0], blocks[1] + 1))
+        lengths = await self._unpack(np.arange(blocks[0], blocks[1] + 1))
         return lengths[within[0] : within[0] + last - first]
 
     async def keep_lengths(self) -> None:
         """Reads all packed lengths, as far as they are kept, so that `places` need not."""
-        await self._packed(np.flatnonzero(np.diff(self.index.block_places)).tolist())
+        await self._pack(np.flatnonzero(np.diff(self.index.block_places)).tolist())
 
     async def places(self, records: Numbers) -> Places:
         """Where records are.
@@ -171,7 +171,7 @@ class IndexedRecords:
 
     async def _places_in(self, blocks: Numbers, which: Numbers, within: Numbers) -> tuple[Numbers, Numbers]:
         """The offsets and lengths of records, each of which is the one of this number within one of these blocks."""
-        lengths = await self._unpacked(blocks)
+        lengths = await self._unpack(blocks)
         counts = self.index.block_counts[blocks]
         firsts = np.cumsum(counts) - counts
         ends = np.cumsum(lengths + FRAME_BYTES)
@@ -199,7 +199,7 @@ class IndexedRecords:
         runs = byte_runs(places.shards << OFFSET_BITS | places.offsets, places.lengths)
         parts = await self._read_all(runs, places, wanted, most_bytes)
         if len(runs) == 1:
-            return parts[0].picked(order)
+            return parts[0].take(order)
         return gather(parts, order)
 
     async def fetch_run(self, first: int, last: int) -> Frames:
@@ -230,7 +230,7 @@ class IndexedRecords:
             found = Frames(await self._read_run(run), spans_in(run, places))
             if self._verify:
                 self._check_run(run, found, wanted)
-            parts[number] = found.trimmed()
+            parts[number] = found.trim()
 
         await for_each(read, range(len(runs)), parallel)
         return parts
@@ -242,7 +242,7 @@ class IndexedRecords:
         try:
             stream = await storage.stream(shard.path, run.start, run.end, shard.version)
         except ObjectChangedError as error:
-            raise self._changed(shard, run, error.reason) from error
+            raise self._changed_error(shard, run, error.reason) from error
         except NotFoundError as error:
             raise NotFoundError(
                 f"{self.index.path} names this shard, and it is gone: put it back, or index what there is: "
@@ -253,21 +253,21 @@ class IndexedRecords:
             ) from error
         try:
             if stream.info.size not in (None, shard.bytes):
-                raise self._changed(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
+                raise self._changed_error(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
             room, filled = memoryview(kernels.allocate(run.end - run.start)), 0
             while filled < len(room):
                 count = await stream.readinto(room[filled:])
                 if not count:
-                    raise self._changed(shard, run, f"it ends at byte {run.start + filled:,}")
+                    raise self._changed_error(shard, run, f"it ends at byte {run.start + filled:,}")
                 filled += count
             return room.toreadonly()
         except ObjectChangedError as error:
-            raise self._changed(shard, run, error.reason) from error
+            raise self._changed_error(shard, run, error.reason) from error
         finally:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
 
-    def _changed(self, shard: ShardInfo, run: ByteRun, how: str) -> ObjectChangedError:
+    def _changed_error(self, shard: ShardInfo, run: ByteRun, how: str) -> ObjectChangedError:
         """The error for a shard that is not as the index knows it."""
         return ObjectChangedError(
             f"this shard is not the one that {self.index.path} was made from ({how}): bring the index up to date: "
@@ -296,17 +296,17 @@ class IndexedRecords:
             path = display_name(self.index.path)
             raise IndexError(f"records {first:,} to {last:,} of {len(self.index):,}: {path} has no such")
 
-    async def _unpacked(self, blocks: Numbers) -> Numbers:
+    async def _unpack(self, blocks: Numbers) -> Numbers:
         """The lengths in these blocks, which are sorted, one after the other."""
-        data = await self._packed(blocks.tolist())
+        data = await self._pack(blocks.tolist())
         counts = self.index.block_counts[blocks]
         lengths = unpack(data, self.index.blocks[blocks], counts)
         sums = np.add.reduceat(lengths + FRAME_BYTES, np.cumsum(counts) - counts)
         if lengths.min() < 0 or (sums != self.index.block_bytes[blocks]).any():
-            raise damaged(self.index.path, "the lengths of records do not fill their shards")
+            raise damage_error(self.index.path, "the lengths of records do not fill their shards")
         return lengths
 
-    async def _packed(self, blocks: Sequence[int]) -> list[bytes]:
+    async def _pack(self, blocks: Sequence[int]) -> list[bytes]:
         found = {block: data for block in blocks if (data := self._cached.get(block)) is not None}
         for block in found:
             self._cached.move_to_end(block)

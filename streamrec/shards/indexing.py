@@ -29,10 +29,10 @@ from streamrec.shards.index import Index, IndexedShard, IndexEncoder
 from streamrec.shards.indexed_records import open_index, read_blocks
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import ShardInfo
-from streamrec.shards.patterns import Filenames, listed
+from streamrec.shards.patterns import Filenames, to_names
 from streamrec.shards.places import portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
-from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, local_path, located, protocol_of
+from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, local_path, locate, protocol_of
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import PackedLengths
 
@@ -149,8 +149,8 @@ async def write_index(
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    url = located(index, filesystem)
-    names = [located(name, filesystem) for name in listed(filenames)]
+    url = locate(index, filesystem)
+    names = [locate(name, filesystem) for name in to_names(filenames)]
     target = url if part is None else part_of(url, *part)
     flag("update", update)
     integer("parallel", parallel, 1)
@@ -210,8 +210,8 @@ async def join_index(
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    url = located(index, filesystem)
-    names = [located(name, filesystem) for name in listed(parts)]
+    url = locate(index, filesystem)
+    names = [locate(name, filesystem) for name in to_names(parts)]
     check_keywords("join_index", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
@@ -270,7 +270,7 @@ async def idx_of(
     storages: Storages, paths: Sequence[str], idx_files: Filenames, filesystem: AbstractFileSystem | None
 ) -> list[str | None]:
     """The `.idx` file of each shard."""
-    found = await find_shards(storages, [located(name, filesystem) for name in listed(idx_files)])
+    found = await find_shards(storages, [locate(name, filesystem) for name in to_names(idx_files)])
     if len(found) != len(paths):
         raise ManifestError(
             f"{len(paths):,} shards and {len(found):,} .idx files, from {found[0]} on: each shard has one, in the same "

@@ -44,9 +44,9 @@ from streamrec.shards.patterns import (
     is_glob,
     is_web,
     is_web_glob,
-    listed,
+    to_names,
 )
-from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, located, split_chain
+from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, locate, split_chain
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
@@ -142,9 +142,9 @@ class Listing:
         self.known: dict[str, ObjectInfo] = {} if found is None else dict(found.known)
         self._storages = storages
         self._keep = keep
-        self._told: list[Any] = []
+        self._with: list[Any] = []
         self._patterns = patterns
-        names = listed(filenames)
+        names = to_names(filenames)
         self._alone = len(names) == 1
         self._parts = list(parts_of(names, patterns)) if found is None else []
 
@@ -182,9 +182,9 @@ class Listing:
     def whose(self) -> list[Any]:
         """What states hold of it: how many shards are known, whether that is all, and a digest of what is known."""
         count = len(self.paths)
-        if self._told[:2] != [count, self.complete]:
-            self._told = self._first(count)
-        return self._told
+        if self._with[:2] != [count, self.complete]:
+            self._with = self._first(count)
+        return self._with
 
     async def check_whose(self, whose: Sequence[Any]) -> None:
         """Refuses a state that was saved when other shards were listed."""
@@ -337,11 +337,11 @@ def matching_files(
         (['memory://names/a', 'memory://names/b'], [])
     """
     check_keywords("matching_files", store)
-    find, filesystem = partial(_found, **store), store.get("filesystem")
-    return [path for name in listed(pattern) for path in bridge.run(find, located(name, filesystem))]
+    find, filesystem = partial(_match, **store), store.get("filesystem")
+    return [path for name in to_names(pattern) for path in bridge.run(find, locate(name, filesystem))]
 
 
-async def _found(name: str, **store: Unpack[StoreOptions]) -> list[str]:
+async def _match(name: str, **store: Unpack[StoreOptions]) -> list[str]:
     async with Storages(**store) as storages:
         try:
             return await find_shards(storages, name, patterns=True)
@@ -424,17 +424,17 @@ async def assign_shards(
         return plan
     cut = sorted({portion.path for own in plan for portion in own if portion.piece is not None})
     sample = set(cut[:: len(cut) // FEW_SHARDS + 1])
-    found = await compressed_among(storages, sample)
+    found = await find_compressed(storages, sample)
     if not found:
         return plan
     if len(shards) > FEW_SHARDS and found == sample:
         return assign_bytes([replace(shard, splittable=False) for shard in shards], readers)
-    found |= await compressed_among(storages, {shard.path for shard in shards} - sample)
+    found |= await find_compressed(storages, {shard.path for shard in shards} - sample)
     whole = [replace(shard, splittable=shard.splittable and shard.path not in found) for shard in shards]
     return assign_bytes(whole, readers)
 
 
-async def compressed_among(storages: Storages, paths: Iterable[str]) -> set[str]:
+async def find_compressed(storages: Storages, paths: Iterable[str]) -> set[str]:
     """Those shards that are compressed."""
     found = set()
 

@@ -27,10 +27,10 @@ from streamrec.shards.indexed_records import END_BYTES, open_index
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.options import Expected, rewrite_advice
-from streamrec.shards.patterns import Filenames, list_numbered, listed
+from streamrec.shards.patterns import Filenames, list_numbered, to_names
 from streamrec.shards.places import location_of
 from streamrec.shards.scan import Scan, scan
-from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check_keywords, located
+from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check_keywords, locate
 from streamrec.storage.tasks import for_each, side_by_side
 from streamrec.tfrecord import CompressionType
 
@@ -190,11 +190,11 @@ async def verify(
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    manifest = located(manifest, filesystem)
+    manifest = locate(manifest, filesystem)
     check_keywords("verify", store)
     async with Storages(**store) as storages:
         found = (await read_manifest(await storages.at(manifest), manifest)).follow(
-            None if shard_root is None else located(shard_root, filesystem)
+            None if shard_root is None else locate(shard_root, filesystem)
         )
         problems: list[VerifyProblem] = []
         sizes: list[int] = []
@@ -274,7 +274,7 @@ async def write_manifest(
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    manifest, filenames = located(manifest, filesystem), [located(name, filesystem) for name in listed(filenames)]
+    manifest, filenames = locate(manifest, filesystem), [locate(name, filesystem) for name in to_names(filenames)]
     check_keywords("write_manifest", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, filenames)

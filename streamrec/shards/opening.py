@@ -65,7 +65,7 @@ class InflatedStream:
         self.info, self.tally = stream.info, stream.tally
         self._stream = stream
         self._input = memoryview(kernels.allocate(64 << 10))
-        self._received = 0
+        self._take_received = 0
         self._inflater = inflater
         self._inflater.feed(head)
         self._skip = skip
@@ -107,11 +107,11 @@ class InflatedStream:
 
     async def _feed(self) -> None:
         """Gives the inflater the next compressed bytes: it has used up those before."""
-        if self._received == len(self._input) < INPUT_BYTES:
-            self._input = memoryview(kernels.allocate(4 * self._received))
-        self._received = await self._stream.readinto(self._input)
-        if self._received:
-            self._inflater.feed(self._input[: self._received])
+        if self._take_received == len(self._input) < INPUT_BYTES:
+            self._input = memoryview(kernels.allocate(4 * self._take_received))
+        self._take_received = await self._stream.readinto(self._input)
+        if self._take_received:
+            self._inflater.feed(self._input[: self._take_received])
         else:
             self._ended = True
 

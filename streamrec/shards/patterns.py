@@ -18,7 +18,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
-from streamrec.arguments import described
+from streamrec.arguments import describe_value
 from streamrec.display import display_name
 from streamrec.storage import MAGIC, Glob, ObjectInfo, Storages, split_chain
 
@@ -34,8 +34,8 @@ __all__ = [
     "is_web",
     "is_web_glob",
     "list_numbered",
-    "listed",
     "shard_path",
+    "to_names",
 ]
 
 Name = str | bytes | os.PathLike[str]
@@ -48,7 +48,7 @@ TOTAL = re.compile(r"\{shards(?::([^{}]*))?\}")
 WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
-def listed(filenames: Filenames) -> list[str]:
+def to_names(filenames: Filenames) -> list[str]:
     """The names that the caller gave, as strings, in order; braces and globs still to be answered.
 
     A name may be bytes: the elements of `Dataset.list_files` are, as tf.data's.
@@ -61,7 +61,7 @@ def listed(filenames: Filenames) -> list[str]:
         names = list(filenames)
     for name in names:
         if not isinstance(name, str | bytes | os.PathLike):
-            raise TypeError(f"a file name is {described(name)}: give a URL or path, a pattern, or a list of them")
+            raise TypeError(f"a file name is {describe_value(name)}: give a URL or path, a pattern, or a list of them")
         if not name:
             raise ValueError("a file name is '': give a URL or path, a pattern, or a list of them")
     return [os.fsdecode(name) for name in names]

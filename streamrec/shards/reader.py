@@ -45,7 +45,7 @@ from streamrec.storage import (
     Storages,
     StoreOptions,
     check_keywords,
-    located,
+    locate,
 )
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
 from streamrec.tfrecord.frames import mask_crc32c
@@ -480,7 +480,7 @@ def open_shard(
     """
     options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
     piece = Piece(start or 0, end) if start or end is not None else None
-    url = located(os.fspath(url), store.get("filesystem"))
+    url = locate(os.fspath(url), store.get("filesystem"))
     buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)
     check_keywords("open_shard", store)
     return OpeningShard(_opened(url, options, piece, buffer_bytes, store))

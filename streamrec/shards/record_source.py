@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import bridge
-from streamrec.arguments import described, flag, integer
+from streamrec.arguments import describe_value, flag, integer
 from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
 from streamrec.shards.indexed_records import CACHE_BYTES, PARALLEL, IndexedRecords, Places, open_index
-from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, located
+from streamrec.storage import Storages, StoreOptions, check_keywords, check_source, locate
 from streamrec.storage.tasks import running_loop
 from streamrec.tfrecord import Frames
 
@@ -99,8 +99,8 @@ class RecordSource:
         verify = flag("verify", verify)
         parallel, cache = integer("parallel", parallel, 1), integer("cache_bytes", cache_bytes, 0)
         storages = partial(Storages, **store)
-        opened: Index = bridge.run(index_at, storages, located(os.fspath(index), filesystem))
-        self.index = opened.follow(None if shard_root is None else located(shard_root, filesystem))
+        opened: Index = bridge.run(index_at, storages, locate(os.fspath(index), filesystem))
+        self.index = opened.follow(None if shard_root is None else locate(shard_root, filesystem))
         self._open: Open = partial(
             open_records, storages, self.index, verify=verify, parallel=parallel, cache_bytes=cache
         )
@@ -133,8 +133,8 @@ class RecordSource:
             wanted = operator.index(number)
         except TypeError:
             raise TypeError(
-                f"a record's number is {described(number)}: it must be a whole number or a slice; for several numbers "
-                "write source.__getitems__([...])"
+                f"a record's number is {describe_value(number)}: it must be a whole number or a slice; for several "
+                "numbers write source.__getitems__([...])"
             ) from None
         return self.__getitems__([wanted])[0]
 
@@ -247,7 +247,7 @@ def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
     """
     found = np.asarray(numbers)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise TypeError(f"the numbers are {described(numbers)}: they must be a list or an array of whole numbers")
+        raise TypeError(f"the numbers are {describe_value(numbers)}: they must be a list or an array of whole numbers")
     wanted = found.astype(np.int64)
     outside = (wanted >= count) | (wanted < -count)
     if outside.any():

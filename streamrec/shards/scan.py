@@ -272,7 +272,7 @@ async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
         raise StorageError(f"it cannot be read ({error})", path) from error
     if await storage.stat(path) != before:
         raise ObjectChangedError("this shard was written while it was indexed: index it again", path)
-    return _indexed(before, lengths)
+    return _make_index(before, lengths)
 
 
 async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) -> IndexedShard:
@@ -295,10 +295,10 @@ async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) 
                 f"{idx}: {path} has no record of {last:,} bytes at byte {start:,}: this is the file of another shard, "
                 "or the shard is compressed or was written since; make it again, or index the shard itself"
             )
-    return _indexed(info, lengths)
+    return _make_index(info, lengths)
 
 
-def _indexed(info: ObjectInfo, lengths: PackedLengths) -> IndexedShard:
+def _make_index(info: ObjectInfo, lengths: PackedLengths) -> IndexedShard:
     return IndexedShard(ShardInfo(info.path, lengths.records, info.size or 0, None, version=info.version), lengths)
 
 

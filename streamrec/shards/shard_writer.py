@@ -41,7 +41,7 @@ from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.patterns import fill_total, is_numbered, shard_path
 from streamrec.shards.places import portable
-from streamrec.storage import Replacement, Storages, StoreOptions, Upload, check_keywords, located
+from streamrec.storage import Replacement, Storages, StoreOptions, Upload, check_keywords, locate
 from streamrec.storage.tasks import for_each, side_by_side
 from streamrec.tfrecord import (
     CompressionType,
@@ -346,7 +346,7 @@ class ShardOutput:
 
     async def _write_every(self, batch: Frames, shards: int, number: int) -> None:
         """Writes one shard's records of a batch: of all that come in turn, every `shards`-th."""
-        own = batch.picked(slice((number - self._records) % shards, None, shards))
+        own = batch.take(slice((number - self._records) % shards, None, shards))
         ends, first = np.cumsum(own.lengths), 0
         while first < len(own):
             before = int(ends[first - 1]) if first else 0
@@ -421,13 +421,13 @@ class ShardWriter:
     ) -> None:
         filesystem = store.get("filesystem")
         self._target = ShardTarget(
-            located(os.fspath(pattern), filesystem),
+            locate(os.fspath(pattern), filesystem),
             TFRecordOptions.of(options),
             flag("overwrite", overwrite),
-            None if manifest is None else located(os.fspath(manifest), filesystem),
+            None if manifest is None else locate(os.fspath(manifest), filesystem),
             max_shard_bytes=integer("max_shard_bytes", max_shard_bytes, 1, none=True),
             max_shard_records=integer("max_shard_records", max_shard_records, 1, none=True),
-            index=None if index is None else located(os.fspath(index), filesystem),
+            index=None if index is None else locate(os.fspath(index), filesystem),
         )
         check_keywords("ShardWriter", store)
         self._storages = Storages(**store)
@@ -458,7 +458,7 @@ class ShardWriter:
         await self._stack.enter_async_context(self._storages)
         self._process = os.getpid()
         if self.warns:
-            self._dropped = weakref.finalize(self, dropped, self._target.pattern, self._process)
+            self._dropped = weakref.finalize(self, warn_dropped, self._target.pattern, self._process)
         return self
 
     async def __aexit__(
@@ -597,7 +597,7 @@ class ShardWriter:
             raise ClosedError(f"{self._target.pattern}: this writer {why}: write within its own `async with` block")
 
 
-def dropped(pattern: str, maker: int) -> None:
+def warn_dropped(pattern: str, maker: int) -> None:
     """Warns of a writer that is gone, or of the interpreter's end, before `close`."""
     if os.getpid() == maker:
         logger.warning(

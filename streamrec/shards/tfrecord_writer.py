@@ -71,7 +71,7 @@ class TFRecordWriter:
         self._lock = threading.RLock()  # re-entrant: a signal handler may close the writer
         self._writer = ShardWriter(self._path, options, overwrite=overwrite, **store)
         self._writer.warns = False  # this writer does
-        self._dropped = weakref.finalize(self, dropped, self._path, bridge.detached(self._writer.abort))
+        self._dropped = weakref.finalize(self, warn_dropped, self._path, bridge.detach(self._writer.abort))
         bridge.run(self._writer.__aenter__)
 
     def write(self, record: Buffer) -> None:
@@ -156,7 +156,7 @@ class TFRecordWriter:
             raise ClosedError(f"{self._path}: this writer belongs to the process that forked this one: make another")
 
 
-def dropped(path: str, abort: Callable[[], bool]) -> None:
+def warn_dropped(path: str, abort: Callable[[], bool]) -> None:
     """Warns of a writer that is gone, or of the interpreter's end, before `close`."""
     if abort():
         logger.warning(

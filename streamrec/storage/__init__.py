@@ -13,7 +13,7 @@ from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.identity import Identity
-from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, located
+from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, locate
 from streamrec.storage.replacement import Replacement
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
@@ -29,7 +29,7 @@ from streamrec.storage.urls import (
     is_url,
     local_path,
     protocol_of,
-    secured_of,
+    secured_object,
     split_chain,
 )
 
@@ -64,8 +64,8 @@ __all__ = [
     "is_temporary",
     "is_url",
     "local_path",
-    "located",
+    "locate",
     "protocol_of",
-    "secured_of",
+    "secured_object",
     "split_chain",
 ]

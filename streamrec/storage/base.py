@@ -239,14 +239,14 @@ class Storage:
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
         looks = overwrite and not free and not self._backend.compares_first and not is_temporary(path)
-        taken = looks and await self.replaced(path) is not None
+        taken = looks and await self.find_replaced(path) is not None
         written = hidden_name(path) if taken else path
         sink = await self._attempt(path, lambda: self._backend.begin_upload(written, overwrite), "starting an upload")
         if taken:
             sink = StagedSink(self._backend, path, written, sink)
         return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
-    async def replaced(self, path: str) -> str | None:
+    async def find_replaced(self, path: str) -> str | None:
         """The URL of the object that an upload to `path` would replace: that which a symbolic link leads to.
 
         Returns:

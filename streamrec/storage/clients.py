@@ -119,13 +119,13 @@ async def borrow(
         backend = await asyncio.shield(client.making)
     except BaseException:
         client.users -= 1
-        if client.making.done() and loop.clients.get(key) is client and _failed(client.making):
+        if client.making.done() and loop.clients.get(key) is client and _has_failed(client.making):
             del loop.clients[key]
         raise
     return backend, partial(loop.release, key, client)
 
 
-def _failed(task: asyncio.Task[Any]) -> bool:
+def _has_failed(task: asyncio.Task[Any]) -> bool:
     return task.cancelled() or task.exception() is not None
 
 

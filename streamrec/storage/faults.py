@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
-from streamrec.display import display_text, masked_cause, secrets_in
+from streamrec.display import display_text, mask_cause, secrets_in
 from streamrec.errors import (
     AlreadyExistsError,
     NotFoundError,
@@ -34,7 +34,7 @@ from streamrec.errors import (
 __all__ = [
     "Cause",
     "TransientError",
-    "changed",
+    "changed_error",
     "error_translator",
     "exists",
     "from_status",
@@ -126,7 +126,7 @@ class _Translated:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, self._foreign) and not isinstance(error, StorageError | TransientError):
-            raise self._translate(error, self._path, self._start, self._end) from masked_cause(
+            raise self._translate(error, self._path, self._start, self._end) from mask_cause(
                 error, secrets_in(self._path)
             )
 
@@ -210,7 +210,7 @@ def _other_region(said: str, region: str) -> str:
     )
 
 
-def changed(path: str, start: int | None = None, end: int | None = None) -> ObjectChangedError:
+def changed_error(path: str, start: int | None = None, end: int | None = None) -> ObjectChangedError:
     """The error for an object whose version is no longer the pinned one."""
     return ObjectChangedError(_CHANGED, path, start, end)
 

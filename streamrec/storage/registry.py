@@ -19,8 +19,8 @@ from typing import Any, Final, Self, TypedDict
 
 import fsspec
 
-from streamrec.arguments import described
-from streamrec.display import masked_cause
+from streamrec.arguments import describe_value
+from streamrec.display import mask_cause
 from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
@@ -34,7 +34,7 @@ from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
 
-__all__ = ["Storages", "StoreOptions", "check_keywords", "check_source", "located", "place_of"]
+__all__ = ["Storages", "StoreOptions", "check_keywords", "check_source", "locate", "place_of"]
 
 Connect = Callable[[ClientOptions, RetryPolicy], Coroutine[Any, Any, Backend]]
 
@@ -199,7 +199,7 @@ class Storages:
         except StreamrecError:
             raise
         except Exception as error:
-            cause = masked_cause(error, self.storage_options)
+            cause = mask_cause(error, self.storage_options)
             raise StorageError(
                 f"no client can be made from these storage options ({type(error).__name__}: {cause}): check their "
                 "names and values, and the environment that it looks at",
@@ -248,12 +248,12 @@ def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
 def check_source(storage_options: object, filesystem: object, retry: object = None) -> RetryPolicy:
     """Refuses what is not as `StoreOptions` says, with a TypeError or ValueError; the policy, or the default one."""
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise TypeError(f"retry is {described(retry)}: it must be a RetryPolicy, such as RetryPolicy(attempts=2)")
+        raise TypeError(f"retry is {describe_value(retry)}: it must be a RetryPolicy, such as RetryPolicy(attempts=2)")
     if storage_options is not None and not isinstance(storage_options, Mapping):  # its values may be secrets
-        found = described(storage_options, secret=True)
+        found = describe_value(storage_options, secret=True)
         raise TypeError(f"storage_options is {found}: it must be a dict of arguments of the fsspec filesystem")
     if not isinstance(filesystem, fsspec.AbstractFileSystem | None):
-        found = described(filesystem, secret=True)
+        found = describe_value(filesystem, secret=True)
         raise TypeError(f"filesystem is {found}: it must be an fsspec filesystem")
     if filesystem is not None and storage_options:
         raise ValueError(
@@ -311,9 +311,9 @@ def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
     """
     chain = split_chain(url)
     classes = [_class_of(protocol, url) for protocol in chain.protocols]
-    if chain.linked:
+    if chain.is_chain:
         _check_options(url, chain.protocols, classes[0], options)
-    return ASYNC if classes[0].async_impl and not chain.linked and not _WRAPPING & set(options) else SYNC
+    return ASYNC if classes[0].async_impl and not chain.is_chain and not _WRAPPING & set(options) else SYNC
 
 
 def _class_of(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
@@ -358,7 +358,7 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
     return ASYNC if filesystem.async_impl and (filesystem.asynchronous or not wraps) else SYNC
 
 
-def located(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
+def locate(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
     """A path as its backend takes it: one without a scheme is a path of the user's own filesystem, if there is one."""
     if filesystem is None or is_url(path):
         return path

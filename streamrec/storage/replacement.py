@@ -46,7 +46,7 @@ from streamrec.storage.identity import Identity
 from streamrec.storage.registry import Storages
 from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, for_each
 from streamrec.storage.upload import Upload
-from streamrec.storage.urls import hidden_name, secured_of
+from streamrec.storage.urls import hidden_name, secured_object
 
 __all__ = ["Replacement"]
 
@@ -83,7 +83,7 @@ class WrittenObject:
     touched: bool = False
 
     @property
-    def staged(self) -> bool:
+    def is_staged(self) -> bool:
         """Whether it waits for `commit`."""
         return self.written != self.path
 
@@ -151,7 +151,7 @@ class Replacement:
         """
         storage = await self._storages.at(path)
         self._staging = self._staging or written != path
-        self._members.append(WrittenObject(path, storage, await storage.replaced(path) or path, written, False))
+        self._members.append(WrittenObject(path, storage, await storage.find_replaced(path) or path, written, False))
 
     async def commit(self) -> dict[str, ObjectInfo]:
         """Puts all staged objects in place.
@@ -162,7 +162,7 @@ class Replacement:
         Raises:
             StorageError: A store failed permanently. All is as it was before, save for what the error names.
         """
-        staged = [member for member in self._members if member.staged]
+        staged = [member for member in self._members if member.is_staged]
         try:
             found = await self._replace(staged)
         except BaseException as cause:
@@ -204,7 +204,7 @@ class Replacement:
         """One more object; where it is to be written is known from now on."""
         storage = await self._storages.at(path)
         [identities] = await self._storages.identities([path])
-        final = await storage.replaced(path) if self._stages else None
+        final = await storage.find_replaced(path) if self._stages else None
         async with self._lock:
             if identities & self._spared:
                 raise StorageError("this object is read, and would be overwritten: choose another name", path)
@@ -224,7 +224,9 @@ class Replacement:
         """Tells of objects that were secured here when another Replacement was killed."""
         directory = path[: path.rfind("/") + 1]
         try:
-            found = [info.path async for info in storage.list(f"{directory}.", hidden=True) if secured_of(info.path)]
+            found = [
+                info.path async for info in storage.list(f"{directory}.", hidden=True) if secured_object(info.path)
+            ]
         except StreamrecError:
             return  # a client that may not list cannot know
         if found:
@@ -232,7 +234,7 @@ class Replacement:
                 "%s is what %s was before a run that was to replace it ended half way, or is at work; %d such objects "
                 "are in this directory: streamrec doctor tells what to do",
                 display_name(found[0]),
-                display_name(secured_of(found[0]) or ""),
+                display_name(secured_object(found[0]) or ""),
                 len(found),
             )
 

@@ -23,7 +23,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo
-from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Tally
 from streamrec.storage.tasks import finish
@@ -169,7 +169,7 @@ class HedgedRequest:
         """This body is read from here on; pins the size and version that it has."""
         info, self._body, self.splits = self.info, body, body.splits
         if _differ(info.version, body.info.version) or _differ(info.size, body.info.size):
-            raise changed(info.path, self._position, self.end)
+            raise changed_error(info.path, self._position, self.end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
 
     def _look(self, now: float, blocked: float) -> float | None:
@@ -197,7 +197,7 @@ class HedgedRequest:
         traffic = self._traffic
         limiter, hedging = traffic.limiter(self.info.path), traffic.hedging
         if self._body is None:
-            allowed = traffic.hedge(limiter, self._tally, beside_siblings=hedging.measured())
+            allowed = traffic.hedge(limiter, self._tally, beside_siblings=hedging.is_measured())
         else:
             if not self._stalled:
                 self._stalled = True

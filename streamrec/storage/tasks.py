@@ -183,7 +183,7 @@ class Renewal:
         if generation == self.generation:
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._run())
-                self._task.add_done_callback(self._ended)
+                self._task.add_done_callback(self._on_end)
             await asyncio.shield(self._task)
 
     async def aclose(self) -> None:
@@ -196,7 +196,7 @@ class Renewal:
         await self._renew()
         self.generation += 1
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if not task.cancelled():
             task.exception()  # looked at, so that nothing is logged where all waiters are gone

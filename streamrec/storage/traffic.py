@@ -206,14 +206,14 @@ class Hedging:
             self._since_limit = 0
             self.stall_limit = max(self.stall_floor, 4.0 * self._gaps.quantile(0.99))
 
-    def measured(self) -> bool:
+    def is_measured(self) -> bool:
         """Whether enough responses began to say what late is: of all requests so far, those that wait included."""
         answered = self._first_bytes.seen
         return answered >= FEW or answered >= 3 * max(1, self.waiting)
 
     def first_byte_limit(self) -> float:
         """Seconds after which a response that has not begun is late."""
-        if not self.measured():
+        if not self.is_measured():
             return self._guesses[0]
         usual = 2.0 * self._first_bytes.quantile(0.75) if self._first_bytes.seen >= 8 else 4.0 * self._slowest
         return max(self.first_byte_floor, usual)

@@ -111,13 +111,13 @@ class StagedSink(PartSink):
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Stores a part."""
-        with self._renamed():
+        with self._rename_errors():
             await self._sink.put_part(index, offset, pieces, whole)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Compares, copies, and removes the hidden object."""
         if not self._compared:
-            with self._renamed():
+            with self._rename_errors():
                 await self._sink.complete(sent)
             self._compared = True
         await self._backend.copy(self._hidden, self._path)
@@ -129,7 +129,7 @@ class StagedSink(PartSink):
         return info
 
     @contextmanager
-    def _renamed(self) -> Iterator[None]:
+    def _rename_errors(self) -> Iterator[None]:
         """An error names the object that the caller knows."""
         try:
             yield

@@ -42,11 +42,11 @@ __all__ = [
     "local_name",
     "local_path",
     "protocol_of",
-    "secured_of",
+    "secured_object",
     "split_chain",
     "split_object",
     "split_prefix",
-    "staged_for",
+    "staged_object",
     "strip_scheme",
     "temporary_name",
     "temporary_prefix",
@@ -92,14 +92,14 @@ class UrlChain(NamedTuple):
     after: str
 
     @property
-    def linked(self) -> bool:
+    def is_chain(self) -> bool:
         """Whether it is a chain."""
         return bool(self.before or self.after)
 
     @property
     def protocols(self) -> list[str]:
         """The protocols of all links, from the outside in; a plain path is a "file"."""
-        links = f"{self.before}{self.url}{self.after}".split("::") if self.linked else [self.url]
+        links = f"{self.before}{self.url}{self.after}".split("::") if self.is_chain else [self.url]
         return [_protocol(link, link != links[-1]) for link in links]
 
 
@@ -112,7 +112,7 @@ def split_chain(url: str) -> UrlChain:
     UrlChain(before='', url='zip://dir/x', after='::s3://bucket/c.zip')
     >>> split_chain("simplecache::s3://bucket/x")
     UrlChain(before='simplecache::', url='s3://bucket/x', after='')
-    >>> split_chain("s3://bucket/a::b").linked, split_chain("/data/a::b").linked
+    >>> split_chain("s3://bucket/a::b").is_chain, split_chain("/data/a::b").is_chain
     (False, False)
     """
     links = url.split("::")
@@ -249,16 +249,16 @@ def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str =
     return f"{before}{directory}{slash}{temporary_prefix(name, writer=kind)}{number}{after}"
 
 
-def secured_of(path: str) -> str | None:
+def secured_object(path: str) -> str | None:
     """The URL of the object whose former content has this name; None for any other name.
 
-    >>> secured_of("dir/.shard.streamrec-old-0123456789abcdef"), secured_of("dir/shard")
+    >>> secured_object("dir/.shard.streamrec-old-0123456789abcdef"), secured_object("dir/shard")
     ('dir/shard', None)
     """
     return _beside(path, "old")
 
 
-def staged_for(path: str) -> str | None:
+def staged_object(path: str) -> str | None:
     """The URL of the object that is to have this content, likewise."""
     return _beside(path, "new")
 

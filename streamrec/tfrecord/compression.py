@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from streamrec import kernels
-from streamrec.arguments import choice, described, integer
+from streamrec.arguments import choice, describe_value, integer
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
 from streamrec.tfrecord.frames import HEADER_BYTES
 
@@ -181,7 +181,7 @@ class TFRecordOptions:
             raise ValueError(f"library='isal' compresses GZIP and ZLIB, not {self.compression_type!r}")
         if self.compression_level not in (None, *range(-1, 4)):
             raise ValueError(
-                f"compression_level is {described(self.compression_level)}: with library='isal' it is 0 to 3"
+                f"compression_level is {describe_value(self.compression_level)}: with library='isal' it is 0 to 3"
             )
 
     @property
@@ -516,7 +516,7 @@ def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
 
 def _inflate_string(string: Any, compression_type: CompressionType) -> bytes:
     if not isinstance(string, bytes):
-        raise TypeError(f"bytes holds {described(string)}: compressed bytes are wanted")
+        raise TypeError(f"bytes holds {describe_value(string)}: compressed bytes are wanted")
     if not compression_type:
         return string
     inflater, parts = Inflater(compression_type), []

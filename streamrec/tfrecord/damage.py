@@ -193,7 +193,7 @@ class Walk:
             self.done = self.done or self.wants > HEADER_BYTES or (self.final and not left)
         if self.done or code == kernels.OK:
             return False
-        return self._damaged(code)
+        return self._handle_damage(code)
 
     def _take(self, spans: npt.NDArray[np.int64]) -> None:
         """Keeps the records whose headers begin before the byte range's end."""
@@ -206,7 +206,7 @@ class Walk:
             self.spans.append(spans)
             self.record += len(spans)
 
-    def _damaged(self, code: int) -> bool:
+    def _handle_damage(self, code: int) -> bool:
         """The record at `at` is bad: what the rules say about that."""
         offset = self.base + self.at
         damage = Loss(self.rules.path, offset, None, self._reason(code), self.record)

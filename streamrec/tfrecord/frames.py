@@ -157,7 +157,7 @@ class Frames(Sequence[bytes]):
         """Records first to last (exclusive) without a copy, however large the buffer that this pins."""
         return Frames(self.buffer, self.spans[first:last], self.origin)
 
-    def picked(self, indices: Any) -> Frames:
+    def take(self, indices: Any) -> Frames:
         """The records at these indices, without a copy."""
         return Frames(self.buffer, np.ascontiguousarray(self.spans[indices]))
 
@@ -205,7 +205,7 @@ class Frames(Sequence[bytes]):
         buffer, spans = kernels.gather([self.buffer], None, np.ascontiguousarray(self.spans))
         return Frames(buffer, as_spans(spans))
 
-    def trimmed(self, factor: int = WASTE) -> Frames:
+    def trim(self, factor: int = WASTE) -> Frames:
         """The same records: without a copy, or copied where they keep more than `factor` times their bytes alive."""
         return self.compact() if self.pinned > factor * self.nbytes else self
 
@@ -220,12 +220,12 @@ class Frames(Sequence[bytes]):
     def _slice(self, index: slice) -> Frames:
         first, last, step = index.indices(len(self))
         if step != 1:
-            return self.picked(index)._unpinned()
-        return self.window(first, max(first, last))._unpinned()
+            return self.take(index)._unpin()
+        return self.window(first, max(first, last))._unpin()
 
-    def _unpinned(self) -> Frames:
+    def _unpin(self) -> Frames:
         """The same records, copied where they pin a buffer that is much larger, and large."""
-        return self.trimmed(16) if self.pinned > 1 << 16 else self
+        return self.trim(16) if self.pinned > 1 << 16 else self
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Frames):
@@ -323,7 +323,7 @@ class Scattered(Frames):
             return Frames(self.buffers[int(rows[0, 2]) >> BUFFER_BITS], np.ascontiguousarray(rows[:, :2]))
         return Scattered(self.buffers, rows)
 
-    def picked(self, indices: Any) -> Frames:
+    def take(self, indices: Any) -> Frames:
         return Scattered(self.buffers, np.ascontiguousarray(self.rows[indices]))
 
     @property
@@ -376,7 +376,7 @@ class Joining:
         if self._copies:
             self._copy(frames if are_adjacent(frames) else frames.compact())
         else:
-            self._parts.append(frames.trimmed())
+            self._parts.append(frames.trim())
 
     def frames(self) -> Frames:
         """All records that were added."""

@@ -34,7 +34,7 @@ from tests.servers.real import Store
         (["reshard", "SHARD", "out-{n}"], "write train-{shard:05d}.tfrecord"),
         (["reshard", "--seed", "3", "SHARD", "out"], "--shuffle"),
         (["head", "--features", "colour", "SHARD"], "they have image, label, score, words"),
-        (["stat", "--features", "colour", "SHARD"], "there are image, label, score, words"),
+        (["stat", "--features", "colour", "SHARD"], "they have image, label, score, words"),
         (["cat", "--from-byte", "9", "SHARD", "SHARD"], "name one of them"),
         (["convert", "SHARD", "out.json"], "use .tfrecord, .parquet, .jsonl, .tar, or --to"),
         (["convert", "SHARD", "SHARD"], "choose another name for"),

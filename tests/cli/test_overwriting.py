@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 
 import streamrec
-from streamrec.storage import Storages, secured_of
+from streamrec.storage import Storages, secured_object
 from tests.cli.conftest import Bucket, Call, examples, interrupted, typed
 from tests.effort import THOROUGH
 from tests.servers.real import Store
@@ -310,7 +310,7 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
                 continue
             met = f"{kind} at {number} of {count}: {commands.hit.method} {commands.hit.path}: {code}, {said}"
             check(before, after, found, kind, code, commands.hit.method == "DELETE", met)
-            if copies := list(filter(secured_of, found)):
+            if copies := list(filter(secured_object, found)):
                 code, said = await commands.run("doctor", "--no-write", *typed(place.options), f"{place.url}/old/")
                 assert code == 3, (met, said)
                 assert f"there are {len(copies)} such objects: copy each over its name" in said, (met, said)
@@ -319,7 +319,7 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
 def check(before: Objects, after: Objects, found: Objects, kind: str, code: int, removal: bool, met: str) -> None:
     """Nothing old is lost."""
     shown = {name: data for name, data in found.items() if not hidden(name)}
-    copies = {secured_of(name): data for name, data in found.items() if secured_of(name)}
+    copies = {secured_object(name): data for name, data in found.items() if secured_object(name)}
     if code == 0:
         assert shown == after, met
         return

@@ -126,7 +126,7 @@ def test_shapes_and_dtypes() -> None:
         ({"a": np.array([1, "x"], object)}, "unless it is of bytes"),
         ({"a": np.ma.array([1, 2], mask=[False, True])}, "a masked array where all values are wanted"),
         ({"a": pa.array([1, None])}, "unless it is of bytes"),
-        ({"a": np.int64(3)}, "batch it first"),
+        ({"a": np.int64(3)}, "call batch first"),
         ({5: np.zeros(2)}, "a feature's name is 5 (int): it must be a str"),
         ({"\ud800": np.zeros(2)}, "no UTF-8 form"),
         ({"a": {"\ud800": np.zeros(2)}}, "no UTF-8 form"),

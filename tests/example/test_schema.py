@@ -63,7 +63,7 @@ def test_summaries() -> None:
     schema = infer_features(iter(RECORDS))
     assert schema.records == 4
     words = next(item for item in schema.summaries if item.name == "words")
-    assert (words.shortest, words.longest, words.present, words.fixed) == (1, 3, 3, False)
+    assert (words.shortest, words.longest, words.present, words.has_fixed_length) == (1, 3, 3, False)
     assert words.missing_rate == 0.25
     assert (words.dtype, schema.summaries[1].dtype) == (bytes, None)
     assert [item.without_kind for item in schema.summaries] == [0, 4, 0, 0, 0, 1]

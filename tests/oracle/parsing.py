@@ -244,9 +244,9 @@ class _Values:
         """All values found; `splits` says where each record's values start and end."""
         if self.spans:
             spans = np.array(self.found, dtype=np.int64).reshape(-1, 2)
-            if not records.scattered:
+            if not records.is_scattered:
                 return spans
-            rows = records.owned(np.diff(splits))
+            rows = records.make_rows(np.diff(splits))
             rows[:, :2] = spans
             return rows
         array = np.empty(len(self.found), dtype=object if self.slot.dtype is bytes else self.slot.dtype)

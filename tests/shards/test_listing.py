@@ -11,7 +11,7 @@ import pytest
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards import Listing, find_shards
-from streamrec.shards.patterns import expand_braces, is_glob, is_shard_of, listed, shard_path
+from streamrec.shards.patterns import expand_braces, is_glob, is_shard_of, shard_path, to_names
 from streamrec.storage import Glob, ObjectInfo, Storages
 
 
@@ -261,6 +261,6 @@ def test_web_urls_are_never_globs() -> None:
 
 
 def test_listed_keeps_order_and_takes_paths() -> None:
-    assert listed(["b", Path("a"), "c-{1..2}"]) == ["b", "a", "c-{1..2}"]
-    assert listed(Path("a")) == ["a"]
-    assert listed(name for name in "ba") == ["b", "a"]
+    assert to_names(["b", Path("a"), "c-{1..2}"]) == ["b", "a", "c-{1..2}"]
+    assert to_names(Path("a")) == ["a"]
+    assert to_names(name for name in "ba") == ["b", "a"]

@@ -28,7 +28,7 @@ from streamrec import (
 )
 from streamrec.errors import ManifestError
 from streamrec.shards.places import absolute, portable, relative
-from streamrec.storage import Storages, secured_of
+from streamrec.storage import Storages, secured_object
 from tests.effort import THOROUGH
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
@@ -285,7 +285,7 @@ async def test_a_failure_at_any_step_leaves_the_old_objects(
             assert shown == kept or (cancels and shown == new), number  # it may come when all is done
             left = [name for name in found if hidden(name)]
             if kind != "disk":  # a store may still carry out what nobody waits for any more
-                left = [name for name in left if secured_of(name)]
+                left = [name for name in left if secured_object(name)]
             assert steps.removal or not left, number
         assert failed > 5
 
@@ -354,7 +354,7 @@ def test_a_killed_writer_leaves_all_old_objects_or_complete_copies(tmp_path: Pat
             found = {path.name: path.read_bytes() for path in folder.iterdir()}
             shown = {name: data for name, data in found.items() if not hidden(name)}
             old = old or shown
-            copies = {secured_of(name): data for name, data in found.items() if secured_of(name)}
+            copies = {secured_object(name): data for name, data in found.items() if secured_object(name)}
             if shown != new:
                 assert all(old[name] in (found.get(name), copies.get(name)) for name in old), number
                 half_way += shown != old

@@ -51,7 +51,7 @@ def test_a_slice_that_would_pin_a_much_larger_buffer_copies() -> None:
 def test_offsets_follow_the_stream(frames: Frames) -> None:
     assert [frames.offset(index) for index in range(5)] == [0, 20, 36, 56, 117]
     with pytest.raises(ValueError, match="gathered"):
-        frames.picked([1, 0]).offset(0)
+        frames.take([1, 0]).offset(0)
 
 
 def test_is_immutable(frames: Frames) -> None:
@@ -263,7 +263,7 @@ def test_joining_keeps_order(parts: list[list[bytes]], long: bool, gathers: int)
 def test_records_that_were_picked_in_any_order(records: list[bytes], long: bool, data: st.DataObject) -> None:
     records = [one + bytes(SCATTERED_BYTES * long) for one in records]
     order = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=12))
-    frames = joined(Frames.of([b"first"]), Frames.of(records).picked(np.array(order, np.int64)), Frames.of([b"last"]))
+    frames = joined(Frames.of([b"first"]), Frames.of(records).take(np.array(order, np.int64)), Frames.of([b"last"]))
     assert list(frames) == [b"first", *(records[index] for index in order), b"last"]
 
 

@@ -28,7 +28,7 @@ from streamrec.shards import ShardReader
     ),
 )
 @options.sources
-@options.shown(10)
+@options.selection_options(10)
 @options.features
 @options.as_json
 @options.source_options
@@ -59,7 +59,7 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
     ),
 )
 @options.sources
-@options.shown(None)
+@options.selection_options(None)
 @click.option(
     "--records",
     metavar="N,N,...",

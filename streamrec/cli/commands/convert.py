@@ -378,7 +378,7 @@ async def write_records(found: Sequence[Item], how: Conversion, objects: Replace
             return await writing.write_limited(records, how.target, objects, how.shard_bytes, how.shard_records)
         feed, written, done = writing.Feed(records), list[ShardInfo](), 0
         begin = codec_of(how.form.name).encoder
-        while not written or not await feed.ended():
+        while not written or not await feed.is_over():
             path = shard_path(how.target.pattern, len(written))
             encoder = await anyio.to_thread.run_sync(begin, how.columns or (), done, how.reading.changes)
             written.append(await write_file(feed, path, encoder, how, objects))

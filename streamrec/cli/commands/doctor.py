@@ -35,7 +35,7 @@ from streamrec.cli.sources import Item, directory_of, find, storages_for
 from streamrec.cli.writing import remove_all, temporary_objects
 from streamrec.display import display_name, mask_values
 from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
-from streamrec.storage import Storages, fate_of, is_temporary, secured_of
+from streamrec.storage import Storages, fate_of, is_temporary, secured_object
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
 HOSTS: Final = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
@@ -277,7 +277,7 @@ async def check_list(store: CheckedStore) -> str:
         store.found.extend(await find(store.storages, [store.url]))
     else:
         storage = await store.storages.at(directory)
-        found = [Item.listed(info) async for info in storage.list(directory)]
+        found = [Item.from_listing(info) async for info in storage.list(directory)]
         store.found.extend(replace(item, storage_options=store.options) for item in found)
     size = sum(item.size or 0 for item in store.found)
     return f"{plural(len(store.found), 'object')}, {format_bytes(size)}"
@@ -378,7 +378,7 @@ async def check_replaced(store: CheckedStore) -> str:
     left = [f"{path} ({fate})" for path in hidden if (fate := fate_of(path))]
     named = ", ".join(left[:LOOKS])  # the number says how many more there are
     others = f"; {plural(len(left), 'hidden object')} of writers, at work or killed: {named}" if left else ""
-    old = [(path, name) for path in hidden if (name := secured_of(path)) is not None]
+    old = [(path, name) for path in hidden if (name := secured_object(path)) is not None]
     if old:
         path, name = old[0]
         raise CheckError(

@@ -145,7 +145,7 @@ def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
 
 
 def feature_row(item: FeatureSummary) -> tuple[str, ...]:
-    values = f"{item.longest:,}" if item.fixed else f"{item.shortest:,} to {item.longest:,}"
+    values = f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
     steps = "" if item.longest_list is None else f", {item.shortest_list:,} to {item.longest_list:,} steps"
     return item.name, kind_of(item), values + steps, f"{1 - item.missing_rate:.1%}", item.code
 

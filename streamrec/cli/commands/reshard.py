@@ -166,7 +166,7 @@ async def open_records(
         async with aclosing(batches(found, sample.record_bytes, meter)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
-    return await stack.enter_async_context(aclosing(shuffle.shuffled(meter))), shuffle.records
+    return await stack.enter_async_context(aclosing(shuffle.read_shuffled(meter))), shuffle.records
 
 
 async def warn_leftovers(storages: Storages, target: writing.Target, shards: Sequence[ShardInfo]) -> None:
@@ -233,7 +233,7 @@ class DiskShuffle:
     records come in a drawn order. A bucket that is too large for that is scattered to buckets once more. Random words
     come straight from PCG64, so that a seed means the same order with every NumPy.
 
-    Use it in a `with` block: `await scatter(...)` all records, then iterate `shuffled()`.
+    Use it in a `with` block: `await scatter(...)` all records, then iterate `read_shuffled()`.
 
     A bucket is about `bucket_bytes` large; one of twice the size is scattered once more.
 
@@ -268,7 +268,7 @@ class DiskShuffle:
                 self.nbytes += await anyio.to_thread.run_sync(self._write, frames, files)
         self._buckets = [Path(file.name) for file in files]
 
-    async def shuffled(self, meter: Meter) -> AsyncGenerator[Frames, None]:
+    async def read_shuffled(self, meter: Meter) -> AsyncGenerator[Frames, None]:
         """The records in their new order, a bucket at a time. Can be iterated once."""
         buckets_read = self._read_buckets(self._buckets)
         while (frames := await anyio.to_thread.run_sync(next, buckets_read, None)) is not None:
@@ -289,7 +289,7 @@ class DiskShuffle:
             elif nbytes:
                 frames = Framer(verify=False).feed(path.read_bytes())
                 path.unlink()
-                yield frames.picked(np.argsort(self._random.random_raw(len(frames)), kind="stable"))
+                yield frames.take(np.argsort(self._random.random_raw(len(frames)), kind="stable"))
 
     @contextmanager
     def _open_buckets(self, nbytes: int) -> Iterator[list[IO[bytes]]]:
@@ -307,7 +307,7 @@ class DiskShuffle:
         ends = np.searchsorted(places[order], np.arange(len(files) + 1, dtype=np.uint64))
         for number, file in enumerate(files):
             own = order[ends[number] : ends[number + 1]]
-            nbytes += file.write(encode_records(frames.picked(own))) if len(own) else 0
+            nbytes += file.write(encode_records(frames.take(own))) if len(own) else 0
         return nbytes
 
 

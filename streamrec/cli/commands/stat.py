@@ -33,7 +33,7 @@ from streamrec.cli.output import (
     progress,
 )
 from streamrec.cli.reading import Sample, batches, run, take_sample, total_bytes
-from streamrec.cli.records import plain, quoted
+from streamrec.cli.records import plain, quote_text
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.cli.writing import write_text
 from streamrec.display import image_type, join_names, text_of
@@ -216,7 +216,7 @@ def value_text(value: object) -> str:
     """A value that was counted, as text."""
     if isinstance(value, bytes):
         text = text_of(value)
-        return repr(value) if text is None else quoted(text)
+        return repr(value) if text is None else quote_text(text)
     return format_number(value) if isinstance(value, float) else str(value)
 
 

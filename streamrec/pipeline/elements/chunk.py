@@ -18,7 +18,7 @@ import numpy.typing as npt
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.columns import Columns, leaves, window
-from streamrec.pipeline.elements.positions import Positions, shifted
+from streamrec.pipeline.elements.positions import Positions, shift
 from streamrec.tfrecord import Frames
 
 __all__ = ["FAILURE_BYTES", "NUMBERS", "Batches", "Chunk", "Elements", "weigh"]
@@ -88,7 +88,7 @@ class Chunk:
     @classmethod
     def failure(cls, error: Exception, positions: Positions, index: int) -> Chunk:
         """An element that failed; `positions.at(index)` is the position after it."""
-        return cls((), shifted(positions, index), FAILURE_BYTES, error)
+        return cls((), shift(positions, index), FAILURE_BYTES, error)
 
     def windows(self, count: int) -> Iterator[Chunk]:
         """The same elements, `count` at a time, each chunk with its part of the bytes."""
@@ -96,10 +96,10 @@ class Chunk:
         for first in range(0, whole, count):
             last = min(first + count, whole)
             nbytes = self.nbytes * last // whole - self.nbytes * first // whole
-            yield Chunk(window(self.elements, first, last), shifted(self.positions, first), nbytes)
+            yield Chunk(window(self.elements, first, last), shift(self.positions, first), nbytes)
 
     @classmethod
-    def weighed(cls, elements: Elements, positions: Positions) -> Chunk:
+    def weigh(cls, elements: Elements, positions: Positions) -> Chunk:
         """A chunk that weighs what its elements and its positions do."""
         return cls(elements, positions, weigh(elements) + positions.weight(len(elements)))
 
@@ -119,9 +119,9 @@ def weigh(elements: Iterable[Any]) -> int:
     return sum(map(weigh_one, elements))
 
 
-def held_bytes(column: BytesColumn) -> int:
+def retained_bytes(column: BytesColumn) -> int:
     """What strings keep alive: the records around them, of which other features may be the largest part."""
-    if column.scattered:  # parsing leaves strings in many buffers only where they are the most of what these hold
+    if column.is_scattered:  # parsing leaves strings in many buffers only where they are the most of what these hold
         return column.nbytes
     spans = column.spans.reshape(-1, 2)
     return max(column.nbytes, abs(int(spans[-1, 1] - spans[0, 0]))) if len(spans) else 0
@@ -140,7 +140,7 @@ def weigh_one(element: Any) -> int:
     if isinstance(element, Frames):
         return abs(element.extent) + SPAN_BYTES * len(element)
     if isinstance(element, BytesColumn):
-        return held_bytes(element) + element.places.nbytes
+        return retained_bytes(element) + element.places.nbytes
     if isinstance(element, bytes | bytearray | str):
         return len(element) + OBJECT_BYTES
     if isinstance(element, Mapping):

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import described, with_article
+from streamrec.arguments import describe_value, with_article
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import CompositeTensor
-from streamrec.example.dtypes import named_dtype
+from streamrec.example.dtypes import dtype_by_name
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
@@ -107,7 +107,7 @@ class _Packing:
             case bytes():
                 return ["bytes", self._keep(value)]
             case dict():
-                return ["dict", checked_keys(value), [self.node(part) for part in value.values()]]
+                return ["dict", check_keys(value), [self.node(part) for part in value.values()]]
             case tuple():
                 return ["tuple", [self.node(part) for part in value]]
             case list():
@@ -132,7 +132,7 @@ class _Packing:
         """Values of one type as columns; None where they differ in something else, or the type has no columns."""
         first = values[0]
         if kind is dict and first and all(list(value) == list(first) for value in values):
-            return ["dicts", checked_keys(first), [self._rows([value[key] for value in values]) for key in first]]
+            return ["dicts", check_keys(first), [self._rows([value[key] for value in values]) for key in first]]
         if kind is tuple and first and len(set(map(len, values))) == 1:
             return ["tuples", [self._rows(part) for part in zip(*values, strict=True)]]
         if kind is bytes:
@@ -150,7 +150,7 @@ class _Packing:
         return ["uneven", self._raw(np.array(shapes, np.int64)), self._raw(flat.astype(first.dtype, copy=False))]
 
 
-def checked_keys(value: Mapping[Any, Any]) -> list[Any]:
+def check_keys(value: Mapping[Any, Any]) -> list[Any]:
     """The keys of a dict.
 
     Raises:
@@ -158,7 +158,7 @@ def checked_keys(value: Mapping[Any, Any]) -> list[Any]:
     """
     for key in value:
         if type(key) not in PLAIN:
-            raise TypeError(f"the key {described(key)} cannot be stored in a cache file: map it to str")
+            raise TypeError(f"the key {describe_value(key)} cannot be stored in a cache file: map it to str")
     return list(value)
 
 
@@ -231,7 +231,7 @@ class _Unpacking:
         raise ValueError(f"stored elements have no kind {node[0]!r}: the file or the state is damaged")
 
     def _raw(self, dtype: str, shape: Sequence[int], buffer: int) -> npt.NDArray[Any]:
-        kind = named_dtype(dtype)
+        kind = dtype_by_name(dtype)
         if kind.hasobject:  # its bytes would be taken for pointers
             raise ValueError(
                 f"a stored array of dtype {dtype!r}, which holds objects: the file or the state is damaged"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import described, name_type
+from streamrec.arguments import describe_value, name_type
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import CompositeTensor, with_nulls
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
@@ -24,9 +24,9 @@ from streamrec.tfrecord import Frames, Joining
 __all__ = [
     "Columns",
     "as_array",
-    "compacted",
+    "compact",
     "is_nest",
-    "joined",
+    "join_windows",
     "leaves",
     "map_nest",
     "map_nests",
@@ -108,20 +108,20 @@ def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
     if isinstance(elements, np.ndarray):
         return elements[indices]
     if isinstance(elements, RaggedRows | SparseRows):
-        return elements.picked(indices)
+        return elements.take(indices)
     if not isinstance(elements, Frames):
         return [elements[index] for index in indices.tolist()]
-    return compacted(elements.picked(indices))
+    return compact(elements.take(indices))
 
 
-def compacted(elements: Any) -> Any:
+def compact(elements: Any) -> Any:
     """The same elements; records in a buffer much larger than themselves are copied out of it."""
     if isinstance(elements, Columns):
-        return Columns(map_nest(compacted, elements.nest))
-    return elements.trimmed() if isinstance(elements, Frames) else elements
+        return Columns(map_nest(compact, elements.nest))
+    return elements.trim() if isinstance(elements, Frames) else elements
 
 
-def joined(parts: Sequence[Any]) -> Any:
+def join_windows(parts: Sequence[Any]) -> Any:
     """Several windows as one, columns of one structure joined one by one; anything else as a list."""
     first = parts[0]
     if len(parts) == 1:
@@ -134,9 +134,9 @@ def joined(parts: Sequence[Any]) -> Any:
     if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
         return np.concatenate(parts)
     if isinstance(first, RaggedRows | SparseRows) and all(map(first.joins, parts)):
-        return type(first).joined(parts)
+        return type(first).join(parts)
     if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
-        return Columns(map_nests(joined, [part.nest for part in parts]))
+        return Columns(map_nests(join_windows, [part.nest for part in parts]))
     return [element for part in parts for element in part]
 
 
@@ -188,7 +188,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
             raise TypeError("None where numbers or bytes are wanted: does the function of map return its element?")
         found = None if None in odd else odd[0]
         raise TypeError(
-            f"{described(found)} in {name_type(value)} where numbers or bytes are wanted: fill or convert it"
+            f"{describe_value(found)} in {name_type(value)} where numbers or bytes are wanted: fill or convert it"
         )
     return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
 

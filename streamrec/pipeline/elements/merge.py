@@ -14,12 +14,12 @@ from streamrec import kernels
 from streamrec.pipeline.elements.columns import Columns, map_nests, same_nest
 from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
-__all__ = ["in_turn", "merged"]
+__all__ = ["in_turn", "merge_windows"]
 
 Indices = npt.NDArray[np.int64]
 
 
-def merged(parts: Sequence[Any], order: Indices) -> Any:
+def merge_windows(parts: Sequence[Any], order: Indices) -> Any:
     """Elements of several windows as one chunk's.
 
     Args:
@@ -31,9 +31,9 @@ def merged(parts: Sequence[Any], order: Indices) -> Any:
     """
     first = parts[0]
     if all(isinstance(part, Frames) for part in parts):
-        return gathered(parts, order)
+        return gather_frames(parts, order)
     if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
-        return Columns(map_nests(lambda columns: merged(columns, order), [part.nest for part in parts]))
+        return Columns(map_nests(lambda columns: merge_windows(columns, order), [part.nest for part in parts]))
     if all(isinstance(part, np.ndarray) and alike(part, first) for part in parts):
         return np.concatenate(parts)[order]
     elements = [element for part in parts for element in part]
@@ -50,20 +50,20 @@ def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
     windows = [window for one in inputs for window in one]
     if all(isinstance(window, Frames) for window in windows):
         if are_long(windows):
-            return Scattered.in_turn([[window.trimmed() for window in one] for one in inputs], block)
+            return Scattered.in_turn([[window.trim() for window in one] for one in inputs], block)
         buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in inputs], block)
         return Frames(buffer, as_spans(spans))
     sizes = np.array([sum(map(len, one)) for one in inputs], np.int64)
     turns, within = np.divmod(np.arange(sizes.sum()), block)
     rounds, numbers = np.divmod(turns, len(inputs))
     order = (np.cumsum(sizes) - sizes)[numbers] + rounds * block + within
-    return merged(windows, order)
+    return merge_windows(windows, order)
 
 
-def gathered(parts: Sequence[Frames], order: Indices) -> Frames:
+def gather_frames(parts: Sequence[Frames], order: Indices) -> Frames:
     """Records of several Frames, in this order."""
     if are_long(parts):
-        return Scattered.joining([part.trimmed() for part in parts]).picked(order)
+        return Scattered.joining([part.trim() for part in parts]).take(order)
     sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
     spans = np.concatenate([part.spans for part in parts])[order]
     buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)

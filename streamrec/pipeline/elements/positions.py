@@ -34,9 +34,9 @@ __all__ = [
     "RecordPlace",
     "StageState",
     "Stretches",
-    "grouped",
+    "group_rows",
     "records_behind",
-    "shifted",
+    "shift",
     "with_state",
 ]
 
@@ -84,12 +84,12 @@ class RecordLocations:
     shards: Mapping[int, tuple[str | None, str | None]]
     paths: Sequence[str] = ()
 
-    def picked(self, indices: Any) -> RecordLocations:
+    def take(self, indices: Any) -> RecordLocations:
         """Those of some records, by indices or a slice."""
         return RecordLocations(self.references[indices], self.sizes[indices], self.shards, self.paths)
 
     @classmethod
-    def joined(cls, parts: Sequence[RecordLocations]) -> RecordLocations:
+    def join(cls, parts: Sequence[RecordLocations]) -> RecordLocations:
         """Those of several as one."""
         shards = {shard: each for part in parts for shard, each in part.shards.items()}
         references, sizes = [part.references for part in parts], [part.sizes for part in parts]
@@ -105,7 +105,7 @@ class Positions:
         """Resume there, and exactly `elements[index:]` and what follows come."""
         raise NotImplementedError
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
         """What element `index`, or row `row` of it if it is a batch, was made of; nothing where that is not known."""
         return ()
 
@@ -138,7 +138,7 @@ Stretches = Sequence[tuple[Positions, int, int]]
 
 def records_behind(positions: Positions, index: int, row: int = 0) -> Iterator[Place]:
     """What an element or a row of a batch was made of: records, or elements of a cache; as far as they are known."""
-    for found in positions.made_of(index, row):
+    for found in positions.precursors(index, row):
         if isinstance(found, Precursor):
             yield from records_behind(found.positions, found.index, found.row)
         else:
@@ -166,8 +166,8 @@ class NumberedPositions(Positions):
     def at(self, index: int) -> Position:
         return {"source": {"next": self.first + index}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return self.origin.made_of(self.first + index, row) if self.origin is not None else ()
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
+        return self.origin.precursors(self.first + index, row) if self.origin is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Derived(Positions):
     def at(self, index: int) -> Position:
         return self.inner.at(index)
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
         return (Precursor(self.inner, index, row),)
 
     def locations(self) -> RecordLocations | None:
@@ -204,7 +204,7 @@ class IndexMap(Derived):
     def at(self, index: int) -> Position:
         return self.inner.at(int(self.indices[index]))
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
         if self.size == 1:
             return (Precursor(self.inner, int(self.indices[index]), row),)
         return (Precursor(self.inner, int(self.indices[index]) + row),) if row < self.size else ()
@@ -214,19 +214,19 @@ class IndexMap(Derived):
         if found is None:
             return None
         if isinstance(self.indices, range):
-            return found.picked(slice(self.indices.start, None))
-        return found.picked(self.indices[:-1])
+            return found.take(slice(self.indices.start, None))
+        return found.take(self.indices[:-1])
 
     def weight(self, count: int) -> int:
         return self.inner.weight(count * self.size)
 
 
-def shifted(positions: Positions, first: int) -> Positions:
+def shift(positions: Positions, first: int) -> Positions:
     """Positions of a chunk without its first elements."""
     return IndexMap(positions, range(first, sys.maxsize)) if first else positions
 
 
-def grouped(positions: Positions, first: int, size: int) -> Positions:
+def group_rows(positions: Positions, first: int, size: int) -> Positions:
     """Positions of batches of `size` elements of a chunk, from its element `first` on."""
     return IndexMap(positions, range(first, sys.maxsize, size), size)
 
@@ -271,7 +271,7 @@ class Joined(Positions):
             index -= count
         return self.start or {}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
         for positions, first, count in self.stretches:
             if index < count:
                 return (Precursor(positions, first + index, row),)
@@ -283,8 +283,8 @@ class Joined(Positions):
         for positions, first, count in self.stretches:
             if (found := positions.locations()) is None:
                 return None
-            parts.append(found.picked(slice(first, first + count)))
-        return RecordLocations.joined(parts)
+            parts.append(found.take(slice(first, first + count)))
+        return RecordLocations.join(parts)
 
     def weight(self, count: int) -> int:
         return max((positions.weight(count) for positions, _, _ in self.stretches), default=0)

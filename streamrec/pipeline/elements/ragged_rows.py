@@ -17,7 +17,7 @@ from streamrec import kernels
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import check_column, check_splits, row_splits
 
-__all__ = ["RaggedRows", "SparseRows", "ragged_rows", "stacked_ragged", "stacked_sparse"]
+__all__ = ["RaggedRows", "SparseRows", "ragged_rows", "stack_ragged", "stack_sparse"]
 
 Numbers = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
     def __getitem__(self, index: slice) -> RaggedRows: ...
     def __getitem__(self, index: int | slice) -> npt.NDArray[Any] | RaggedRows:
         if isinstance(index, slice):
-            return self.picked(index)
+            return self.take(index)
         return self.values[self.starts[index] : self.ends[index]]
 
     def __iter__(self) -> Iterator[npt.NDArray[Any]]:
@@ -80,7 +80,7 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         """How many bytes all have."""
         return int(self.row_bytes.sum())
 
-    def picked(self, indices: Any) -> RaggedRows:
+    def take(self, indices: Any) -> RaggedRows:
         """These, by indices or a slice, without a copy of values."""
         return RaggedRows(self.values, self.starts[indices], self.ends[indices], self.splits_dtype)
 
@@ -111,14 +111,14 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         return self.values.dtype == other.values.dtype and self.values.shape[1:] == other.values.shape[1:]
 
     @classmethod
-    def joined(cls, parts: Sequence[RaggedRows]) -> RaggedRows:
+    def join(cls, parts: Sequence[RaggedRows]) -> RaggedRows:
         """The rows of several that fit; a copy."""
         found = [part.flat() for part in parts]
         splits = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(splits) for _, splits in found]))])
         values = np.concatenate([values for values, _ in found], dtype=parts[0].values.dtype)
         return cls(values, splits[:-1], splits[1:], parts[0].splits_dtype)
 
-    def padded(self, size: int, fill: Any) -> npt.NDArray[Any]:
+    def pad(self, size: int, fill: Any) -> npt.NDArray[Any]:
         """An array of rows of one size, none of which may be longer; of rows of one dimension."""
         values, splits = self.flat()
         native = np.ascontiguousarray(values, np.result_type(values))
@@ -164,7 +164,7 @@ class SparseRows(Sequence[SparseTensor]):
     def __getitem__(self, index: slice) -> SparseRows: ...
     def __getitem__(self, index: int | slice) -> SparseTensor | SparseRows:
         if isinstance(index, slice):
-            return self.picked(index)
+            return self.take(index)
         return SparseTensor(self.indices[index], self.values[index], self.shapes[index])
 
     @property
@@ -178,9 +178,9 @@ class SparseRows(Sequence[SparseTensor]):
         """About how many bytes all keep alive."""
         return int(self.row_bytes.sum())
 
-    def picked(self, indices: Any) -> SparseRows:
+    def take(self, indices: Any) -> SparseRows:
         """These, by indices or a slice, without a copy of values."""
-        return SparseRows(self.indices.picked(indices), self.values.picked(indices), self.shapes[indices])
+        return SparseRows(self.indices.take(indices), self.values.take(indices), self.shapes[indices])
 
     def compact(self) -> SparseRows:
         """The same, in memory that holds nothing else."""
@@ -198,10 +198,10 @@ class SparseRows(Sequence[SparseTensor]):
         return isinstance(other, SparseRows) and self.values.joins(other.values) and self.indices.joins(other.indices)
 
     @classmethod
-    def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
+    def join(cls, parts: Sequence[SparseRows]) -> SparseRows:
         """The rows of several that fit; a copy."""
-        indices = RaggedRows.joined([part.indices for part in parts])
-        values = RaggedRows.joined([part.values for part in parts])
+        indices = RaggedRows.join([part.indices for part in parts])
+        values = RaggedRows.join([part.values for part in parts])
         return cls(indices, values, np.concatenate([part.shapes for part in parts]))
 
 
@@ -219,7 +219,7 @@ def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
     return list(RaggedTensor(values, (outer, *inner)))
 
 
-def stacked_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
+def stack_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
     """Ragged tensors as one batch.
 
     Raises:
@@ -239,7 +239,7 @@ def stacked_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
     return RaggedTensor(np.concatenate(flat), tuple(np.append(0, np.cumsum(each)).astype(dtype) for each in lengths))
 
 
-def stacked_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
+def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
     """Sparse tensors as one batch.
 
     Raises:

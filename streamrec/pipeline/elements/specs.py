@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import described, with_article
+from streamrec.arguments import describe_value, with_article
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.example.dtypes import tensor_dtype
@@ -43,7 +43,7 @@ def as_shape(shape: Any) -> Shape:
     try:
         sizes = [None if size is None else index(size) for size in (shape if isinstance(shape, Iterable) else [shape])]
     except (TypeError, ValueError):
-        raise TypeError(f"shape is {described(shape)}: it must be a list of sizes, such as [None, 3]") from None
+        raise TypeError(f"shape is {describe_value(shape)}: it must be a list of sizes, such as [None, 3]") from None
     return tuple(None if size in (None, -1) else size for size in sizes)
 
 
@@ -52,7 +52,7 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
     try:
         return tensor_dtype(dtype)
     except FeatureError as error:
-        raise TypeError(f"dtype is {described(dtype)}: {error}") from None
+        raise TypeError(f"dtype is {describe_value(dtype)}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ def spec_of(spec: Any) -> Spec:
     kind = type(spec).__name__
     if kind not in ("TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):
         raise TypeError(
-            f"output_signature holds {described(spec)}: streamrec.TensorSpec(shape, dtype) is wanted, or dicts and "
-            "tuples of them"
+            f"output_signature holds {describe_value(spec)}: streamrec.TensorSpec(shape, dtype) is wanted, or dicts "
+            "and tuples of them"
         )
     if kind == "RaggedTensorSpec":
         return RaggedTensorSpec(spec.shape, spec.dtype, spec.ragged_rank)
@@ -133,17 +133,17 @@ def conform(spec: Any, value: Any) -> Any:
         return conform_array(spec, value)
     wanted = RaggedTensor if isinstance(spec, RaggedTensorSpec) else SparseTensor
     if not isinstance(value, wanted):
-        raise TypeError(f"it is {described(value)}, where {with_article(wanted.__name__)} is wanted")
+        raise TypeError(f"it is {describe_value(value)}, where {with_article(wanted.__name__)} is wanted")
     return value
 
 
 def conform_parts(spec: Any, value: Any) -> Any:
     if isinstance(spec, dict):
         if not isinstance(value, dict) or value.keys() != spec.keys():
-            raise TypeError(f"it is {described(value)}, where a dict of {list(spec)} is wanted")
+            raise TypeError(f"it is {describe_value(value)}, where a dict of {list(spec)} is wanted")
         return {key: conform(part, value[key]) for key, part in spec.items()}
     if not isinstance(value, tuple | list) or len(value) != len(spec):
-        raise TypeError(f"it is {described(value)}, where a tuple of {len(spec)} parts is wanted")
+        raise TypeError(f"it is {describe_value(value)}, where a tuple of {len(spec)} parts is wanted")
     parts = [conform(*pair) for pair in zip(spec, value, strict=True)]
     return type(spec)(*parts) if hasattr(spec, "_fields") else tuple(parts)
 
@@ -154,7 +154,7 @@ def conform_array(spec: TensorSpec, value: Any) -> Any:
     if spec.dtype.kind == "O":
         array = strings(np.asarray(as_array(value), object).ravel().tolist()).reshape(np.shape(as_array(value)))
         if not all(isinstance(one, bytes) for one in array.flat):
-            raise TypeError(f"it is {described(value)}, where bytes are wanted")
+            raise TypeError(f"it is {describe_value(value)}, where bytes are wanted")
     else:
         array = cast(np.asarray(as_array(value)), value, spec.dtype)
     if not fits(array.shape, spec.shape):
@@ -177,7 +177,7 @@ def cast(array: npt.NDArray[Any], value: Any, dtype: np.dtype[Any]) -> npt.NDArr
         found = array.astype(dtype)
         if np.array_equal(found, array):
             return found
-    raise TypeError(f"it is {described(value)} of {array.dtype.name}, which does not fit in {dtype.name}")
+    raise TypeError(f"it is {describe_value(value)} of {array.dtype.name}, which does not fit in {dtype.name}")
 
 
 def fits(shape: tuple[int, ...], wanted: Shape) -> bool:

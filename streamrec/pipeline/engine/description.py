@@ -23,8 +23,8 @@ __all__ = [
     "Chain",
     "ChainSource",
     "Source",
-    "derived",
-    "described",
+    "derive_seed",
+    "describe_stage",
     "in_order",
     "is_assigned",
     "name_of",
@@ -84,7 +84,7 @@ class Chain:
         """The chain for people, and for telling whether a saved position belongs to it: source first, then stages."""
         yield from self.source.lines()
         for stage in self.stages:
-            yield described(stage)
+            yield describe_stage(stage)
 
     def element_spec(self) -> Any:
         """A spec, or dicts and tuples of them, of its elements; None where its description does not say it."""
@@ -147,12 +147,12 @@ class ChainSource(Source):
         return self if inner is self.inner else replace(self, inner=inner)
 
 
-def derived(*numbers: int | str) -> int:
+def derive_seed(*numbers: int | str) -> int:
     """A seed that other numbers or texts were mixed into, from 0 to 2**64 - 1: the same on every machine."""
     return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
 
 
-def described(stage: object) -> str:
+def describe_stage(stage: object) -> str:
     """A stage, or a source with a function, without what differs from run to run: functions by their names."""
     function = getattr(stage, "function", None)
     if function is None:

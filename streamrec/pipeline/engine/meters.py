@@ -27,7 +27,7 @@ from streamrec.pipeline.elements.positions import records_behind
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
-from streamrec.pipeline.engine.stage_names import held_chains, own_line, title
+from streamrec.pipeline.engine.stage_names import find_chains, own_line, title
 from streamrec.pipeline.telemetry.progress import choose_display
 from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
 from streamrec.pipeline.telemetry.trace import Trace
@@ -205,7 +205,7 @@ class SourceMeter(Meter):
     def chain(self, chain: Chain) -> ChainMeter:
         """The rows of a chain that it runs."""
         if self._held is None:
-            self._held = {} if self._what is None else {id(held): held for held in held_chains(self._what)}
+            self._held = {} if self._what is None else {id(held): held for held in find_chains(self._what)}
         key: object = id(chain) if id(chain) in self._held else tuple(map(type, (chain.source, *chain.stages)))
         with self._lock:
             meter = self._chains.get(key)
@@ -220,14 +220,14 @@ class SourceMeter(Meter):
             self._queues.add(queue)
         return queue
 
-    def blamed(self, error: Exception) -> Exception:
+    def blame(self, error: Exception) -> Exception:
         """An error that the source ended with; it says so, if a function of the user's raised it."""
         has_place = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
         if ":" in self.title and not has_place:
             error.add_note(f"in {self.title}, after {self._elements_out:,} elements of this run")
         return error
 
-    def failed(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
+    def name_element(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
         """A function of the user's failed at element `number` of this run, at a place of a chunk; the error says so."""
         error.add_note(f"in {self.title}{describe_element(error, number, chunk, index)}")
 

@@ -16,7 +16,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.stage import Halt, Offload, collect, halting
 from streamrec.pipeline.engine.threads import Threads
 
-__all__ = ["Offloader", "offloaded", "through"]
+__all__ = ["Offloader", "run_in_thread", "through"]
 
 HOP_SECONDS: Final = 0.5e-3
 """Work that takes less is done on the event loop: to a thread and back takes a quarter of that, and four changes of the
@@ -25,7 +25,7 @@ interpreter's lock, for each of which a training loop on the main thread may hav
 T = TypeVar("T")
 
 
-async def offloaded(threads: Threads, work: Callable[[], T]) -> T:
+async def run_in_thread(threads: Threads, work: Callable[[], T]) -> T:
     """What `work` returns, from a thread; where this task is cancelled, the thread is done when that shows."""
     halt = Halt()
 
@@ -38,7 +38,7 @@ async def offloaded(threads: Threads, work: Callable[[], T]) -> T:
 
 async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
     """All outputs and the error that ended them, worked out in a thread or at once."""
-    return await offloaded(threads, partial(collect, outputs)) if offload else collect(outputs)
+    return await run_in_thread(threads, partial(collect, outputs)) if offload else collect(outputs)
 
 
 class Offloader:
@@ -62,11 +62,11 @@ class Offloader:
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
         """All outputs of an input of `nbytes` bytes, 0 for an unknown number, and the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
-            return await offloaded(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
-        timed = partial(self._timed, outputs, nbytes)
-        return await offloaded(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
+            return await run_in_thread(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
+        timed = partial(self._run_timed, outputs, nbytes)
+        return await run_in_thread(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
 
-    def _timed(self, outputs: Iterator[Chunk], nbytes: int) -> tuple[list[Chunk], Exception | None]:
+    def _run_timed(self, outputs: Iterator[Chunk], nbytes: int) -> tuple[list[Chunk], Exception | None]:
         began = thread_time()
         try:
             return collect(outputs)

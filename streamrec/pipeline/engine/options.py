@@ -62,7 +62,7 @@ class Options:
         rank = ranks[0] if ranks else None
         return cls(all(said) if said else None, max(budgets, default=None), parts[0].epoch, rank)
 
-    def updated(
+    def with_values(
         self, deterministic: bool | None, memory_budget: int | None, epoch: int | None, rank: Rank | None
     ) -> Options:
         """These, save for what is given."""

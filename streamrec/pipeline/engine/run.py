@@ -30,9 +30,9 @@ import anyio.lowlevel
 from streamrec.errors import DataError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.elements.positions import Position, shifted
+from streamrec.pipeline.elements.positions import Position, shift
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, derived
+from streamrec.pipeline.engine.description import Chain, derive_seed
 from streamrec.pipeline.engine.meters import CountedStep, SourceMeter
 from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.ranks import Rank
@@ -140,7 +140,7 @@ class RunContext:
                     try:
                         chunk = await anext(source, None)
                     except Exception as error:
-                        failure = meter.source.blamed(error)
+                        failure = meter.source.blame(error)
                     finally:
                         meter.source.count(asked=-1, chunk=chunk)
                 if chunk is None:
@@ -154,9 +154,9 @@ class RunContext:
                         if first >= count:
                             continue
                         elements = window(chunk.elements, first, count)
-                        chunk = Chunk(elements, shifted(chunk.positions, first), chunk.nbytes)
+                        chunk = Chunk(elements, shift(chunk.positions, first), chunk.nbytes)
                     if chunk.error is not None:
-                        meter.source.blamed(chunk.error)
+                        meter.source.blame(chunk.error)
                         await anyio.lowlevel.checkpoint()  # thousands may follow each other, and none fills a queue
                     outputs, nbytes = push(steps, chunk), chunk.nbytes
                 chunks, error_of_step = await offloader.through(outputs if goes_on else strict(outputs), nbytes)
@@ -185,4 +185,4 @@ class RunContext:
 
     def apart(self, number: int) -> RunContext:
         """All this for one of several chains, whose chance has nothing to do with that of the others."""
-        return replace(self, seed=derived(self.seed, number))
+        return replace(self, seed=derive_seed(self.seed, number))

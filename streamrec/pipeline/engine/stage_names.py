@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from streamrec import html
 from streamrec.display import display_text
-from streamrec.pipeline.engine.description import Chain, described
+from streamrec.pipeline.engine.description import Chain, describe_stage
 
-__all__ = ["draw_dataset", "held_chains", "own_line", "title"]
+__all__ = ["draw_dataset", "find_chains", "own_line", "title"]
 
 VERBS: Final = {
     "CyclicBatch": "rebatch",
@@ -57,8 +57,8 @@ def own_line(what: object) -> str:
 
 def find_line(what: object) -> str:
     if not hasattr(what, "lines"):
-        return described(what)
-    inner = {line.strip() for chain in held_chains(what) for line in chain.lines()}
+        return describe_stage(what)
+    inner = {line.strip() for chain in find_chains(what) for line in chain.lines()}
     own = [line.strip() for line in what.lines() if line.strip() not in inner]
     return own[0] if own else f"{type(what).__name__}({', '.join(scalars(what))})"
 
@@ -71,7 +71,7 @@ def scalars(what: Any) -> Iterator[str]:
             yield f"{field.name}={value!r}"
 
 
-def held_chains(what: object) -> list[Chain]:
+def find_chains(what: object) -> list[Chain]:
     """The chains that a description holds, in dicts and tuples too."""
     if not is_dataclass(what):
         return []
@@ -96,8 +96,8 @@ def draw_dataset(chain: Chain) -> str:
 
 def draw_chain(chain: Chain) -> str:
     """A chain: one within its source comes before it, several are set in, one below the other."""
-    inner = [draw_chain(part) for part in held_chains(chain.source)]
-    boxes = [html.element("div", html.boxed(title(part), own_line(part))) for part in (chain.source, *chain.stages)]
+    inner = [draw_chain(part) for part in find_chains(chain.source)]
+    boxes = [html.element("div", html.box(title(part), own_line(part))) for part in (chain.source, *chain.stages)]
     if len(inner) > 1:
         inner = ["".join(html.element("div", part, kind="inner") for part in inner)]
     return html.element("div", "↓", kind="arrow").join([*inner, *boxes])

@@ -130,8 +130,8 @@ def check_state(state: Any) -> None:
     """Refuses what is not a state, or not as it was saved."""
     if not isinstance(state, Mapping) or "format" not in state:
         raise PositionMismatchError(
-            f"the state is {arguments.described(state)}: it must be what `state_dict()` gave, a dict with a 'format'"
-            f"{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"
+            f"the state is {arguments.describe_value(state)}: it must be what `state_dict()` gave, a dict with a "
+            f"'format'{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"
         )
     if type(state["format"]) is not int:
         raise PositionMismatchError("the state's 'format' is not a number: pass what `state_dict()` gave, as it is")

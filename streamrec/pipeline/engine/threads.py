@@ -114,12 +114,12 @@ class Worker:
         while (call := self._line.get()) is not None:
             call.run()
             try:
-                self._loop.call_soon_threadsafe(self._done, call)
+                self._loop.call_soon_threadsafe(self._on_done, call)
             except RuntimeError:  # the loop is closed: no task waits
                 return
             del call
 
-    def _done(self, call: Call) -> None:
+    def _on_done(self, call: Call) -> None:
         self._freed(self)
         call.settle()
 

@@ -98,7 +98,7 @@ async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator
         await anyio.lowlevel.checkpoint()
         epoch, row = divmod(first, size)
         place = FixedPosition({"source": {"epoch": epoch, "inner": {"source": {"next": row}}}})
-        yield Chunk.weighed(elements, place)
+        yield Chunk.weigh(elements, place)
         first = last
 
 
@@ -130,7 +130,7 @@ class Prefetch(ChainSource):
             )
             while True:
                 if depth is not None:
-                    queue.resize(depth.found(queue.empty, queue.refused > refused))
+                    queue.resize(depth.observe(queue.empty, queue.refused > refused))
                     refused = queue.refused
                 if (chunk := await queue.get()) is None:
                     return

@@ -81,7 +81,7 @@ class InMemory(Source):
             count = max(1, len(rows) * CHUNK_BYTES // max(weigh(rows), CHUNK_BYTES))
             elements = window(rows, 0, count)
             await anyio.lowlevel.checkpoint()
-            yield Chunk.weighed(elements, NumberedPositions(first, self.origin))
+            yield Chunk.weigh(elements, NumberedPositions(first, self.origin))
             first += count
 
 

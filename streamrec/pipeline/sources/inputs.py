@@ -106,12 +106,12 @@ class InputBuffer(ByteQueue):
         return bool(self._chunks)
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether all was taken, and nothing more comes."""
         return self.ended and not self._chunks
 
     @property
-    def failed(self) -> bool:
+    def has_failure(self) -> bool:
         """Whether the next element is one that failed: `take_failure` takes it."""
         return bool(self._chunks) and self._chunks[0][0].error is not None
 

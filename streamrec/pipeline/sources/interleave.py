@@ -178,7 +178,7 @@ class Interleave(Generic[I]):
         if ready:
             return self._take(ready)
         entry = self._slots[self._cycle]
-        return self._take_failure(entry) if entry is not None and entry.failed else None
+        return self._take_failure(entry) if entry is not None and entry.has_failure else None
 
     def _take_failure(self, entry: I) -> Chunk:
         """The next element of the input whose turn it is, which failed."""
@@ -214,7 +214,7 @@ class Interleave(Generic[I]):
             entry = self._slots[self._cycle]
             if entry is not None and entry.available:
                 return self._live()
-            if not (self.complete if entry is None else entry.exhausted):
+            if not (self.complete if entry is None else entry.is_exhausted):
                 self.awaited = set() if entry is None else {entry}
                 return []
             self._pass()
@@ -231,12 +231,12 @@ class Interleave(Generic[I]):
 
     def _at_hand(self) -> list[int]:
         """The slots that have something at hand, from the one whose turn it is on."""
-        while gone := [i for i in self._around() if (entry := self._slots[i]) is not None and entry.exhausted]:
+        while gone := [i for i in self._around() if (entry := self._slots[i]) is not None and entry.is_exhausted]:
             for index in gone:
                 self._leave(index)
             self._fill()
         entries = [(index, entry) for index in self._around() if (entry := self._slots[index]) is not None]
-        failed = [index for index, entry in entries if entry.failed]
+        failed = [index for index, entry in entries if entry.has_failure]
         ready = [index for index, entry in entries if entry.available and not failed]
         first = next(iter(failed or ready), self._cycle)
         if first != self._cycle:
@@ -388,7 +388,7 @@ class InterleavedPositions(Positions):
         places = [slot and slot.places.at(shares.get(number, 0)) for number, slot in enumerate(self.slots)]
         return {"source": {**self.state(places), "cycle": cycle, "block": block}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
         number, before = self.turns.giver(index)
         slot = self.slots[self.turns.ready[number]]
-        return () if slot is None else slot.places.made_of(before, row)
+        return () if slot is None else slot.places.precursors(before, row)

@@ -29,8 +29,8 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.states import format_names
 from streamrec.shards import Filenames
-from streamrec.shards.patterns import listed
-from streamrec.storage import located
+from streamrec.shards.patterns import to_names
+from streamrec.storage import locate
 
 __all__ = ["Names"]
 
@@ -52,7 +52,7 @@ class Names(Source):
     def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: SourceStores) -> Names:
         """The names that patterns match; `shuffle=None`: shuffled where there is a seed."""
         shuffle = seed is not None if shuffle is None else shuffle
-        names = tuple(located(name, stores.filesystem) for name in listed(patterns))
+        names = tuple(locate(name, stores.filesystem) for name in to_names(patterns))
         return cls(names, shuffle, seed if shuffle else None, stores)
 
     def lines(self) -> Iterator[str]:
@@ -80,7 +80,7 @@ class Names(Source):
         for start in range(first, len(names), CHUNK_NAMES):
             elements = Columns(objects(names[start : start + CHUNK_NAMES]))
             await anyio.lowlevel.checkpoint()
-            yield Chunk.weighed(elements, NamePositions(names, digest, start))
+            yield Chunk.weigh(elements, NamePositions(names, digest, start))
         if listing.error is not None:
             raise listing.error
 

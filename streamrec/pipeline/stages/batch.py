@@ -14,8 +14,8 @@ from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk
 from streamrec.pipeline.elements.columns import (
     Columns,
     as_array,
-    compacted,
-    joined,
+    compact,
+    join_windows,
     map_nest,
     map_nests,
     objects,
@@ -28,13 +28,13 @@ from streamrec.pipeline.elements.positions import (
     Positions,
     Precursor,
     Stretches,
-    grouped,
-    shifted,
+    group_rows,
+    shift,
 )
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stacked_ragged, stacked_sparse
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stack_ragged, stack_sparse
 from streamrec.pipeline.elements.specs import RaggedTensorSpec
 from streamrec.pipeline.engine.stage import Stage, Step
-from streamrec.pipeline.stages.padding import Padding, ragged
+from streamrec.pipeline.stages.padding import Padding, make_ragged
 from streamrec.tfrecord import Frames
 
 __all__ = [
@@ -43,9 +43,9 @@ __all__ = [
     "PaddedBatch",
     "RaggedBatch",
     "batch_spec",
-    "batched",
     "chunk_of",
     "join_rows",
+    "make_batch",
     "stack",
 ]
 
@@ -93,7 +93,7 @@ class Batch(Batching):
         return batch_spec(spec, self.batch_size if self.drop_remainder else None)
 
     def combine(self, elements: Any) -> Any:
-        return batched(elements)
+        return make_batch(elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class RaggedBatch(Batching):
     drop_remainder: bool = False
 
     def combine(self, elements: Any) -> Any:
-        return ragged(elements)
+        return make_ragged(elements)
 
 
 def batch_spec(spec: Any, size: int | None) -> Any:
@@ -150,7 +150,7 @@ class BatchStep(Step):
         first = min(count, self._size - self._held) if self._held else 0
         if first:
             self._hold(chunk, 0, first)
-        completed = self._tried((chunk.positions, first)) if self._held == self._size else []
+        completed = self._try_batch((chunk.positions, first)) if self._held == self._size else []
         last = count - (count - first) % self._size
         whole = self._whole(chunk, first, last)
         if last < count:
@@ -159,21 +159,21 @@ class BatchStep(Step):
         return completed + whole
 
     def flush(self) -> list[Chunk]:
-        return self._tried(None) if self._parts and not self._drop_remainder else []
+        return self._try_batch(None) if self._parts and not self._drop_remainder else []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """What came before an element that failed is a smaller batch; another one begins after it."""
-        left = self._tried(self._end) if self._parts and not self._drop_remainder else []
+        left = self._try_batch(self._end) if self._parts and not self._drop_remainder else []
         self._parts, self._stretches, self._held = [], [], 0
         return [*left, chunk]
 
-    def _tried(self, end: tuple[Positions, int] | None) -> list[Chunk]:
+    def _try_batch(self, end: tuple[Positions, int] | None) -> list[Chunk]:
         """The batch that was held, or what went wrong with it."""
         places, parts = HeldPositions(tuple(self._stretches), end), self._parts
         self._parts, self._stretches, self._held = [], [], 0
         try:
             held = join_rows(parts)
-            return [Chunk.weighed([held if isinstance(held, Frames) else self._combine(held)], places)]
+            return [Chunk.weigh([held if isinstance(held, Frames) else self._combine(held)], places)]
         except Exception as error:
             self.failures.append((error, 0))
             return [Chunk.failure(error, places, 1)]
@@ -184,7 +184,7 @@ class BatchStep(Step):
             return []
         elements, positions = (
             window(chunk.elements, first, last),
-            grouped(chunk.positions, first, self._size),
+            group_rows(chunk.positions, first, self._size),
         )
         if isinstance(elements, Frames):
             return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
@@ -201,7 +201,7 @@ class BatchStep(Step):
 
     def _hold(self, chunk: Chunk, first: int, last: int) -> None:
         """Keeps the start of a batch."""
-        self._parts.append(compacted(window(chunk.elements, first, last)))
+        self._parts.append(compact(window(chunk.elements, first, last)))
         self._stretches.append((chunk.positions, first, last - first))
         self._held += last - first
 
@@ -210,13 +210,13 @@ def join_rows(parts: Sequence[Any]) -> Any:
     """Elements that waited, in order; records are Frames where the first one was in Frames."""
     if isinstance(parts[0], Frames):
         parts = [part if isinstance(part, Frames) else Frames.of(part) for part in parts]
-    return joined(parts)
+    return join_windows(parts)
 
 
 def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
     """A chunk of batches, the last of which ends at place `end`; none where there is none."""
     first = end - len(batches)
-    return [Chunk.weighed(batches, shifted(positions, first))] if batches else []
+    return [Chunk.weigh(batches, shift(positions, first))] if batches else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +238,14 @@ class HeldPositions(Positions):
         positions, inner, _ = self.stretches[0]
         return {**positions.at(inner), "ended": True} if index else positions.at(inner)
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return Joined(self.stretches).made_of(row, 0)
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
+        return Joined(self.stretches).precursors(row, 0)
 
 
-def batched(elements: Any) -> Any:
+def make_batch(elements: Any) -> Any:
     """Elements as one batch: columns as they are (arrays copied, since windows share their memory), others stacked."""
     if isinstance(elements, Columns):
-        return map_nest(batched, elements.nest)
+        return map_nest(make_batch, elements.nest)
     if isinstance(elements, Frames):
         return elements
     if isinstance(elements, RaggedRows | SparseRows):
@@ -270,9 +270,9 @@ def stack_part(values: list[Any]) -> Any:
     if len(kinds := set(map(type, values))) == 1 and (numbers := numbers_of(values, kinds.pop())) is not None:
         return numbers
     if all(isinstance(value, SparseTensor) for value in values):
-        return stacked_sparse(values)
+        return stack_sparse(values)
     if all(isinstance(value, RaggedTensor) for value in values):
-        return stacked_ragged(values)
+        return stack_ragged(values)
     if isinstance(values[0], bytes | str):
         return objects(values)
     arrays = [as_array(value) for value in values]

@@ -20,10 +20,10 @@ import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import as_array, is_nest, select, window
-from streamrec.pipeline.elements.positions import Positions, shifted
+from streamrec.pipeline.elements.positions import Positions, shift
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.batch import batched, chunk_of, join_rows
+from streamrec.pipeline.stages.batch import chunk_of, join_rows, make_batch
 from streamrec.pipeline.stages.calling import Calling
 from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, Ordinals, Origins, WaitedElements
 from streamrec.pipeline.stages.padding import Padding
@@ -82,7 +82,7 @@ class Bucket(Stage):
             ValueError: Arrays do not fit together; or are to be padded to a boundary, and are longer than all.
         """
         if self.padding is None:
-            return batched(elements)
+            return make_batch(elements)
         if not self.pad_to_bucket_boundary:
             return self.padding.batch(elements)
         if group == len(self.boundaries):
@@ -172,23 +172,23 @@ class Grouping(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """The groups that a chunk fills."""
         out, first, count = [], 0, len(chunk.elements)
-        wanted = self._wanted(count)
+        wanted = self._new_indices(count)
         elements = chunk.elements if len(wanted) == count else select(chunk.elements, wanted) if len(wanted) else ()
         for results in self._results(elements):
             last = count
             if results.error is not None:
                 last = int(wanted[results.last])
                 self.failures[-1] = (results.error, last)
-            rest = Chunk(window(chunk.elements, first, count), shifted(chunk.positions, first), 0) if first else chunk
+            rest = Chunk(window(chunk.elements, first, count), shift(chunk.positions, first), 0) if first else chunk
             ids = np.full(last - first, GONE, np.int64)
             ids[wanted[results.first : results.last] - first] = results.results
-            out += self._filled(rest, ids, first)
+            out += self._fill(rest, ids, first)
             if results.error is not None:
                 out += self.fail(Chunk.failure(results.error, chunk.positions, last + 1))
             first = last + 1
         return out
 
-    def _wanted(self, count: int) -> Ordinals:
+    def _new_indices(self, count: int) -> Ordinals:
         """The indices of those of the next `count` elements that had not been given before the run was resumed."""
         passed = min(max(self._span - self._seen, 0), count)
         if not passed:
@@ -196,7 +196,7 @@ class Grouping(Calling):
         again = self._resumed[(self._resumed >= self._seen) & (self._resumed < self._seen + count)] - self._seen
         return np.concatenate([again, np.arange(passed, count)])
 
-    def _filled(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
+    def _fill(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
         """The groups that these elements fill, of which the first is element `first` of what was fed."""
         self._buckets += [WaitingElements() for _ in self._groups.sizes[len(self._buckets) :]]
         self._places = self._places.then(self._seen, chunk.positions)
@@ -213,7 +213,7 @@ class Grouping(Calling):
         out = self._batches(fill(), DeferredPositions(self._key, self._places, waiting, ends, False, []))
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
-        self._places = self._places.kept(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
+        self._places = self._places.keep(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
         return out
 
     def _batches(self, full: Iterable[tuple[int, int | None]], positions: DeferredPositions) -> list[Chunk]:

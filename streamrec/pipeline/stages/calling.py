@@ -14,13 +14,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from streamrec.pipeline.elements.chunk import Chunk, Elements
 from streamrec.pipeline.elements.columns import pieces
-from streamrec.pipeline.elements.positions import shifted
+from streamrec.pipeline.elements.positions import shift
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
 
-__all__ = ["Calling", "Map", "Results", "called", "is_async"]
+__all__ = ["Calling", "Map", "Results", "call_function", "is_async"]
 
 
-def called(function: Callable[..., Any], element: Any) -> Any:
+def call_function(function: Callable[..., Any], element: Any) -> Any:
     """What a function of the user's makes of an element."""
     return function(*element) if type(element) is tuple else function(element)
 
@@ -91,8 +91,8 @@ class Calling(Step):
     def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """What comes out for some of a chunk's elements."""
         refuse_awaitables(results.results)
-        made, positions = results.results, shifted(chunk.positions, results.first)
-        return [Chunk.weighed(made, positions)] if made else []
+        made, positions = results.results, shift(chunk.positions, results.first)
+        return [Chunk.weigh(made, positions)] if made else []
 
     def _results(self, elements: Elements) -> Iterator[Results]:
         """What the function makes of each element, in runs that errors end."""
@@ -121,7 +121,7 @@ def results_of(function: Callable[..., Any], piece: list[Any], elements: Iterato
     kinds = set(map(type, piece))
     if tuple not in kinds:
         return map(function, elements)
-    return starmap(function, elements) if len(kinds) == 1 else map(partial(called, function), elements)
+    return starmap(function, elements) if len(kinds) == 1 else map(partial(call_function, function), elements)
 
 
 def extend(results: list[Any], made: Iterator[Any]) -> Exception | None:

@@ -36,7 +36,7 @@ class Origins:
         """The same and one chunk more."""
         return Origins((*self.firsts, first), (*self.positions, positions))
 
-    def kept(self, ordinals: Ordinals) -> Origins:
+    def keep(self, ordinals: Ordinals) -> Origins:
         """Those chunks of which elements are among these; and the last one, which has the place after all."""
         chunks = {*(np.searchsorted(self.firsts, ordinals, side="right") - 1).tolist(), len(self.firsts) - 1}
         return Origins(*zip(*((self.firsts[chunk], self.positions[chunk]) for chunk in sorted(chunks)), strict=True))
@@ -68,7 +68,7 @@ class WaitedElements(Positions):
         self._places = places
         self._ordinals = ordinals
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
         return (self._places.precursor(int(self._ordinals[index]), row),)
 
 
@@ -103,6 +103,6 @@ class DeferredPositions(Positions):
         position = self.places.at(seen)
         return {**position, "ended": True} if self.ended else position
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
         mine = self.batches[index]
         return (self.places.precursor(int(mine[row])),) if row < len(mine) else ()

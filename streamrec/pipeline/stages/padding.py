@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, map_nest, map_nests
-from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stacked_ragged, stacked_sparse
+from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stack_ragged, stack_sparse
 
-__all__ = ["Padding", "ragged"]
+__all__ = ["Padding", "make_ragged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def pad_column(column: Any, shape: Any, value: Any, place: str) -> npt.NDArray[A
     """The arrays of a column as one array, each filled up at its end."""
     if isinstance(column, RaggedRows) and column.values.ndim == 1 and column.values.dtype != object:
         [size] = sizes((int(column.lengths.max()),), shape, place)
-        return column.padded(size, 0 if value is None else value)
+        return column.pad(size, 0 if value is None else value)
     if isinstance(column, np.ndarray) and column.dtype != object:
         longest = column.shape[1:]
         if sizes(longest, shape, place) == longest:
@@ -103,7 +103,7 @@ def sizes(longest: tuple[int, ...], shape: Any, place: str) -> tuple[int, ...]:
     return found
 
 
-def ragged(elements: Any) -> Any:
+def make_ragged(elements: Any) -> Any:
     """Elements as one batch, each array as a row of a ragged tensor; numbers and strings as an array."""
     if isinstance(elements, Columns):
         return map_nest(ragged_column, elements.nest)
@@ -126,9 +126,9 @@ def ragged_part(values: list[Any]) -> Any:
         ValueError: The arrays have several ranks.
     """
     if all(isinstance(value, SparseTensor) for value in values):
-        return stacked_sparse(values)
+        return stack_sparse(values)
     if all(isinstance(value, RaggedTensor) for value in values):
-        return stacked_ragged(values)
+        return stack_ragged(values)
     arrays = [as_array(value) for value in values]
     ranks = {array.ndim for array in arrays}
     if len(ranks) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import leaves, map_nest, rows_of, window
-from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, shifted, with_state
+from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, shift, with_state
 from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
 from streamrec.pipeline.stages.batch import Batch, BatchStep, batch_spec
@@ -49,10 +49,10 @@ class Unbatching(Step):
         if isinstance(chunk.elements, Batches):
             parts = [self._rows(chunk, 0, chunk.elements.frames, chunk.elements.size)]
         else:
-            parts = [self._tried(chunk, index, batch) for index, batch in enumerate(chunk.elements)]
+            parts = [self._try_batch(chunk, index, batch) for index, batch in enumerate(chunk.elements)]
         return [part for part in parts if len(part.elements) or part.error]
 
-    def _tried(self, chunk: Chunk, index: int, batch: Any) -> Chunk:
+    def _try_batch(self, chunk: Chunk, index: int, batch: Any) -> Chunk:
         """The rows of one batch, or what is wrong with it."""
         try:
             return self._rows(chunk, index, rows_of(batch))
@@ -65,7 +65,7 @@ class Unbatching(Step):
         first, self._first = self._first, 0
         positions = RowPositions(chunk.positions, self._key, index, len(rows) if size is None else size, first)
         rows = window(rows, first, len(rows)) if first else rows
-        return Chunk.weighed(rows, positions)
+        return Chunk.weigh(rows, positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class RowPositions(Positions):
         batches, row = divmod(self.first + index, self.size)
         return with_state(self.inner.at(self.batch + batches), self.stage, row)
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
         batches, own = divmod(self.first + index, self.size)
         return (Precursor(self.inner, self.batch + batches, own),)
 
@@ -159,7 +159,7 @@ class _CyclicBatching(BatchStep):
         def turn_at(index: int) -> int:
             return turn if index < count else (turn + 1) % turns
 
-        positions = StageState(shifted(chunk.positions, first), self._key, turn_at)
+        positions = StageState(shift(chunk.positions, first), self._key, turn_at)
         return Chunk(window(chunk.elements, first, last), positions, chunk.nbytes * count // len(chunk.elements))
 
     def _take_turn(self) -> None:

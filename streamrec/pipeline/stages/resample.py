@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from streamrec.arguments import number
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Positions, StageState, shifted
+from streamrec.pipeline.elements.positions import Positions, StageState, shift
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.epochs import RANDOM_BITS
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.calling import Calling, Results, called
+from streamrec.pipeline.stages.calling import Calling, Results, call_function
 from streamrec.pipeline.stages.select import select_chunk
 
 __all__ = ["Resample", "distribution"]
@@ -74,7 +74,7 @@ class Resample(Stage):
 
 class _Resampling(Calling):
     def __init__(self, stage: Resample, key: str, state: Sequence[int] | None) -> None:
-        super().__init__(self._classified)
+        super().__init__(self._classify)
         self._stage = stage
         self._key = key
         self._counts = np.array([10] * len(stage.target) if state is None else state, np.int64)
@@ -85,14 +85,14 @@ class _Resampling(Calling):
 
     def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """Those that are kept of some elements, all of which are counted."""
-        inner, classified = shifted(chunk.positions, results.first), results.results
+        inner, classified = shift(chunk.positions, results.first), results.results
         classes = np.array([kind for kind, _, _ in classified], np.int64)
         numbers = np.array([drawn for _, drawn, _ in classified], np.float64)
         kept = np.flatnonzero(numbers < self._chances(classes) * 2.0**RANDOM_BITS)
         positions = self._positions(inner, classes)
         self._counts = self._counts + np.bincount(classes, minlength=len(self._counts))
         pairs = [pair for _, _, pair in classified]
-        return select_chunk(Chunk.weighed(pairs, positions), kept, len(pairs))
+        return select_chunk(Chunk.weigh(pairs, positions), kept, len(pairs))
 
     def _positions(self, inner: Positions, classes: npt.NDArray[np.int64]) -> Positions:
         """Positions of elements of these classes, with how many of each class had come before."""
@@ -103,8 +103,8 @@ class _Resampling(Calling):
 
         return StageState(inner, self._key, counts)
 
-    def _classified(self, drawn: Any, element: Any) -> tuple[int, int, tuple[Any, Any]]:
-        found = called(self._stage.class_func, element)
+    def _classify(self, drawn: Any, element: Any) -> tuple[int, int, tuple[Any, Any]]:
+        found = call_function(self._stage.class_func, element)
         kind = int(found)
         if not 0 <= kind < len(self._stage.target):
             raise ValueError(
@@ -117,17 +117,17 @@ class _Resampling(Calling):
         """How likely each element is to be kept."""
         target = np.array(self._stage.target)
         if self._stage.initial is not None:
-            return kept_shares(target, np.array(self._stage.initial))[classes]
+            return shares_to_keep(target, np.array(self._stage.initial))[classes]
         came = np.zeros((len(classes), len(target)), np.int64)
         came[np.arange(len(classes)), classes] = 1
         counts = self._counts + np.cumsum(came, axis=0)
-        chances: Shares = kept_shares(target, counts / counts.sum(axis=1, keepdims=True))[
+        chances: Shares = shares_to_keep(target, counts / counts.sum(axis=1, keepdims=True))[
             np.arange(len(classes)), classes
         ]
         return chances
 
 
-def kept_shares(target: Shares, initial: Shares) -> Shares:
+def shares_to_keep(target: Shares, initial: Shares) -> Shares:
     """The share of each class that is kept: all of the class that is rarest relative to its target."""
     ratios = np.divide(target, initial, out=np.zeros(np.broadcast(target, initial).shape), where=initial > 0)
     shares: Shares = ratios / ratios.max(axis=-1, keepdims=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from streamrec.arguments import described
+from streamrec.arguments import describe_value
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of, pack, unpack
 from streamrec.pipeline.elements.positions import (
@@ -21,7 +21,7 @@ from streamrec.pipeline.elements.positions import (
     Positions,
     Precursor,
     StageState,
-    shifted,
+    shift,
     with_state,
 )
 from streamrec.pipeline.engine.description import name_of
@@ -77,17 +77,17 @@ class _Scanning(Calling):
             self._again -= used
             if used < len(results):
                 positions = ScanPositions(chunk.positions, first, self._key, before)
-                out.append(Chunk.weighed(results[used:], shifted(positions, used)))
+                out.append(Chunk.weigh(results[used:], shift(positions, used)))
             if error is not None:
                 before = pack_state(self._state)
-                out.append(Chunk.failure(error, self._unchanged(chunk), first + len(results) + 1))
+                out.append(Chunk.failure(error, self._same_state(chunk), first + len(results) + 1))
         return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """An element that failed before the scan leaves its state as it is."""
-        return [replace(chunk, positions=self._unchanged(chunk))]
+        return [replace(chunk, positions=self._same_state(chunk))]
 
-    def _unchanged(self, chunk: Chunk) -> Positions:
+    def _same_state(self, chunk: Chunk) -> Positions:
         """Positions before and after an element that failed: the scan has the same state at both."""
         state = {"state": pack_state(self._state), "seen": 0}
         return StageState(chunk.positions, self._key, lambda _: state)
@@ -96,8 +96,8 @@ class _Scanning(Calling):
         given = self._scan_func(self._state, element)
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise TypeError(
-                f"{name_of(self._scan_func)} gave {described(given)}: scan wants a function that gives a pair, the "
-                "next state and an element"
+                f"{name_of(self._scan_func)} gave {describe_value(given)}: scan wants a function that gives a pair, "
+                "the next state and an element"
             )
         self._state, result = given
         return result
@@ -114,7 +114,7 @@ class ScanPositions(Derived):
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(self.first), self.stage, {"state": self.state, "seen": index})
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
         return (Precursor(self.inner, self.first + index, row),)
 
 
@@ -124,7 +124,7 @@ def pack_state(state: Any) -> str:
         return b64encode(pack([state])).decode()
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"scan's state is {described(state)}, which cannot be kept in a position: use arrays, numbers, "
+            f"scan's state is {describe_value(state)}, which cannot be kept in a position: use arrays, numbers, "
             "strings, and dicts, tuples and lists of them"
         ) from error
 

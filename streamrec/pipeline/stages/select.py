@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of
-from streamrec.pipeline.elements.columns import Columns, compacted, select, window
+from streamrec.pipeline.elements.columns import Columns, compact, select, window
 from streamrec.pipeline.elements.positions import IndexMap, Positions, StageState
 from streamrec.pipeline.elements.specs import TensorSpec
 from streamrec.pipeline.engine.ranks import warn_once
@@ -338,5 +338,5 @@ def select_chunk(chunk: Chunk, indices: npt.NDArray[np.int64], seen: int) -> lis
         return [chunk]
     first, last = int(indices[0]), int(indices[-1]) + 1
     adjacent = last - first == count
-    elements = compacted(window(chunk.elements, first, last)) if adjacent else select(chunk.elements, indices)
-    return [Chunk.weighed(elements, IndexMap(chunk.positions, np.append(indices, seen)))]
+    elements = compact(window(chunk.elements, first, last)) if adjacent else select(chunk.elements, indices)
+    return [Chunk.weigh(elements, IndexMap(chunk.positions, np.append(indices, seen)))]

@@ -20,7 +20,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, weigh
-from streamrec.pipeline.elements.columns import Columns, compacted, is_nest, joined, map_nest, map_nests, select, window
+from streamrec.pipeline.elements.columns import (
+    Columns,
+    compact,
+    is_nest,
+    join_windows,
+    map_nest,
+    map_nests,
+    select,
+    window,
+)
 from streamrec.pipeline.elements.positions import Position, Positions, Precursor, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
@@ -79,16 +88,16 @@ class _Windowing(Step):
         return self._windows(whole, ended=False)
 
     @property
-    def _left(self) -> int:
+    def _windows_left(self) -> int:
         """How many windows begin among what is held, the last of them smaller."""
         return 0 if self._stage.drop_remainder else max(0, -(-(self._seen - self._next) // self._stage.shift))
 
     def flush(self) -> list[Chunk]:
-        return self._windows(self._left, ended=True)
+        return self._windows(self._windows_left, ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
         """What is held when an element failed comes in smaller windows; others begin after it."""
-        out = self._windows(self._left, ended=False)
+        out = self._windows(self._windows_left, ended=False)
         self._next = self._seen = self._held = 0
         self._parts, self._places = [], Origins()
         return [*out, chunk]
@@ -98,7 +107,7 @@ class _Windowing(Step):
         stage, first, made = self._stage, self._next, []
         self._next += count * stage.shift
         origin = self._seen - self._held
-        rows = joined(self._parts) if self._held and (count or self._next > origin) else None
+        rows = join_windows(self._parts) if self._held and (count or self._next > origin) else None
         for at in range(first, self._next, stage.shift):
             wanted = np.arange(at, min(at + stage.reach, self._seen), stage.stride)
             made_of = WaitedElements(self._places, wanted)
@@ -111,7 +120,7 @@ class _Windowing(Step):
     def _keep(self, rows: Any, first: int) -> None:
         """Holds elements from the given one on."""
         self._held = len(rows) - first
-        self._parts = [compacted(window(rows, first, len(rows)))] if self._held else []
+        self._parts = [compact(window(rows, first, len(rows)))] if self._held else []
         needed = min(self._seen - self._held, self._seen - 1)  # the last chunk has the place after all
         low = max(0, bisect_right(self._places.firsts, needed) - 1)
         self._places = Origins(self._places.firsts[low:], self._places.positions[low:])
@@ -135,7 +144,7 @@ class WindowPositions(Positions):
         found = with_state(self.places.at(self.seen), self.stage, start - self.seen)
         return {**found, "ended": True} if self.ended else found
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
         """The first element of a window."""
         return (self.places.precursor(self.first + index * self.shift),)
 

@@ -14,7 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
-from streamrec.storage.faults import changed, exists
+from streamrec.storage.faults import changed_error, exists
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
@@ -47,7 +47,7 @@ class MemoryBackend(Backend):
         file = self._file(path)
         info = _info(path, file)
         if version is not None and version != info.version:
-            raise changed(path, start, end)
+            raise changed_error(path, start, end)
         return BytesBody(info, memoryview(file.getvalue())[start:end])
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:

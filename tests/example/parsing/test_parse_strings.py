@@ -169,10 +169,10 @@ def test_long_strings_stay_in_many_buffers_and_others_are_copied_out() -> None:
     wanted = parse_example(LONG, WIDE)
     column, words = found["s"], found["w"]
     assert isinstance(column, BytesColumn)
-    assert column.scattered
+    assert column.is_scattered
     assert [buffer.obj for buffer in column.buffers[1::2]] == [buffer.obj for buffer in serialized.buffers[1::2]]
     assert isinstance(words, BytesColumn)
-    assert not words.scattered, "a word of each record would keep all of it alive"
+    assert not words.is_scattered, "a word of each record would keep all of it alive"
     assert words.buffer.nbytes == 9
     assert_same_columns({name: materialised(each) for name, each in found.items()}, wanted)
 
@@ -180,7 +180,7 @@ def test_long_strings_stay_in_many_buffers_and_others_are_copied_out() -> None:
 def test_a_column_over_many_buffers_is_one_like_any_other() -> None:
     column = parse_example(as_scattered(LONG), WIDE, string_columns=True)["s"]
     assert isinstance(column, BytesColumn)
-    assert column.scattered
+    assert column.is_scattered
     plain = column.to_numpy()
     assert column.shape == plain.shape == (9, 2)
     assert column.nbytes == sum(map(len, plain.flat)) == 9 * 501
@@ -188,7 +188,7 @@ def test_a_column_over_many_buffers_is_one_like_any_other() -> None:
     for index in (4, slice(2, 7, 2), [5, 1], (slice(None), 0), plain == b"7"):
         part = column[index]
         assert isinstance(part, BytesColumn)
-        assert part.scattered
+        assert part.is_scattered
         assert part.to_numpy().tolist() == plain[index].tolist()
     assert column.reshape(3, 6).to_numpy().tolist() == plain.reshape(3, 6).tolist()
     assert [list(row) for row in column] == plain.tolist()
@@ -199,7 +199,7 @@ def test_a_column_over_many_buffers_is_one_like_any_other() -> None:
     assert list(BytesColumn(flat.buffer, flat.spans)) == plain.ravel().tolist()
     assert column.spans.shape == (9, 2, 2)
     compact = column.compact()
-    assert not compact.scattered
+    assert not compact.is_scattered
     assert compact.to_numpy().tolist() == plain.tolist()
     pyarrow = pytest.importorskip("pyarrow")
     assert pyarrow.array(flat).to_pylist() == plain.ravel().tolist()

@@ -19,7 +19,7 @@ from streamrec import (
     parse_example,
 )
 from streamrec.pipeline.elements.chunk import weigh
-from streamrec.pipeline.elements.merge import in_turn, merged
+from streamrec.pipeline.elements.merge import in_turn, merge_windows
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered
 
 SHARDS, RECORDS, SIZE = 4, 511, 20_000
@@ -65,7 +65,7 @@ def scattered(records: list[bytes]) -> Scattered:
 def test_in_an_order(size: int) -> None:
     first, second, third = lanes_of(size)
     order = np.array([8, 0, 4, 9, 1, 2, 5, 3, 7, 6])
-    frames = merged([Frames.of(first), scattered(second), Frames.of(third)], order)
+    frames = merge_windows([Frames.of(first), scattered(second), Frames.of(third)], order)
     everything = first + second + third
     assert list(frames) == [everything[index] for index in order]
     assert isinstance(frames, Scattered) == bool(size)
@@ -100,7 +100,7 @@ def test_a_column_over_many_buffers_weighs_its_strings() -> None:
     records = [encode_example({"word": b"x" * 2000}) for _ in range(20)]
     scattered = Scattered.in_turn([[Frames.of([record])] for record in records], 1)
     columns = parse_example(scattered, {"word": FixedLenFeature([], bytes)}, string_columns=True)
-    assert columns["word"].scattered  # type: ignore[union-attr]
+    assert columns["word"].is_scattered  # type: ignore[union-attr]
     assert 40_000 <= weigh([columns]) < 50_000
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import streamrec
 from streamrec import Dataset, RaggedTensor, SparseTensor, TFRecordDataset
-from streamrec.pipeline.elements.columns import Columns, joined, select
+from streamrec.pipeline.elements.columns import Columns, join_windows, select
 from streamrec.pipeline.elements.ragged_rows import SparseRows
 from streamrec.pipeline.sources.shuffle.buffer_store import weights_of
 from tests.servers.resuming import assert_resumes_everywhere
@@ -161,7 +161,7 @@ def test_rows_of_sparse_tensors_are_a_column() -> None:
         indices = np.argwhere(array)
         parts.append(SparseRows.of(SparseTensor(indices, array[tuple(indices.T)], np.array(array.shape))))
     rows = [row for part in parts for row in part]
-    column = joined([Columns(part) for part in parts])
+    column = join_windows([Columns(part) for part in parts])
     assert [told(row) for row in column] == [told(row) for row in rows]
     order = rng.permutation(len(rows))
     picked = select(column, order)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Dataset, RaggedTensor
-from streamrec.pipeline.elements.columns import Columns, joined, select, window
+from streamrec.pipeline.elements.columns import Columns, join_windows, select, window
 from streamrec.pipeline.elements.ragged_rows import RaggedRows
 from streamrec.pipeline.sources.shuffle.buffer_store import weights_of
 from tests.servers.resuming import assert_resumes_everywhere, plain
@@ -29,7 +29,7 @@ def columns(draw: st.DrawFn) -> RaggedRows:
     values = np.arange((splits[-1] + 2) * int(np.prod(inner))).reshape(-1, *inner).astype(draw(st.sampled_from(DTYPES)))
     rows = RaggedRows(values, splits[:-1], splits[1:])
     if draw(st.booleans()) and len(rows):
-        return rows.picked(np.array(draw(st.lists(st.integers(0, len(rows) - 1), max_size=9)), np.int64))
+        return rows.take(np.array(draw(st.lists(st.integers(0, len(rows) - 1), max_size=9)), np.int64))
     return rows
 
 
@@ -55,7 +55,7 @@ def test_they_are_their_rows(rows: RaggedRows, data: st.DataObject) -> None:
 
 @given(st.lists(columns(), min_size=2, max_size=4))
 def test_joined_they_are_all_rows(parts: list[RaggedRows]) -> None:
-    found = joined([Columns(part) for part in parts])
+    found = join_windows([Columns(part) for part in parts])
     assert same(found, [row for part in parts for row in part])
     alike = len({(part.values.dtype, part.values.shape[1:]) for part in parts}) == 1
     assert isinstance(found.nest, RaggedRows) == alike
@@ -69,12 +69,12 @@ def test_padding_needs_no_rows(rows: RaggedRows, room: int, fill: Any) -> None:
     wanted = np.full((len(rows), size), fill, rows.values.dtype.newbyteorder("="))
     for index, row in enumerate(rows):
         wanted[index, : len(row)] = row
-    found = rows.padded(size, fill)
+    found = rows.pad(size, fill)
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
     found[...] = 0  # it is writable, and its own
     with pytest.raises(ValueError, match=r"row \d+ is|from 0 to"):
-        rows.picked(np.array([int(rows.lengths.argmax())] * 2)).padded(int(rows.lengths.max()) - 1, fill)
+        rows.take(np.array([int(rows.lengths.argmax())] * 2)).pad(int(rows.lengths.max()) - 1, fill)
 
 
 VALUES = np.arange(200, dtype=np.int64)

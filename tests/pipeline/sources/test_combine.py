@@ -315,7 +315,7 @@ def test_choices_that_are_none_come_behind_what_was_chosen() -> None:
         Dataset.from_tensor_slices([b"a"]),
         Dataset.zip(Dataset.range(2), Dataset.range(2)),
     ):
-        with pytest.raises(TypeError, match="an integer is wanted"):
+        with pytest.raises(TypeError, match="it must be the number of a dataset"):
             list(Dataset.choose_from_datasets(parts, wrong))
     assert numbers(Dataset.choose_from_datasets(parts, Dataset.range(2).map(int))) == [0, 10]
 

@@ -94,7 +94,7 @@ def test_a_dataset_that_forgives_is_a_value(survivors: dict[str, list[bytes]]) -
     assert dataset != TFRecordDataset(list(survivors))
     with pytest.raises(streamrec.CorruptRecordError, match="max_skipped=1"):
         list(TFRecordDataset(list(survivors), on_error="resync", max_skipped=1))
-    with pytest.raises(ValueError, match="on_error='nothing'"):
+    with pytest.raises(ValueError, match="on_error is 'nothing'"):
         TFRecordDataset(list(survivors), on_error="nothing")
 
 

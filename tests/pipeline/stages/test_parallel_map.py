@@ -147,7 +147,7 @@ class Rising(CallCount):
     def due(self, seconds: float, calls: int) -> bool:
         return calls > 0
 
-    def measured(self, seconds: float, calls: int, waited: float) -> None:
+    def end_window(self, seconds: float, calls: int, waited: float) -> None:
         self.told.append((seconds, calls, waited))
         self.target = min(self.target + 1, 6)
 
@@ -468,7 +468,7 @@ class Flying:
         elif deed == 2 and self.element_runs:
             element_run = draw.choice(self.element_runs)
             results = [int(number) for number in element_run.elements][: draw.randint(1, 4)]
-            in_flight.came(element_run, results, len(results))
+            in_flight.add_results(element_run, results, len(results))
             self.element_runs = [element_run for element_run in self.element_runs if not element_run.ended]
         elif deed == 3 and (chunk := in_flight.deliver()) is not None:
             return [(int(number), chunk.positions.at(index + 1)) for index, number in enumerate(chunk.elements)]
@@ -535,7 +535,7 @@ def run(call_count: CallCount, windows: int, useful: int, demand: float = float(
     for _ in range(windows):
         able = min(call_count.target, useful) * 100.0
         rate = min(able, demand)
-        call_count.measured(1.0, int(rate), waited=0.0 if able > demand else 1 - able / (2 * demand))
+        call_count.end_window(1.0, int(rate), waited=0.0 if able > demand else 1 - able / (2 * demand))
 
 
 @pytest.mark.parametrize("useful", [1, 3, 8, 100])
@@ -565,7 +565,7 @@ def test_a_number_stays() -> None:
 def test_calls_stay_within_their_bounds(windows: list[tuple[int, float]]) -> None:
     call_count = CallCount(3, 9, 2)
     for calls, waited in windows:
-        call_count.measured(1.0, calls, waited)
+        call_count.end_window(1.0, calls, waited)
         assert 2 <= call_count.target <= 9
 
 
@@ -579,10 +579,10 @@ def test_a_window_needs_time_and_calls() -> None:
 def test_depth_grows_only_when_it_was_full_before_it_was_empty() -> None:
     depth = PrefetchDepth(most=5 * FIRST_DEPTH)
     for _ in range(50):
-        assert depth.found(empty=True, full=False) == FIRST_DEPTH
+        assert depth.observe(empty=True, full=False) == FIRST_DEPTH
     limits = []
     for _ in range(4):
-        depth.found(empty=False, full=True)
-        limits.append(depth.found(empty=True, full=False))
+        depth.observe(empty=False, full=True)
+        limits.append(depth.observe(empty=True, full=False))
     assert limits == [2 * FIRST_DEPTH, 4 * FIRST_DEPTH, 5 * FIRST_DEPTH, 5 * FIRST_DEPTH]
     assert PrefetchDepth(most=1000).limit == 1000

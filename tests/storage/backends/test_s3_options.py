@@ -123,7 +123,7 @@ def test_a_fast_path_that_breaks_is_left_for_good(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No request fails; it is said once, and counted."""
-    monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
+    monkeypatch.setattr(RepeatedGets, "_send_as", broken)
     monkeypatch.setattr(backend, "_said", set())
     assert check(f"{store.url}/{uuid4().hex}", store.options) == 1
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -135,7 +135,7 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where neither the GET can be repeated nor aiohttp's response be had."""
-    monkeypatch.setattr(RepeatedGets, "_sent_as", broken)
+    monkeypatch.setattr(RepeatedGets, "_send_as", broken)
     monkeypatch.setattr(backend, "_said", set())
     monkeypatch.setattr("streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError)
     assert check(f"{store.url}/{uuid4().hex}", store.options) >= 1
@@ -156,7 +156,7 @@ async def test_a_refusal_that_the_client_does_not_get_ends_it(store: Store, monk
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         [(bucket, sent)] = gets._proven.items()
         gets._proven[bucket] = type(sent)(sent.base, {**sent.headers, "x-amz-copy-source": "?"}, sent.context)
-        monkeypatch.setattr(RepeatedGets, "_sent_as", refused)
+        monkeypatch.setattr(RepeatedGets, "_send_as", refused)
         for name in names:
             assert await storage.read_range(name, 0, 1000) == name.encode()
         assert storages.statistics.snapshot().backends["s3"].fallbacks == 1
@@ -192,10 +192,10 @@ async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
                 await upload.write(b"" if name is names[1] else b"x")
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         assert await storage.read_range(names[0], 0, 10) == b"x"
-        gets._noted.update(gets._proven)
+        gets._try_encode.update(gets._proven)
         gets._proven.clear()
         assert await storage.read_range(names[1], 0, 10) == b""
-        gets._noted.clear()
+        gets._try_encode.clear()
         assert await storage.read_range(names[2], 0, 10) == b"x"
         assert gets._proven
         assert storages.statistics.snapshot().backends["s3"].fallbacks == 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import Body, ObjectInfo
 from streamrec.storage.backends.memory import MemoryBackend
-from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic
 
@@ -73,7 +73,7 @@ class Scattered(MemoryBackend):
         start, end = asked.start, asked.end
         now = "v2" if self.changes_at is not None and len(self.log) > self.changes_at else "v1"
         if version not in (None, now):
-            raise changed(path, start, end)
+            raise changed_error(path, start, end)
         if self.fails is not None and start >= self.fails[0]:
             raise self.fails[1]
         if self.draw.random() < self.broken / 2:

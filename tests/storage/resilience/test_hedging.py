@@ -174,7 +174,7 @@ def test_siblings_that_were_answered_say_what_late_is(requests: int, answered: i
     hedging = Hedging(0.1, 1.5, 2.0)
     asked(hedging, requests, answered, 0.040)
     assert hedging.first_byte_limit() == pytest.approx(limit, rel=0.01)
-    assert hedging.measured() is (limit < 1.5)
+    assert hedging.is_measured() is (limit < 1.5)
 
 
 def test_a_few_blocks_of_siblings_say_what_a_stall_is() -> None:

@@ -173,7 +173,7 @@ class CachedPositions(Positions):
             return {"source": number}
         return {"source": {**number, "version": self.file.version, "inner": dict(self.inner.at(self.used + index))}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | ElementPlace]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | ElementPlace]:
         """A file keeps elements and not what they were made of: which of them it is."""
         if self.file is not None:
             return (ElementPlace(self.file.path, self.first + index),)
@@ -233,7 +233,7 @@ def copy_elements(value: Any) -> Any:
     if isinstance(value, Columns):
         return Columns(map_nest(copy_elements, value.nest))
     if isinstance(value, CompositeTensor):
-        return value.mapped(copy_elements)
+        return value.map_parts(copy_elements)
     if is_nest(value):
         return map_nest(copy_elements, value)
     if isinstance(value, list):

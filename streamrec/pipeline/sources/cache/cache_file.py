@@ -41,7 +41,7 @@ from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.stages.rebatch import Unbatching
 from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.patterns import has_braces, is_numbered
-from streamrec.storage import RetryPolicy, located
+from streamrec.storage import RetryPolicy, locate
 from streamrec.tfrecord import Frames
 
 __all__ = ["CacheFile"]
@@ -83,7 +83,7 @@ class CacheFile:
         """
         if "*" in path or has_braces(path) or is_numbered(path):
             raise ValueError(f"{verb} wants the name of one file, and {display_name(path)!r} is a pattern")
-        path = located(path, filesystem)
+        path = locate(path, filesystem)
         stores = SourceStores(options, filesystem, retry)
         return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=1 << 40), stores))
 
@@ -271,11 +271,11 @@ class UnpackBlocks(Unbatching):
         parts = []
         for index, record in enumerate(chunk.elements.views()):
             if record[:1] == BLOCK:
-                parts.append(self._rows(chunk, index, self._unpacked(record)))
+                parts.append(self._rows(chunk, index, self._unpack(record)))
             self._ended = record[:1] == END
         return parts
 
-    def _unpacked(self, record: memoryview) -> Any:
+    def _unpack(self, record: memoryview) -> Any:
         try:
             return unpack(record[1:])
         except Exception as error:  # its CRC32C is right, and its content is not an element

@@ -193,7 +193,7 @@ class InputOpener:
             while await self._outer.more():
                 while not (room := self._source.places - order.under_way):
                     await self.room.wait()
-                if self._outer.failed:
+                if self._outer.has_failure:
                     order.waiting.append(self._fail_next())
                     self._arrived.notify()
                     continue
@@ -222,7 +222,7 @@ class InputOpener:
                     f"{state['next']:,} were in use; resume with the data that it was saved with, or start over"
                 )
             slot = saved.get(self.count)
-            if self._outer.failed:
+            if self._outer.has_failure:
                 entry = self._fail_next()
                 entries[entry.origin.ordinal] = entry
                 continue

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import described
+from streamrec.arguments import describe_value
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.elements.merge import merged
+from streamrec.pipeline.elements.merge import merge_windows
 from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
@@ -107,11 +107,11 @@ class Sampler:
             ValueError: A choice is out of range.
         """
         while not self.ended:
-            if self._choices.failed:
+            if self._choices.has_failure:
                 return self._failure(self._choices.take_failure())
-            if self._choices.exhausted:
+            if self._choices.is_exhausted:
                 self._choices.check()
-            if self._choices.exhausted or all(part.exhausted and part.error is None for part in self._parts):
+            if self._choices.is_exhausted or all(part.is_exhausted and part.error is None for part in self._parts):
                 self.ended = True
             elif not self._choices.available:
                 return None
@@ -143,10 +143,10 @@ class Sampler:
             assert error is not None
             raise error
         part = self._parts[int(chosen[0])]
-        if part.failed:
+        if part.has_failure:
             self._choices.take(1)
             return self._failure(part.take_failure())
-        if part.exhausted:
+        if part.is_exhausted:
             part.check()
             self.ended = True
         return None
@@ -170,7 +170,7 @@ class Sampler:
         elements = windows[0]
         if len(windows) > 1:
             order = (np.cumsum(shares) - shares)[chosen] + rank
-            elements = merged(windows, order)
+            elements = merge_windows(windows, order)
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 
 
@@ -181,7 +181,7 @@ def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exceptio
         values = array_of(elements)
         if values is None:
             return join(known), TypeError(
-                f"choose_from_datasets: a choice is {described(elements[0])}: it must be the number of a dataset"
+                f"choose_from_datasets: a choice is {describe_value(elements[0])}: it must be the number of a dataset"
             )
         wrong = np.flatnonzero((values < 0) | (values >= parts))
         if len(wrong):
@@ -241,6 +241,6 @@ class SampledPositions(Positions):
         parts = [places.at(share) for places, share in zip(self.parts, shares, strict=True)]
         return {"source": {"choices": self.choices.at(choice), "parts": parts}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
         part = int(self.chosen[index])
-        return self.parts[part].made_of(int(np.count_nonzero(self.chosen[:index] == part)), row)
+        return self.parts[part].precursors(int(np.count_nonzero(self.chosen[:index] == part)), row)

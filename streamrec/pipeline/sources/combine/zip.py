@@ -56,7 +56,7 @@ class Zip(Source):
                 for buffer in buffers:
                     if not await buffer.more():
                         return
-                failed = any(buffer.failed for buffer in buffers)
+                failed = any(buffer.has_failure for buffer in buffers)
                 yield fail_row(buffers) if failed else pair(self.nest, buffers)
 
 
@@ -73,7 +73,7 @@ def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
     """The next element of each part, of which one failed at least: all parts go on after it, as in tf.data."""
     errors = []
     for buffer in buffers:
-        if buffer.failed:
+        if buffer.has_failure:
             errors.append(buffer.take_failure())
         else:
             buffer.take(1)
@@ -92,5 +92,5 @@ class ZippedPositions(Positions):
     def at(self, index: int) -> Position:
         return {"source": {"parts": [places.at(index) for places in self.parts]}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return [found for places in self.parts for found in places.made_of(index, row)]
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
+        return [found for places in self.parts for found in places.precursors(index, row)]

@@ -216,7 +216,7 @@ class GroupOrder:
         if number >= self.rounds:
             return self.total
         active = np.arange(number, self.parts_until(number))
-        return int(self._before[number] + self._given(active, number).sum())
+        return int(self._before[number] + self._count_before(active, number).sum())
 
     def round_of(self, index: int) -> int:
         low, high = 0, self.rounds - 1
@@ -227,7 +227,7 @@ class GroupOrder:
 
     def round(self, number: int) -> Round:
         active = np.arange(number, self.parts_until(number))
-        begun, ended = self._given(active, number), self._given(active, number + 1)
+        begun, ended = self._count_before(active, number), self._count_before(active, number + 1)
         counts = ended - begun
         part = np.repeat(active, counts)
         drawn = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts - begun, counts)
@@ -237,7 +237,7 @@ class GroupOrder:
         first = int(self._before[number] + begun.sum())
         return Round(number, first, first + len(part), part, offsets)
 
-    def _given(self, active: Numbers, number: int) -> Numbers:
+    def _count_before(self, active: Numbers, number: int) -> Numbers:
         """How many records of these parts, none of which ends before a round, come before it."""
         last = self.rounds - 1
         first = np.minimum(np.maximum(0, active - self.size + 1), last)
@@ -315,7 +315,7 @@ class BlockOrder:
         return units * self.unit + group * self.share + within
 
     def group(self, number: int) -> GroupOrder:
-        starts, before = self._permuted
+        starts, before = self._permutation
         first, last = self._bounds[number : number + 2].tolist()
         parts = GroupParts.cut(starts, before, first, last).rotate(number / self.groups).taper(self.window)
         return GroupOrder(parts, self.window, (self.seed, self.epoch, number))
@@ -333,7 +333,7 @@ class BlockOrder:
         return found
 
     @cached_property
-    def _permuted(self) -> tuple[Numbers, Numbers]:
+    def _permutation(self) -> tuple[Numbers, Numbers]:
         """The permuted blocks: of each its first record, and (one more) how many records come before it."""
         count = len(self.bounds) - 1
         order = permute(np.arange(count), max(1, count), keys_of("blocks", self.seed, self.epoch))
@@ -343,7 +343,7 @@ class BlockOrder:
     @cached_property
     def _bounds(self) -> Numbers:
         """Where each group begins in the permuted blocks, and the last one ends: counted in records."""
-        units, rest = divmod(int(self._permuted[1][-1]), self.unit)
+        units, rest = divmod(int(self._permutation[1][-1]), self.unit)
         more = np.clip(rest - np.arange(self.groups) * self.share, 0, self.share)
         return np.concatenate([[0], np.cumsum(units * self.share + more)])
 

@@ -47,7 +47,7 @@ class FetchAhead(Generic[K]):
     ) -> None:
         self._tasks = tasks
         self._fetch = fetch
-        self._wanted = wanted
+        self._needed_groups = wanted
         self._limit = limit
         self._parallel = parallel
         self._next: tuple[K, int] | None = None
@@ -77,7 +77,7 @@ class FetchAhead(Generic[K]):
 
     def _start(self) -> None:
         while self._running < self._parallel:
-            self._next = self._next or next(self._wanted, None)
+            self._next = self._next or next(self._needed_groups, None)
             if self._next is None or (self._requests and self._held + self._next[1] > self._limit):
                 return
             (key, nbytes), self._next = self._next, None
@@ -221,7 +221,7 @@ class BlockReading:
         windows = {number: order.group(number) for number in groups}
         self._groups = {number: SlotGroup(windows[number], first) for number, first in groups.items()}
         self._ahead: FetchAhead[tuple[int, int]] = FetchAhead(
-            tasks, self._fetch, self._wanted(), limit, PARALLEL_BLOCKS
+            tasks, self._fetch, self._needed_groups(), limit, PARALLEL_BLOCKS
         )
 
     async def take(self, positions: Numbers) -> Frames:
@@ -273,7 +273,7 @@ class BlockReading:
             other.held[part] = frames
             other.held_until = part + 1
 
-    def _wanted(self) -> Iterator[tuple[tuple[int, int], int]]:
+    def _needed_groups(self) -> Iterator[tuple[tuple[int, int], int]]:
         """Groups and their parts, in the order in which positions need them, and about how large these are."""
         waiting = []
         for number, group in self._groups.items():

@@ -23,7 +23,7 @@ from streamrec.display import display_name
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordPlace
-from streamrec.pipeline.engine.description import derived
+from streamrec.pipeline.engine.description import derive_seed
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
 from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
@@ -98,7 +98,7 @@ class GlobalShuffle(AssignedSource):
     @property
     def shared_seed(self) -> int:
         """What chance elsewhere in the pipeline comes from where no seed was given: the same on all ranks."""
-        return derived(self.seed) >> (64 - SEED_BITS)
+        return derive_seed(self.seed) >> (64 - SEED_BITS)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         opened = await self.shards.listed(within.session)
@@ -129,7 +129,7 @@ class GlobalShuffle(AssignedSource):
                 else:
                     frames = await take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
-                yield Chunk.weighed(elements, StepPositions(steps, step, index.digest, place_of))
+                yield Chunk.weigh(elements, StepPositions(steps, step, index.digest, place_of))
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
         index = await self._index(await self.shards.listed(opened))
@@ -243,7 +243,7 @@ class StepPositions(Positions):
     digest: str
     place_of: Callable[[int], RecordPlace]
 
-    def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
+    def precursors(self, index: int, row: int) -> Sequence[RecordPlace]:
         positions = self.steps.positions(self.first + index * self.steps.workers)
         return (self.place_of(int(positions[row])),) if row < len(positions) else ()
 

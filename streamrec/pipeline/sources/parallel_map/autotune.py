@@ -85,7 +85,7 @@ class CallCount(KneeSearch):
     Examples:
         >>> count = CallCount(start=2, most=32)
         >>> for _ in range(20):  # the consumer always waits, and six calls are as good as any more
-        ...     count.measured(1.0, min(count.target, 6) * 100, waited=0.9)
+        ...     count.end_window(1.0, min(count.target, 6) * 100, waited=0.9)
         >>> count.target
         8
     """
@@ -101,7 +101,7 @@ class CallCount(KneeSearch):
         """Whether a window has been long enough to tell something."""
         return seconds >= 0.1 and calls >= 2 * self.target
 
-    def measured(self, seconds: float, calls: int, waited: float) -> None:
+    def end_window(self, seconds: float, calls: int, waited: float) -> None:
         """A window is over.
 
         Args:
@@ -138,7 +138,7 @@ class PrefetchDepth:
         self._most = most
         self._was_full = False
 
-    def found(self, empty: bool, full: bool) -> int:
+    def observe(self, empty: bool, full: bool) -> int:
         """Its consumer comes.
 
         Args:
@@ -149,9 +149,9 @@ class PrefetchDepth:
             The limit from now on.
 
         >>> depth = PrefetchDepth(most=1 << 30)
-        >>> depth.found(empty=True, full=False) == depth.found(empty=False, full=True) == FIRST_DEPTH
+        >>> depth.observe(empty=True, full=False) == depth.observe(empty=False, full=True) == FIRST_DEPTH
         True
-        >>> depth.found(empty=True, full=False) == 2 * FIRST_DEPTH
+        >>> depth.observe(empty=True, full=False) == 2 * FIRST_DEPTH
         True
         """
         self._was_full = self._was_full or full

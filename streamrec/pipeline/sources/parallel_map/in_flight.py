@@ -29,7 +29,7 @@ from streamrec.pipeline.elements.positions import (
     Positions,
     Precursor,
     RecordLocations,
-    shifted,
+    shift,
 )
 from streamrec.pipeline.stages.deferred_positions import Origins
 
@@ -165,7 +165,7 @@ class InFlight:
         self.result_bytes = 0
         self.ended = False
         self._ordered = ordered
-        self._delivered = Delivered(0, done)
+        self._deliver = Delivered(0, done)
         self._next = 0
         self._fed: deque[tuple[int, Positions]] = deque([(0, FixedPosition(start))])
         self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
@@ -183,7 +183,7 @@ class InFlight:
             self._feed_failure(chunk)
             return
         first, self._next = self._next, self._next + len(chunk.elements)
-        runs = self._delivered.missing(first, self._next)
+        runs = self._deliver.missing(first, self._next)
         count = sum(last - begun for begun, last in runs)
         self._fed.append((first, chunk.positions))
         if count:
@@ -195,7 +195,7 @@ class InFlight:
     def _feed_failure(self, chunk: Chunk) -> None:
         first, self._next = self._next, self._next + 1
         self._fed.append((self._next, chunk.positions))
-        if self._delivered.missing(first, self._next):
+        if self._deliver.missing(first, self._next):
             self.undelivered += 1
             self._waiting.append((HeldChunk(chunk, first, 0), first, self._next))
             self._queue_failures()
@@ -225,7 +225,7 @@ class InFlight:
         self._queue_failures()
         return element_run
 
-    def came(
+    def add_results(
         self, element_run: ElementRun, results: list[Any], nbytes: int, errors: Sequence[tuple[int, Exception]] = ()
     ) -> None:
         """A run's next results came.
@@ -297,13 +297,13 @@ class InFlight:
     def _chunk(self, results: list[Any], parts: list[tuple[int, int]], nbytes: int) -> Chunk:
         parts = join_runs(parts)
         self.result_bytes -= nbytes
-        while len(self._fed) > 1 and self._fed[1][0] <= self._delivered.low:
+        while len(self._fed) > 1 and self._fed[1][0] <= self._deliver.low:
             self._fed.popleft()
         fed = Origins(*zip(*self._fed, strict=True))
-        places = ResultPositions(fed, self._delivered.copy(), tuple(parts))
-        positions: Positions = places if results else shifted(places, 1)
+        places = ResultPositions(fed, self._deliver.copy(), tuple(parts))
+        positions: Positions = places if results else shift(places, 1)
         for first, last in parts:
-            self._delivered.add(first, last)
+            self._deliver.add(first, last)
         return Chunk(results, positions, nbytes)
 
 
@@ -334,7 +334,7 @@ class ResultPositions(Positions):
         done = [[first - low, last - low] for first, last in delivered.beyond]
         return {"source": {"inner": dict(self.fed.at(low)), "done": done}}
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
         for first, last in self.parts:
             if index < last - first:
                 return (self.fed.precursor(first + index, row),)
@@ -351,5 +351,5 @@ class ResultPositions(Positions):
                     known = positions.locations()
                     if known is None:
                         return None
-                    found.append(known.picked(slice(max(first - begun, 0), min(last, end) - begun)))
-        return RecordLocations.joined(found)
+                    found.append(known.take(slice(max(first - begun, 0), min(last, end) - begun)))
+        return RecordLocations.join(found)

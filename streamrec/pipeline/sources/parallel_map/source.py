@@ -40,14 +40,14 @@ from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import ChainSource, described, in_order
+from streamrec.pipeline.engine.description import ChainSource, describe_stage, in_order
 from streamrec.pipeline.engine.options import AUTOTUNE, check_calls
 from streamrec.pipeline.engine.queue import Signal, background
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Halt, Stage
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
-from streamrec.pipeline.stages.calling import called, extend, is_async, results_of
+from streamrec.pipeline.stages.calling import call_function, extend, is_async, results_of
 
 __all__ = ["ParallelMap"]
 
@@ -71,7 +71,7 @@ class ParallelMap(ChainSource):
 
     def line(self) -> str:
         order = ", deterministic=False)" if self.deterministic is False else ")"
-        return described(self).removesuffix(")") + order  # how many calls there are changes no element
+        return describe_stage(self).removesuffix(")") + order  # how many calls there are changes no element
 
     def element_spec(self) -> Any:
         spec = self.inner.element_spec()
@@ -218,8 +218,8 @@ class ParallelCalls:
             self._ended += len(ran.results)
             for index, error in ran.errors:
                 ordinal = element_run.first + index
-                self._meter.failed(error, ordinal, held.chunk, ordinal - held.ordinal)
-            self._in_flight.came(element_run, ran.results, ran.nbytes, ran.errors)
+                self._meter.name_element(error, ordinal, held.chunk, ordinal - held.ordinal)
+            self._in_flight.add_results(element_run, ran.results, ran.nbytes, ran.errors)
             self._tune()
             if element_run.ended:
                 element_run = self._next_run()
@@ -256,7 +256,7 @@ class ParallelCalls:
         now = perf_counter()
         self._count_wait(now)
         if self._call_count.due(now - self._since, self._ended):
-            self._call_count.measured(now - self._since, self._ended, self._waited)
+            self._call_count.end_window(now - self._since, self._ended, self._waited)
             self._since, self._ended, self._waited = now, 0, 0.0
 
     def _count_wait(self, now: float) -> None:
@@ -305,7 +305,7 @@ async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> 
     began = perf_counter()
     for index, element in enumerate(elements):
         try:
-            result = called(function, element)
+            result = call_function(function, element)
             results.append(await outcome(result) if isawaitable(result) else result)
         except Exception as error:
             errors.append((index, error))

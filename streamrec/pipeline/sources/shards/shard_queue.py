@@ -74,7 +74,7 @@ class BlockPositions(Positions):
         end = int(self.spans[index, 0]) - HEADER_BYTES if index < count else int(self.spans[-1, 1]) + FOOTER_BYTES
         return {"slot": [self.shard, self.origin + end, self.record + index, self.version, self.compression]}
 
-    def made_of(self, index: int, row: int) -> Sequence[RecordPlace]:
+    def precursors(self, index: int, row: int) -> Sequence[RecordPlace]:
         return (RecordPlace(self.paths[self.shard], self.record + index),) if self.paths else ()
 
     def locations(self) -> RecordLocations:
@@ -273,6 +273,6 @@ def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
     windows: list[Any] = [chunk.elements for chunk in pulled]
     positions = Joined(tuple((chunk.positions, 0, len(chunk.elements)) for chunk in pulled))
     if are_long(windows):
-        return Chunk.weighed(Scattered.joining(windows), positions), error
+        return Chunk.weigh(Scattered.joining(windows), positions), error
     buffer, spans = kernels.interleave([[(frames.buffer, frames.spans) for frames in windows]], 1)
-    return Chunk.weighed(Frames(buffer, as_spans(spans)), positions), error
+    return Chunk.weigh(Frames(buffer, as_spans(spans)), positions), error

@@ -44,7 +44,7 @@ from streamrec.pipeline.elements.positions import (
     Precursor,
     RecordLocations,
     RecordPlace,
-    shifted,
+    shift,
 )
 from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, START, TAG, BufferStore, Numbers, spans_of
 from streamrec.shards import OFFSET_BITS
@@ -300,7 +300,7 @@ class ShuffleBuffer:
         rows = self._enter(chunk)
         piece = max(4096, len(self._slots.rows) // 2)
         for first in range(0, count, piece):
-            positions = shifted(chunk.positions, first)
+            positions = shift(chunk.positions, first)
             yield from self._let_in(Entry(rows[first : first + piece], positions, self._next))
         self._store.tidy(self._slots.rows, self._slots.live_bytes)
 
@@ -329,7 +329,7 @@ class ShuffleBuffer:
         last, taken = self._base.entry, self._base.taken
         if self._entries:
             last, taken = self._entries[-1], len(self._entries[-1].rows)
-        end = Entry(NO_ROWS, shifted(last.positions, taken), self._next, True)
+        end = Entry(NO_ROWS, shift(last.positions, taken), self._next, True)
         self._entries.append(end)
         while held := len(self._slots.rows):
             most = max(1, CHUNK_BYTES * held // self._slots.weight)
@@ -350,7 +350,7 @@ class ShuffleBuffer:
         rows[:, : END + 1] = spans
         tags = self._store.add(chunk.elements, spans)
         if self._refers:
-            places = known_places(chunk.positions).picked(slice(len(spans)))
+            places = locations_in(chunk.positions).take(slice(len(spans)))
             self._shards.update(places.shards)
             self._paths = places.paths
             np.add(places.sizes, tags, out=rows[:, TAG])
@@ -369,7 +369,7 @@ class ShuffleBuffer:
         elements = self._store.pick(out[:went])
         positions = self._positions(went)
         self._gone += went
-        return Chunk.weighed(elements, positions)
+        return Chunk.weigh(elements, positions)
 
     def _positions(self, count: int, came: int | None = None) -> ShuffledPositions:
         shards = self._shards if self._refers else None
@@ -417,7 +417,7 @@ class ShuffleBuffer:
         logger.warning(f"{words}raise memory_budget, or lower buffer_size", capacity, held, limit)
 
 
-def known_places(positions: Positions) -> RecordLocations:
+def locations_in(positions: Positions) -> RecordLocations:
     places = positions.locations()
     assert places is not None, "a chain whose records are held by reference says where they are"
     return places
@@ -462,13 +462,13 @@ class ShuffledPositions(Positions):
         rows = self.base.rows_after(iter(self.entries), self.gone, self.count)
         return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
 
-    def made_of(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
         reference = int(self.base.rows_after(iter(self.entries), self.gone, self.count)[index, REFERENCE])
         for first, count, positions in tuple(self.recent):  # a copy at once: the buffer may be fed meanwhile
             if self.shards is None:
                 found = [reference - first] if first <= reference < first + count else []
             else:
-                found = np.flatnonzero(known_places(positions).references == reference).tolist()
+                found = np.flatnonzero(locations_in(positions).references == reference).tolist()
             if found:
                 return (Precursor(positions, found[0], row),)
         if self.shards is None or not self.paths:

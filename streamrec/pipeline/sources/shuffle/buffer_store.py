@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import OBJECT_BYTES, SPAN_BYTES, Batches, weigh_one
-from streamrec.pipeline.elements.columns import Columns, joined, leaves, map_nest, select
+from streamrec.pipeline.elements.columns import Columns, join_windows, leaves, map_nest, select
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
@@ -79,7 +79,7 @@ class BufferStore:
             return self._add_scattered(elements)
         if isinstance(elements, Frames):
             return self._add(HeldBlock(elements.buffer, True, memoryview(elements.buffer).nbytes)) << BUFFER_BITS
-        content = [batch.trimmed() for batch in elements] if isinstance(elements, Batches) else elements
+        content = [batch.trim() for batch in elements] if isinstance(elements, Batches) else elements
         return self._add(HeldBlock(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
 
     def _add_scattered(self, elements: Scattered) -> Numbers:
@@ -106,7 +106,7 @@ class BufferStore:
         """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
         if not self._others:
             nbytes = int((rows[:, END] - rows[:, START]).sum())
-            return self._scattered(rows) if are_long(nbytes, len(rows)) else self._gathered(rows)
+            return self._scatter(rows) if are_long(nbytes, len(rows)) else self._gather(rows)
         blocks = rows[:, TAG] >> BUFFER_BITS
         order = np.lexsort((rows[:, START], blocks))
         numbers, firsts = np.unique(blocks[order], return_index=True)
@@ -114,7 +114,7 @@ class BufferStore:
         parts = [self._part(number, rows[group]) for number, group in zip(numbers.tolist(), groups, strict=True)]
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
-        return arrange(joined(parts), places)
+        return arrange(join_windows(parts), places)
 
     def tidy(self, rows: Numbers, live_bytes: int) -> None:
         """Copies what is alive out of the emptiest blocks, and changes the rows, which are all there are."""
@@ -155,7 +155,7 @@ class BufferStore:
         if not len(chosen):
             return
         kept = rows[chosen]
-        frames = self._gathered(kept)
+        frames = self._gather(kept)
         number = self._add(HeldBlock(frames.buffer, True, memoryview(frames.buffer).nbytes))
         kept[:, : END + 1] = frames.spans
         kept[:, TAG] = number << BUFFER_BITS | kept[:, TAG] & ((1 << BUFFER_BITS) - 1)
@@ -185,13 +185,13 @@ class BufferStore:
             return Frames(block.content, np.ascontiguousarray(rows[:, : END + 1]))
         return select(block.content, rows[:, START])
 
-    def _gathered(self, rows: Numbers) -> Frames:
+    def _gather(self, rows: Numbers) -> Frames:
         """The records of these rows, in a buffer of their own."""
         buffers = [b"" if block is None or not block.is_records else block.content for block in self._blocks]
         buffer, spans = kernels.pick(buffers, rows)
         return Frames(buffer, as_spans(spans))
 
-    def _scattered(self, rows: Numbers) -> Frames:
+    def _scatter(self, rows: Numbers) -> Frames:
         numbers, there = np.unique(rows[:, TAG] >> BUFFER_BITS, return_inverse=True)
         kept = rows.copy()
         kept[:, TAG] = there << BUFFER_BITS
@@ -242,7 +242,7 @@ def arrange(elements: Any, places: Numbers) -> Any:
     if isinstance(elements, Columns):
         return Columns(map_nest(lambda column: arrange(column, places), elements.nest))
     if isinstance(elements, Frames):
-        return elements.picked(places).compact()
+        return elements.take(places).compact()
     return select(elements, places)
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from streamrec.errors import CorruptRecordError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.columns import compacted, joined
+from streamrec.pipeline.elements.columns import compact, join_windows
 from streamrec.pipeline.elements.positions import Positions, RecordLocations
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.run import RunContext
@@ -102,11 +102,11 @@ class Refetch(Source):
                     await reader.aclose()
         data = await storage.read_range(path, run.start, run.end, version)
         if len(data) < run.end - run.start:
-            raise changed_error(path, run.end, "ends before")
+            raise shard_changed_error(path, run.end, "ends before")
         frames = Frames(data, np.stack([offsets, offsets + sizes], 1) + (HEADER_BYTES - run.start))
         if self.shards.options.verify:
             verify(frames, path, run.start)
-        return compacted(frames)  # type: ignore[no-any-return]
+        return compact(frames)  # type: ignore[no-any-return]
 
 
 async def find_records(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
@@ -116,15 +116,15 @@ async def find_records(reader: ShardReader, offsets: Numbers, path: str) -> Fram
     while first < len(offsets):
         frames = await reader.read_alone()
         if frames is None:
-            raise changed_error(path, int(offsets[first]), "has no record at")
+            raise shard_changed_error(path, int(offsets[first]), "has no record at")
         starts = frames.spans[:, 0] + ((frames.origin or 0) - HEADER_BYTES)
         last = int(np.searchsorted(offsets, frames.offset(len(frames))))
         at = np.searchsorted(starts, offsets[first:last])
         if (starts[np.minimum(at, len(starts) - 1)] != offsets[first:last]).any():
-            raise changed_error(path, int(offsets[first]), "has no record at")
+            raise shard_changed_error(path, int(offsets[first]), "has no record at")
         parts.append(Frames(frames.buffer, frames.spans[at]).compact())
         first = last
-    return joined(parts)  # type: ignore[no-any-return]
+    return join_windows(parts)  # type: ignore[no-any-return]
 
 
 def verify(frames: Frames, path: str, first: int) -> None:
@@ -144,7 +144,7 @@ def verify(frames: Frames, path: str, first: int) -> None:
     )
 
 
-def changed_error(path: str, offset: int, what: str) -> PositionMismatchError:
+def shard_changed_error(path: str, offset: int, what: str) -> PositionMismatchError:
     """The error for a shard that does not hold what it held."""
     return PositionMismatchError(
         f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "

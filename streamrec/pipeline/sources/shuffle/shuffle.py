@@ -29,9 +29,9 @@ import numpy.typing as npt
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import select, window
-from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations, shifted
+from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations, shift
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, ChainSource, Source, derived, in_order
+from streamrec.pipeline.engine.description import Chain, ChainSource, Source, derive_seed, in_order
 from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.ranks import warn_once
@@ -109,7 +109,7 @@ class Shuffle(ChainSource):
         share, before = within.apart(0).take(BUFFER)
         said = within.session.remember(self, lambda: state["limit"] if state else None)
         epoch = within.epoch if self.reshuffle else 0
-        key = derived(within.seed if self.seed is None else self.seed, epoch)
+        key = derive_seed(within.seed if self.seed is None else self.seed, epoch)
         limit = share // 2 if said is None else said
         rule = ShuffleRule(self.buffer_size, limit, key, said is None and within.follows_memory)
         shards = records_of(self.inner)
@@ -199,7 +199,7 @@ async def run_again(
             used = count - (first - last)
             filling.into(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last - used), used)
             if used < count:
-                yield Chunk(window(chunk.elements, used, count), shifted(chunk.positions, used), chunk.nbytes)
+                yield Chunk(window(chunk.elements, used, count), shift(chunk.positions, used), chunk.nbytes)
     if first < last:
         raise PositionMismatchError(
             f"the input of a shuffle has {first:,} elements after the saved position, and had {last:,}: "

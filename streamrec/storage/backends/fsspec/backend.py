@@ -36,7 +36,7 @@ from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import translate_errors
-from streamrec.storage.faults import Cause, TransientError, changed
+from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.options import ClientOptions, build
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import finish, in_thread, run_to_completion
@@ -172,7 +172,7 @@ class FsspecBackend(Backend):
 
         No verb of fsspec creates and never replaces, so that cannot be promised. Chains are only read.
         """
-        if split_chain(path).linked:
+        if split_chain(path).is_chain:
             raise UnsupportedOperationError(
                 "nothing can be written to a chain of URLs: write to the store itself", path
             )
@@ -283,7 +283,7 @@ def _is_shared(filesystem: object) -> bool:
 def _check_version(info: ObjectInfo, version: str | None, start: int, end: int | None) -> None:
     """Most filesystems cannot pin a version: it is compared when a body is opened, and again with its last bytes."""
     if version is not None and info.version is not None and info.version != version:
-        raise changed(info.path, start, end)
+        raise changed_error(info.path, start, end)
 
 
 class _File:

@@ -154,7 +154,7 @@ def root_of(url: str) -> str:
     ('sftp://user@host/', 'zip://a#b::file://c.zip')
     """
     scheme, colon, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}/" if colon and not split_chain(url).linked else url
+    return f"{scheme}://{rest.partition('/')[0]}/" if colon and not split_chain(url).is_chain else url
 
 
 def check_size(path: str, found: ObjectInfo, size: int) -> None:

@@ -22,7 +22,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.auth.transport.requests import Request
 from yarl import URL
 
-from streamrec.display import masked_cause, shorten
+from streamrec.display import mask_cause, shorten
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.backends.http.pieces_body import PiecesBody
@@ -169,8 +169,8 @@ class GcsApi:
         except (GoogleAuthError, requests.RequestException) as error:
             said = f"{type(error).__name__}: {error}"
             if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):
-                raise TransientError(Cause.CREDENTIALS, said) from masked_cause(error)
-            raise TransientError(Cause.REFUSED, said) from masked_cause(error)
+                raise TransientError(Cause.CREDENTIALS, said) from mask_cause(error)
+            raise TransientError(Cause.REFUSED, said) from mask_cause(error)
         self._renewed = held.token
 
     async def aclose(self) -> None:

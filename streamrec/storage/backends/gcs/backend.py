@@ -51,7 +51,7 @@ from streamrec.storage.backends.http.responses import (
     size_in,
     translate_errors,
 )
-from streamrec.storage.faults import changed, exists
+from streamrec.storage.faults import changed_error, exists
 from streamrec.storage.options import (
     OF_EVERY_FILESYSTEM,
     ClientOptions,
@@ -132,7 +132,7 @@ class GcsBackend(Backend):
         except NotFoundError as missing:
             answer.close()
             if version is not None and (await self.stat(path)).version != version:  # a generation that is gone is a 404
-                raise changed(path, start) from missing
+                raise changed_error(path, start) from missing
             raise
         except BaseException:
             answer.close()
@@ -220,7 +220,7 @@ class GcsUpload(PartSink):
         metadata = {**self._resource(), "crc32c": encode_crc32c(sent.crc32c)}
         boundary = secrets.token_hex(16)
         headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
-        body = _related(boundary, metadata, pieces)
+        body = _multipart_body(boundary, metadata, pieces)
         try:
             with translate_errors(self._path):
                 async with await self._api.send("POST", self._place, query, headers, body) as answer:
@@ -327,7 +327,7 @@ def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
     return {"Content-Range": span, **checksum}
 
 
-def _related(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Pieces:
+def _multipart_body(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Pieces:
     """A multipart/related body: metadata, then content."""
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"

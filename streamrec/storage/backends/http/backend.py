@@ -29,7 +29,7 @@ from streamrec.storage.backends.http.responses import (
     size_in,
     translate_errors,
 )
-from streamrec.storage.faults import changed
+from streamrec.storage.faults import changed_error
 from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, build, check_names, parameters_of
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
@@ -69,16 +69,16 @@ class HttpBackend(Backend):
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        _unsupported("list", prefix)
+        _refuse("list", prefix)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        _unsupported("write", path)
+        _refuse("write", path)
 
     async def copy(self, source: str, target: str) -> None:
-        _unsupported("write", target)
+        _refuse("write", target)
 
     async def remove(self, path: str) -> None:
-        _unsupported("remove", path)
+        _refuse("remove", path)
 
     async def stat(self, path: str) -> ObjectInfo:
         with translate_errors(path):
@@ -96,7 +96,7 @@ class HttpBackend(Backend):
             check_answer(answer, path, start, end)
             info = ObjectInfo(path, size_in(answer, start, end), _version(answer.headers))
             if version is not None and info.version != version:
-                raise changed(path, start, end)
+                raise changed_error(path, start, end)
         except BaseException:
             answer.close()
             raise
@@ -169,5 +169,5 @@ def _pin(version: str | None) -> dict[str, str]:
     return {"If-Match" if version.startswith('"') else "If-Unmodified-Since": version}
 
 
-def _unsupported(verb: str, path: str) -> NoReturn:
+def _refuse(verb: str, path: str) -> NoReturn:
     raise UnsupportedOperationError(f"a web server cannot be asked to {verb}: use an object store or files", path)

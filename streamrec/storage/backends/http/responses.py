@@ -122,7 +122,7 @@ class AiohttpBody:
         self._end = end
         self._unseen = _plain_length(response)
         # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
-        self._left = _NOTHING if response.content.exception() else self._received()
+        self._left = _NOTHING if response.content.exception() else self._take_received()
         # and what comes from here on goes past aiohttp, where it can
         self._buffered = None if response.content.exception() else _read_past_aiohttp(response, self._unseen)
 
@@ -134,7 +134,7 @@ class AiohttpBody:
                 if not left:
                     return await self._buffered.readinto(buffer)
             elif not left:
-                left = self._received()
+                left = self._take_received()
             if not left:
                 self._buffered = _read_past_aiohttp(self._response, self._unseen)
                 if self._buffered is not None:
@@ -145,7 +145,7 @@ class AiohttpBody:
         self._left = left[count:]
         return count
 
-    def _received(self) -> memoryview:
+    def _take_received(self) -> memoryview:
         """What aiohttp holds of the body already."""
         data = self._response.content.read_nowait()
         self._unseen -= len(data)

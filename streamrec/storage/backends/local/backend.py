@@ -47,7 +47,7 @@ from streamrec.storage.backends.local.temporary_files import (
     remove_abandoned,
     sync_directory,
 )
-from streamrec.storage.faults import changed, error_translator, exists, too_many_files
+from streamrec.storage.faults import changed_error, error_translator, exists, too_many_files
 from streamrec.storage.identity import is_special
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
@@ -137,13 +137,13 @@ class LocalBackend(Backend):
                 data, status = opened
                 info = _info(path, status)
                 if version is not None and version != info.version:
-                    raise changed(path, start, end)
+                    raise changed_error(path, start, end)
                 return BytesBody(info, data)
-            file = _wrapped(opened, start)
+            file = _wrap(opened, start)
         info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
             await finish(_close(file))
-            raise changed(path, start, end)
+            raise changed_error(path, start, end)
         if not info.size and is_unsized(file.fileno()):
             special = SpecialBody(path, os.dup(file.fileno()))
             await finish(_close(file))
@@ -182,11 +182,11 @@ class LocalBackend(Backend):
     async def copy(self, source: str, target: str) -> None:
         """A second name for the same file; a copy if the file system has no hard links."""
         with _translate_errors(target):
-            await finish(asyncio.to_thread(copy_file, *map(_resolved, (source, target))))
+            await finish(asyncio.to_thread(copy_file, *map(_resolve, (source, target))))
 
     async def remove(self, path: str) -> None:
         with _translate_errors(path):
-            await finish(asyncio.to_thread(os.unlink, _resolved(path)))
+            await finish(asyncio.to_thread(os.unlink, _resolve(path)))
 
 
 class _LocalBody:
@@ -209,7 +209,7 @@ class _LocalBody:
             if count is None:
                 count = await finish(asyncio.to_thread(_read_at, file, buffer, position))
         if _info(self.info.path, os.fstat(file)).version != self.info.version:
-            raise changed(self.info.path, position)  # it was written to, or cut off
+            raise changed_error(self.info.path, position)  # it was written to, or cut off
         self._position += count
         return count
 
@@ -301,7 +301,7 @@ async def _close(file: Any) -> None:
     await run_to_completion(file._file.close)
 
 
-def _resolved(url: str) -> Path:
+def _resolve(url: str) -> Path:
     return Path(os.path.realpath(local_path(url)))
 
 
@@ -333,7 +333,7 @@ def _close_opened(opened: io.FileIO | ShortFile | None) -> None:
         opened.close()
 
 
-def _wrapped(file: io.FileIO, start: int) -> Any:
+def _wrap(file: io.FileIO, start: int) -> Any:
     """The file as one of aiofiles, at a place."""
     file.seek(start)
     wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())

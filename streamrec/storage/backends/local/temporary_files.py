@@ -19,7 +19,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from streamrec.storage.urls import staged_for, temporary_name, temporary_prefix
+from streamrec.storage.urls import staged_object, temporary_name, temporary_prefix
 
 __all__ = ["copy_file", "create_temporary", "make_directories", "put_in_place", "remove_abandoned", "sync_directory"]
 
@@ -58,7 +58,7 @@ def make_directories(path: Path) -> None:
 def put_in_place(temporary: Path, final: Path) -> None:
     """Gives a complete file its name, and the mode and owner of the one that it replaces, or is to replace."""
     with suppress(OSError):  # nothing is replaced, or that is not allowed
-        old, new = os.stat(staged_for(str(final)) or final), os.stat(temporary)
+        old, new = os.stat(staged_object(str(final)) or final), os.stat(temporary)
         if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
             with suppress(OSError):
                 os.chown(temporary, old.st_uid, old.st_gid)

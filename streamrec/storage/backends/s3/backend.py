@@ -36,7 +36,7 @@ from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, translate_errors
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import ClientUploads, S3Upload
-from streamrec.storage.faults import Cause, TransientError, changed, http_body_range
+from streamrec.storage.faults import Cause, TransientError, changed_error, http_body_range
 from streamrec.storage.options import (
     OF_EVERY_FILESYSTEM,
     ClientOptions,
@@ -222,14 +222,14 @@ class S3Backend(Backend):
         except PastTheEndError as error:
             info = await self.stat(path)  # a 416 does not tell the version
             if version is not None and info.version != version:
-                raise changed(path, start) from error
+                raise changed_error(path, start) from error
             return http_body.past_the_end(info, start)
         return _body(answer, path, start, end)
 
     async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
-        self._repeated_gets.answered(bucket, key)
+        self._repeated_gets.confirm(bucket, key)
         meta = response["ResponseMetadata"]
         return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
 

@@ -76,19 +76,19 @@ class RepeatedGets:
         self._fs = filesystem
         self._renewal = renewal
         self.fast_path = FastPath("repeating the client's GET requests (streamrec.storage.backends.s3.repeated_gets)")
-        self._noted: dict[str, _Sent] = {}
+        self._try_encode: dict[str, _Sent] = {}
         self._proven: dict[str, _Sent] = {}
         self._refused: dict[tuple[str, str], ClientError] = {}
         for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
             events.register_last("before-send.s3.GetObject", self._note, unique_id="streamrec-gets")
 
-    def answered(self, bucket: str, key: str) -> None:
+    def confirm(self, bucket: str, key: str) -> None:
         """The client's own GET was answered well: what was noted is right, unless it was refused for this object."""
         refused = self._refused.pop((bucket, key), None)
         if refused is not None:
             self.fast_path.leave(bucket, refused)
-        elif bucket in self._noted:
-            self._proven[bucket] = self._noted.pop(bucket)
+        elif bucket in self._try_encode:
+            self._proven[bucket] = self._try_encode.pop(bucket)
 
     async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response | None:
         """One GET; None where the client itself is to send it.
@@ -99,11 +99,11 @@ class RepeatedGets:
         Raises:
             ClientError, BotoCoreError: As the client.
         """
-        sent = self._proven.get(bucket) or self._noted.get(bucket)
+        sent = self._proven.get(bucket) or self._try_encode.get(bucket)
         if sent is None or not self.fast_path.is_open(bucket):
             return None
         try:
-            answer = await self._sent_as(sent, bucket, key, headers)
+            answer = await self._send_as(sent, bucket, key, headers)
         except ClientError as error:
             if is_of_the_store(error) or (bucket in self._proven and is_of_the_object(error)):
                 raise
@@ -114,14 +114,14 @@ class RepeatedGets:
                 raise
             self.fast_path.leave(bucket, error)
             return None
-        if bucket in self._noted:
-            self._proven[bucket] = self._noted.pop(bucket)
+        if bucket in self._try_encode:
+            self._proven[bucket] = self._try_encode.pop(bucket)
         return answer
 
-    async def _sent_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
+    async def _send_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         client = await self._fs.get_s3(bucket)
         for attempt in range(2):
-            request = AWSRequest("GET", sent.base + _quoted(key), {**sent.headers, **headers}, stream_output=True)
+            request = AWSRequest("GET", sent.base + _quote_key(key), {**sent.headers, **headers}, stream_output=True)
             request.context.update(sent.context)
             await client._request_signer.sign("GetObject", request)
             answer = await client._endpoint.http_session.send(request.prepare())
@@ -137,7 +137,7 @@ class RepeatedGets:
     def _note(self, request: Any, **_: Any) -> None:
         """A GET of the client's leaves, whatever happens here."""
         try:
-            self._noted.update(self._of(request))
+            self._try_encode.update(self._of(request))
         except Exception as error:
             self.fast_path.leave("all buckets of this client", error)
 
@@ -146,12 +146,12 @@ class RepeatedGets:
         asked = request.context.get("input_params", {})
         bucket, key = asked.get("Bucket"), asked.get("Key")
         signature = _text(request.headers.get("Authorization", "AWS4"))
-        if not bucket or not key or not request.url.endswith(f"/{_quoted(key)}") or not signature.startswith("AWS4"):
+        if not bucket or not key or not request.url.endswith(f"/{_quote_key(key)}") or not signature.startswith("AWS4"):
             return {}
         headers = {_text(name): _text(value) for name, value in request.headers.items()}
         kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
         how = {name: request.context[name] for name in ("auth_type", "signing") if name in request.context}
-        base = request.url.removesuffix(_quoted(key))
+        base = request.url.removesuffix(_quote_key(key))
         return {bucket: _Sent(base, kept, {"client_config": request.context["client_config"], **how})}
 
 
@@ -162,7 +162,7 @@ async def _error_of(client: Any, answer: Any) -> ClientError:
     return ClientError(await client._response_parser.parse(told, model.output_shape), "GetObject")
 
 
-def _quoted(key: str) -> str:
+def _quote_key(key: str) -> str:
     """A key as it is written in a URL."""
     return quote(key, safe="/~")
 

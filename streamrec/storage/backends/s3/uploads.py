@@ -296,11 +296,11 @@ class S3Upload(PartSink):
         try:
             done = await (self._complete_parts(sent) if self._only is None else self._put_only(sent))
         except ObjectChangedError as error:  # a 412 can only mean If-None-Match here
-            return await self._completed_before(sent, exists(self._path), error)
+            return await self._find_completed(sent, exists(self._path), error)
         except NoSuchUploadError as error:
             if not doubt:
                 raise
-            return await self._completed_before(sent, error, error)
+            return await self._find_completed(sent, error, error)
         return await self._check(sent, done.get("ETag"))
 
     async def abort(self) -> None:
@@ -327,7 +327,7 @@ class S3Upload(PartSink):
                 "create_multipart_upload",
                 ChecksumAlgorithm="CRC32C",
                 ChecksumType="FULL_OBJECT",
-                **self._marked(),
+                **self._metadata_with_mark(),
                 **self._place,
             )
         self._id = made["UploadId"]
@@ -341,7 +341,7 @@ class S3Upload(PartSink):
                 self._again(0),
                 ChecksumCRC32C=encode_crc32c(sent.crc32c),
                 **self._condition(),
-                **self._marked(),
+                **self._metadata_with_mark(),
                 **self._place,
             )
 
@@ -354,7 +354,9 @@ class S3Upload(PartSink):
                 done: Mapping[str, Any] = await self._fs._call_s3(
                     "complete_multipart_upload",
                     UploadId=self._id,
-                    MultipartUpload={"Parts": [_listed(index, self._parts[index]) for index in sorted(self._parts)]},
+                    MultipartUpload={
+                        "Parts": [_part_entry(index, self._parts[index]) for index in sorted(self._parts)]
+                    },
                     MpuObjectSize=sent.size,
                     **whole,
                     **self._condition(),
@@ -364,11 +366,11 @@ class S3Upload(PartSink):
             raise IntegrityError(f"the store refused the parts ({fault.reason}): write it again", self._path) from fault
         return done
 
-    async def _completed_before(self, sent: ContentDigest, refused: StorageError, cause: StorageError) -> ObjectInfo:
+    async def _find_completed(self, sent: ContentDigest, refused: StorageError, cause: StorageError) -> ObjectInfo:
         """The request failed, perhaps after one without an answer: did that succeed? The object tells."""
         head = await self._head()
         ours = head is not None and (self._mark is None or head.get("Metadata", {}).get(MARK) == self._mark)
-        if head is None or not ours or difference(sent, self._ordered(), head) is not None:
+        if head is None or not ours or difference(sent, self._sort_parts(), head) is not None:
             raise refused from cause
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
@@ -379,7 +381,7 @@ class S3Upload(PartSink):
             raise TransientError(Cause.SERVER, "the object was completed and is not there")
         if etag is not None and head.get("ETag") != etag:
             raise ObjectChangedError("another writer wrote this name at the same time: use one writer", self._path)
-        reason = difference(sent, self._ordered(), head)
+        reason = difference(sent, self._sort_parts(), head)
         if reason is not None:
             await self._remove(etag)
             raise IntegrityError(f"the store holds other bytes than were sent: {reason}; write it again", self._path)
@@ -399,7 +401,7 @@ class S3Upload(PartSink):
             return None
         return head
 
-    def _ordered(self) -> list[StoredPart]:
+    def _sort_parts(self) -> list[StoredPart]:
         return [self._parts[index] for index in sorted(self._parts)]
 
     def _again(self, index: int) -> bool:
@@ -408,7 +410,7 @@ class S3Upload(PartSink):
         self._begun.add(index)
         return again
 
-    def _marked(self) -> dict[str, Any]:
+    def _metadata_with_mark(self) -> dict[str, Any]:
         """The user's metadata with the mark, as an argument of a request."""
         if self._mark is None:
             return {}
@@ -419,7 +421,7 @@ class S3Upload(PartSink):
         return {} if self._overwrite else {"IfNoneMatch": "*"}
 
 
-def _listed(index: int, part: StoredPart) -> dict[str, Any]:
+def _part_entry(index: int, part: StoredPart) -> dict[str, Any]:
     """A part in the list that completes an upload; with its checksum where the store keeps one."""
     checksum = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if part.checked else {}
     return {"PartNumber": index + 1, "ETag": part.etag, **checksum}

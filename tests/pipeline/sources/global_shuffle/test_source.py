@@ -254,9 +254,9 @@ def test_arguments(data: Indexed) -> None:
     """What cannot be is refused where it is said, or, of ranks and memory, when it runs."""
     for message, call in (
         ("directly after", lambda: streamrec.TFRecordDataset(data.pattern).batch(2).global_shuffle(1, index=data.url)),
-        ("quality='best'", lambda: data.shuffled(quality="best")),
+        ("quality is 'best'", lambda: data.shuffled(quality="best")),
         ("slot_groups=5 must divide", lambda: data.shuffled(slot_groups=5, global_batch_size=12)),
-        ("even='odd'", lambda: data.shuffled(even="odd")),
+        ("even is 'odd'", lambda: data.shuffled(even="odd")),
         ("divided by 5 ranks", lambda: list(data.shuffled(global_batch_size=12, rank=0, world_size=5))),
         (
             "memory_budget",
