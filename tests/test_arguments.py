@@ -164,7 +164,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: streamrec.infer_features(ds.batch(2)), "records holds an ndarray where a serialized Example is wanted"),
     (lambda: TFRecordDataset("a", compression_type=LONG), "compression_type is 'xxxx"),
     (lambda: ds.batch(LONG), "batch_size is 'xxxx"),
-    (lambda: TFRecordDataset([LONG]).shuffle(None), "has is unknown: give buffer_size"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset([LONG]).shuffle(None), "number is unknown here: give buffer_size"),  # type: ignore[arg-type]
     (lambda: streamrec.encode_example({"a": [LONG, None]}), "feature 'a': None where bytes, str, bool"),  # type: ignore[dict-item]
     (lambda: streamrec.encode_example({LONG: None}), "xxx': None where bytes, str, bool"),  # type: ignore[dict-item]
     (lambda: streamrec.FixedLenFeature([], LONG), "is not a kind that an Example holds"),

@@ -18,7 +18,6 @@ from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import describe_value, flag, function, integer, mapping
-from streamrec.display import shorten
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
@@ -681,7 +680,7 @@ class Dataset(Runnable[T]):
         if buffer_size is None:
             buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else None
         if buffer_size is None:
-            raise ValueError(f"how many elements {shorten(repr(self))} has is unknown: give buffer_size")
+            raise ValueError("shuffle(None) holds all elements, and their number is unknown here: give buffer_size")
         size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
         return self._of(
             sources.Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration))

@@ -234,8 +234,8 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
         raise ManifestError(
-            f"{path}: this index does not end as one does, so it is cut off, or it is not an index: pass the URL of an "
-            f"index, or write it again: streamrec index SHARDS {path}"
+            f"{path}: this file does not end as an index does: it is another file, or an index that is cut off. Pass "
+            "an index; `streamrec index SHARDS NAME.index` writes one"
         )
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)
     if kernels.crc32c(foot[: FOOT.size]) != crc:

@@ -286,7 +286,7 @@ def test_fingerprint() -> None:
 def test_shuffle_all() -> None:
     assert numbers.shuffle(None, 1) == numbers.shuffle(23, 1)
     assert list(Dataset.range(0).shuffle(None)) == []
-    with pytest.raises(ValueError, match=r"how many elements .* has is unknown: give buffer_size"):
+    with pytest.raises(ValueError, match=r"number is unknown here: give buffer_size"):
         numbers.filter(bool).shuffle(None)
 
 

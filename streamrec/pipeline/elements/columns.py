@@ -147,7 +147,7 @@ def rows_of(batch: Any) -> Any:
     nest = map_nest(column_of, batch)
     lengths = {len(column) for column in leaves(nest)}
     if len(lengths) != 1:
-        raise ValueError(f"the parts of an element have {sorted(lengths)} rows: they must have as many as each other")
+        raise ValueError(f"the columns have {sorted(lengths)} rows: all columns must have the same number of rows")
     return Columns(nest)
 
 

@@ -61,6 +61,8 @@ class Parse(Stage):
             self._plan.name_unseen()
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
+        if isinstance(serialized, Mapping):
+            raise TypeError("parse_example takes records (bytes), and this element is a dict: is it parsed already?")
         if is_scalar(serialized):
             return parse_single_example(serialized, self.features, string_columns=self.string_columns)
         return parse_batch(self._plan, serialized, self.string_columns)
