@@ -228,7 +228,7 @@ def test_scalars_of_a_single_example_are_scalars() -> None:
         assert parsed["label"] == 3
 
 
-def test_a_name_that_exists_is_no_pattern(tmp_path: Path) -> None:
+def test_a_name_that_exists_is_not_a_pattern(tmp_path: Path) -> None:
     for name in ("[b].tfrecord", "b.tfrecord", "x*.tfrecord", "xy.tfrecord"):
         (tmp_path / name).write_bytes(encode_records([name.encode()]))
     assert list(TFRecordDataset(f"{tmp_path}/[b].tfrecord")) == [b"[b].tfrecord"]

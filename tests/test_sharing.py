@@ -77,7 +77,7 @@ async def test_tasks_share_write_batch(tmp_path: Path, limit: int | None) -> Non
     assert records == [record for batch in batches * 2 for record in batch]  # in the order of the calls
 
 
-async def test_closing_a_writer_beside_its_use(tmp_path: Path) -> None:
+async def test_closing_a_writer_during_its_use(tmp_path: Path) -> None:
     """What was accepted before `close` is in the shard; what comes after it is refused; nothing else happens."""
     accepted: list[bytes] = []
 
@@ -102,7 +102,7 @@ async def test_closing_a_writer_beside_its_use(tmp_path: Path) -> None:
     assert sorted(on_disk(tmp_path)) == sorted(accepted)
 
 
-async def test_aborting_a_writer_beside_its_use(tmp_path: Path) -> None:
+async def test_aborting_a_writer_during_its_use(tmp_path: Path) -> None:
     writer = await ShardWriter(f"{tmp_path}/x.tfrecord", "GZIP").__aenter__()
 
     async def handle() -> None:
@@ -203,7 +203,7 @@ async def test_cancelled_batches_are_whole_or_not_there(tmp_path: Path) -> None:
     assert set(counts.values()) == {20}
 
 
-async def test_a_write_that_fails_is_told_and_the_writer_goes_no_further(tmp_path: Path) -> None:
+async def test_a_write_that_fails_is_reported_and_the_writer_goes_no_further(tmp_path: Path) -> None:
     """To the caller that met it, and to all who come after: no shard with a hole appears."""
 
     class FullError(Exception):
@@ -237,7 +237,7 @@ def test_threads_share_a_tfrecord_writer(tmp_path: Path, compression: str) -> No
     assert in_order(records)
 
 
-def test_threads_close_a_tfrecord_writer_beside_its_use(tmp_path: Path) -> None:
+def test_threads_close_a_tfrecord_writer_during_its_use(tmp_path: Path) -> None:
     accepted: list[list[bytes]] = [[] for _ in range(4)]
     begun = threading.Barrier(5)
     writer = TFRecordWriter(str(tmp_path / "x.tfrecord"))
@@ -409,7 +409,7 @@ async def test_tasks_share_a_shard(shard: str) -> None:
     assert all(part == sorted(part, key=WHOLE.index) for part in parts[:1])
 
 
-async def test_closing_a_shard_beside_its_use(shard: str) -> None:
+async def test_closing_a_shard_during_its_use(shard: str) -> None:
     async with streamrec.open_shard(shard, block_bytes=64 << 10) as reader:
         readers = [asyncio.create_task(taken(reader)) for _ in range(TASKS)]
         await asyncio.sleep(0)

@@ -138,7 +138,7 @@ def test_no_function_level_imports() -> None:
                 assert not isinstance(node, ast.Import | ast.ImportFrom), f"{path}:{node.lineno}"
 
 
-def test_the_command_line_stands_on_public_names() -> None:
+def test_the_command_line_uses_public_names() -> None:
     for path in trees():
         for name in imports(path):
             parts = name.split(".")

@@ -101,7 +101,7 @@ def test_one_large_shard_spreads(tmp_path: Path) -> None:
     ]
 
 
-def test_an_index_tells_the_rows(tmp_path: Path) -> None:
+def test_an_index_counts_the_rows(tmp_path: Path) -> None:
     for shard in range(3):
         write(tmp_path / f"{shard}.tfrecord", 1000 * (shard + 1), 1000 * shard)
     streamrec.write_index_sync(f"{tmp_path}/*.tfrecord", f"{tmp_path}/train.index")
@@ -242,7 +242,7 @@ def test_a_sequence_feature_is_a_list_of_one_type(tmp_path: Path) -> None:
         read_tfrecords(f"{tmp_path}/a.tfrecord", features, text=["score"])
 
 
-def test_damage_is_one_error_or_a_loss_that_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_one_error_or_a_loss_that_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.tfrecord"
     write(path, 1000)
     data = bytearray(path.read_bytes())
@@ -295,7 +295,7 @@ input()
 """
 
 
-def test_retries_and_losses_are_told(tmp_path: Path) -> None:
+def test_retries_and_losses_are_reported(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for shard in range(4):
         write(tmp_path / "data" / f"{shard}.tfrecord", 2000)

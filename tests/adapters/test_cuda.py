@@ -86,7 +86,7 @@ def test_every_kind_of_column_arrives(ahead: int) -> None:
             assert element["records"] == [b"r%d" % number]
 
 
-def test_a_state_goes_on_exactly(batches: Any) -> None:
+def test_a_state_continues_exactly(batches: Any) -> None:
     loader = Loader(batches, device="cuda")
     elements = iter(loader)
     for _ in range(7):

@@ -134,7 +134,7 @@ def test_a_column_keeps_its_shape_and_sizes_may_differ() -> None:
     assert decode_jpeg([]).shape == (0,)
 
 
-def test_warnings_of_libjpeg_are_no_errors_but_missing_data_is() -> None:
+def test_warnings_of_libjpeg_are_not_errors_but_missing_data_is() -> None:
     data = JPEGS["colour"]
     assert decode_jpeg(data[:-2] + bytes(15) + data[-2:]).shape == (37, 53, 3)
     assert decode_jpeg(data + b"behind").shape == (37, 53, 3)
@@ -145,7 +145,7 @@ def test_warnings_of_libjpeg_are_no_errors_but_missing_data_is() -> None:
 
 @pytest.mark.parametrize("decode", [decode_jpeg, decode_image])
 @pytest.mark.parametrize("data", [b"", b"text", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", bytes(99)])
-def test_what_is_no_image_says_its_row(data: bytes, decode: Any) -> None:
+def test_what_is_not_an_image_says_its_row(data: bytes, decode: Any) -> None:
     with pytest.raises(FeatureError, match="image") as caught:
         decode([JPEGS["grey"], JPEGS["colour"], data])
     assert caught.value.record == 2

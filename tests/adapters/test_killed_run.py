@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("adapter", ["jax", "grain"])
-def test_a_killed_run_goes_on_where_it_was(s3_store: Store, tmp_path: Path, adapter: str) -> None:
+def test_a_killed_run_continues_where_it_was(s3_store: Store, tmp_path: Path, adapter: str) -> None:
     if importlib.util.find_spec(adapter) is None:
         pytest.skip(f"not installed: {adapter}")
     for shard in range(SHARDS):
@@ -60,7 +60,7 @@ def test_a_killed_run_goes_on_where_it_was(s3_store: Store, tmp_path: Path, adap
 
 
 @pytest.mark.parametrize("ranks", [2, *thorough(1)])
-def test_a_killed_run_of_accelerate_goes_on_where_it_was(s3_store: Store, tmp_path: Path, ranks: int) -> None:
+def test_a_killed_run_of_accelerate_continues_where_it_was(s3_store: Store, tmp_path: Path, ranks: int) -> None:
     """The program of docs/pytorch.md: each rank's records and losses are those of a run that nobody killed."""
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("not installed: accelerate")

@@ -92,7 +92,7 @@ def test_workers_of_even_ranks_give_as_many_batches(tmp_path: Path) -> None:
     assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
 
 
-def test_workers_that_get_nothing_are_told(tmp_path: Path) -> None:
+def test_workers_that_get_nothing_are_warned(tmp_path: Path) -> None:
     """Those of a rank that reads: two compressed shards for four workers."""
     dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [9, 9], compressed=[0, 1])).distribute().batch(3))
     told = logging.FileHandler(tmp_path / "told.log")
@@ -134,7 +134,7 @@ def test_kept_workers_and_epochs(tmp_path: Path, context: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("stop", [(1, 1), (1, 2), (1, 3)])
-def test_with_the_epoch_beside_its_state_a_resumed_loop_trains_three(
+def test_with_the_epoch_next_to_its_state_a_resumed_loop_trains_three(
     tmp_path: Path, workers: int, stop: tuple[int, int]
 ) -> None:
     """Killed within an epoch, after its last batch (2), and at its end (3)."""

@@ -69,7 +69,7 @@ def test_a_loader_resumes(data: Indexed, workers: int) -> None:
 
 
 @pytest.mark.parametrize(("workers", "ranks", "others"), [(2, 3, 0), (0, 4, 2), (3, 2, 2)])
-def test_a_job_goes_on_with_other_ranks_and_workers(data: Indexed, workers: int, ranks: int, others: int) -> None:
+def test_a_job_continues_with_other_ranks_and_workers(data: Indexed, workers: int, ranks: int, others: int) -> None:
     """Its state is one, the same on all ranks; the epoch after it is a whole one."""
     whole, step = alone(data), 5
     states = []
@@ -104,7 +104,7 @@ def test_states_of_other_workers_are_refused(data: Indexed) -> None:
         list(dataset)
 
 
-def test_what_is_no_state_of_a_job(data: Indexed, tmp_path: Path) -> None:
+def test_what_is_not_a_state_of_a_job(data: Indexed, tmp_path: Path) -> None:
     """Stages that count, and pipelines without a global shuffle."""
     counting = streamrec.torch.IterableDataset(data.shuffled(rank=0, world_size=1).take(9))
     next(iter(counting))

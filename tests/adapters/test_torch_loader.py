@@ -117,7 +117,7 @@ def test_leaving_the_loop_ends_the_run_and_keeps_the_state() -> None:
     assert int(next(iter(resumed))) == 6
 
 
-def test_an_iterator_that_is_never_used_is_no_epoch() -> None:
+def test_an_iterator_that_is_never_used_is_not_an_epoch() -> None:
     dataset = Dataset.range(20).shuffle(20, seed=1).batch(4)
     whole = [[batch.tolist() for batch in dataset.with_options(epoch=epoch)] for epoch in range(3)]
     loader = Loader(dataset)
@@ -166,7 +166,7 @@ def test_a_resumed_loop_trains_as_many_epochs_as_were_asked_for(stop: tuple[int,
 
 
 @pytest.mark.parametrize("seed", [1, None])
-def test_a_state_behind_the_end_is_the_start_of_the_next_epoch(seed: int | None) -> None:
+def test_a_state_after_the_end_is_the_start_of_the_next_epoch(seed: int | None) -> None:
     dataset = Dataset.range(20).shuffle(20, seed=seed).batch(4)
     loader, again = Loader(dataset), Loader(dataset.with_options(epoch=0))
     before = [batch.tolist() for batch in loader]
@@ -178,7 +178,7 @@ def test_a_state_behind_the_end_is_the_start_of_the_next_epoch(seed: int | None)
     assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
 
 
-def test_a_state_behind_an_error_is_in_its_epoch() -> None:
+def test_a_state_after_an_error_is_in_its_epoch() -> None:
     def checked(number: int) -> int:
         if number == 3:
             raise ValueError("three")

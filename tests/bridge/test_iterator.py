@@ -123,7 +123,7 @@ def test_put_after_close_is_refused() -> None:
     assert len(refused) == 1
 
 
-def test_a_put_after_close_is_no_failure_of_the_cleanup() -> None:
+def test_a_put_after_close_is_not_a_failure_of_the_cleanup() -> None:
     async def produce(put: Put[int]) -> None:
         await put(0, 1)
         with suppress(asyncio.CancelledError):

@@ -36,7 +36,7 @@ def test_a_dropped_async_iterator_leaves_no_file_open(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
-def test_closing_raises_no_error_that_nobody_has_come_to(tmp_path: Path) -> None:
+def test_closing_raises_no_error_of_elements_not_yet_taken(tmp_path: Path) -> None:
     """A damaged record further on, a function that will fail: the consumer had enough before."""
     data = bytearray(streamrec.encode_records([b"%d" % number for number in range(30_000)]))
     data[-5] ^= 1

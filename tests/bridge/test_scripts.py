@@ -119,9 +119,7 @@ def test_an_error_of_the_cleanup_is_logged(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("row", "lines"), [("forgotten_writer", "1"), ("dropped_writer", "1 0")])
-def test_a_writer_that_nobody_closed_leaves_no_shard_and_says_so(
-    start: Start, tmp_path: Path, row: str, lines: str
-) -> None:
+def test_an_unclosed_writer_leaves_no_shard_and_says_so(start: Start, tmp_path: Path, row: str, lines: str) -> None:
     path = str(tmp_path / "shard")
     errors = f"{path}: its TFRecordWriter was dropped without close()"
     start("exits.py", row, path).finish(*lines.split(), errors=errors)
@@ -157,7 +155,7 @@ def test_ctrl_c(start: Start, script: str, row: str, before: list[list[str]], af
     assert child.finish(*after) < (SOON if len(before) > 2 else LIMIT)
 
 
-def test_after_a_second_one_deaf_work_is_left_behind_in_bounded_time(start: Start) -> None:
+def test_after_a_second_one_deaf_work_is_abandoned_in_bounded_time(start: Start) -> None:
     child = start("interrupts.py", "left_behind")
     for line in ("ready", "heard 0"):
         child.expect(line)
@@ -166,7 +164,7 @@ def test_after_a_second_one_deaf_work_is_left_behind_in_bounded_time(start: Star
     assert SOON < child.finish(ABANDONED) < LIMIT
 
 
-def test_an_interrupt_that_nobody_catches_ends_the_process(start: Start) -> None:
+def test_an_uncaught_interrupt_ends_the_process(start: Start) -> None:
     child = start("interrupts.py", "not_caught")
     child.expect("first", "ready")
     child.interrupt()

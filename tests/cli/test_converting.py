@@ -53,7 +53,7 @@ def test_parquet_is_read_by_others_and_comes_back(shard: Path, tmp_path: Path, c
     assert streamrec.verify_sync(f"{tmp_path}/b.tfrecord.manifest.json").ok
 
 
-def test_json_lines_in_files_of_so_many_records(shard: Path, tmp_path: Path, called: Call) -> None:
+def test_json_lines_in_files_of_a_given_number_of_records(shard: Path, tmp_path: Path, called: Call) -> None:
     done = called("convert", "--json", "--shard-records", "100", shard, f"{tmp_path}/a-{{shard}}.jsonl.gz")
     assert [file["records"] for file in done.json["files"]] == [100, 100, 40]
     with gzip.open(tmp_path / "a-0.jsonl.gz", "rt") as file:

@@ -153,7 +153,7 @@ def test_a_line_stays_a_line(tmp_path: Path, called: Call) -> None:
         assert r"a\nstreamrec: all is well" in done.out + done.err
 
 
-def test_text_of_all_scripts_is_shown_as_it_is(tmp_path: Path, called: Call) -> None:
+def test_text_of_all_scripts_is_printed_unchanged(tmp_path: Path, called: Call) -> None:
     path = f"{tmp_path}/{LEGIT}.tfrecord"
     Path(path).write_bytes(streamrec.encode_records([streamrec.encode_example({LEGIT: LEGIT.encode()})]))
     assert called("ls", path).out.rstrip("\n").endswith(path)
@@ -224,7 +224,7 @@ def test_notebooks(tmp_path: Path) -> None:
 
 if sys.platform == "linux":
 
-    def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    def test_a_name_that_is_not_text(tmp_path: Path) -> None:
         path = os.fsencode(tmp_path) + b"/\xff\x9b.tfrecord"
         Path(os.fsdecode(path)).write_bytes(b"")
         for more in ((), ("--json",)):

@@ -81,7 +81,7 @@ def test_a_folder_of_tensorflow_datasets_is_its_shards(tmp_path: Path, called: C
     assert (done.out, done.err) == ("2\n", ""), "all of them may be shards"
 
 
-def test_info_tells_what_a_data_set_is(shard: Path, called: Call) -> None:
+def test_info_says_what_a_data_set_is(shard: Path, called: Call) -> None:
     found = called("info", "--json", shard).json
     assert (found["shards"], found["records"], found["bytes"]) == (1, 240, shard.stat().st_size)
     assert found["compression"] == [""]
@@ -225,7 +225,7 @@ def test_an_empty_example_does_not_say_what_the_others_are(empty: bytes, tmp_pat
     assert called("info", "--json", plain).json["kind"] == "bytes"
 
 
-def test_a_record_that_is_no_example_is_shown_as_bytes(tmp_path: Path, called: Call) -> None:
+def test_a_record_that_is_not_an_example_is_shown_as_bytes(tmp_path: Path, called: Call) -> None:
     records = [encode_example({"x": 1})] * 200 + [b"hello"]
     out = called("cat", "--json", write(tmp_path / "a.tfrecord", records)).out
     assert [json.loads(line) for line in out.splitlines()[-2:]] == [{"x": [1]}, "hello"]
@@ -256,7 +256,7 @@ def test_text_is_what_has_no_control_characters(text: str, tmp_path: Path, calle
 
 
 @pytest.mark.parametrize("data", [b"\x1b[2J", b"\x00", b"a\x7f", b"\xc2\x9b", b"\xff", b"a\x0c"])
-def test_what_has_control_characters_is_no_text(data: bytes, tmp_path: Path, called: Call) -> None:
+def test_what_has_control_characters_is_not_text(data: bytes, tmp_path: Path, called: Call) -> None:
     shard = write(tmp_path / "a.tfrecord", [encode_example({"x": data})])
     assert called("head", "--json", shard).json == {"x": [{"base64": base64.b64encode(data).decode()}]}
     assert called("convert", shard, tmp_path / "a.tar").code == 0

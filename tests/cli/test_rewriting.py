@@ -17,7 +17,7 @@ def records(*paths: Path) -> list[bytes]:
     return [record for path in paths for record in streamrec.TFRecordDataset(str(path))]
 
 
-def test_verify_tells_the_places_and_repairs(shard: Path, damaged: Path, tmp_path: Path, called: Call) -> None:
+def test_verify_reports_the_places_and_repairs(shard: Path, damaged: Path, tmp_path: Path, called: Call) -> None:
     assert called("verify", shard).code == 0
     done = run("verify", "--json", "--repair", f"{tmp_path}/clean/", shard.parent)
     assert done.code == 1

@@ -47,7 +47,7 @@ def test_a_histogram_does_not_depend_on_the_order_of_its_parts(parts: list[list[
     assert drawn[0] == drawn[1]
 
 
-def test_bins_of_whole_numbers_are_no_narrower_than_one() -> None:
+def test_bins_of_whole_numbers_are_not_narrower_than_one() -> None:
     histogram = Histogram(whole=True)
     histogram.add(np.array([3, 3, 4]))
     assert histogram.bins(16) == [(3, 4, 2), (4, 5, 1)]

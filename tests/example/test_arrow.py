@@ -357,6 +357,6 @@ def test_each_stream_is_an_epoch(tmp_path: Path) -> None:
     assert sorted(first) == sorted(second)
 
 
-def test_elements_that_are_no_batches_are_refused() -> None:
+def test_elements_that_are_not_batches_are_refused() -> None:
     with pytest.raises(TypeError, match="call batch"):
         Dataset.range(5).to_arrow()

@@ -158,7 +158,7 @@ def test_a_job_is_written_as_planned(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_writer_that_fails_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JobError, match=f"writing: {tmp_path}/file/images/train-00000"):
         run_job(planned(str(tmp_path / "file" / "images"), {}, 1_000_000, 1), lambda so_far, note: None)
@@ -166,7 +166,7 @@ def test_a_writer_that_fails_is_told_of(tmp_path: Path, capfd: pytest.CaptureFix
 
 
 @pytest.mark.thorough
-def test_a_writer_that_dies_is_told_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_writer_that_dies_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     job = replace(planned(str(tmp_path), {}, 1_000_000, 1), shards="one")  # type: ignore[arg-type]
     with pytest.raises(JobError, match="ended with status 1; what it said stands above"):
         run_job(job, lambda so_far, note: None)
@@ -288,7 +288,7 @@ def run_training(command: list[str], until: int | None = None) -> list[dict[str,
 
 @pytest.mark.peer
 @pytest.mark.timeout(600)
-def test_a_killed_run_goes_on_exactly(s3_store: Store, tmp_path: Path) -> None:
+def test_a_killed_run_continues_exactly(s3_store: Store, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from examples.train_images.records import write
 

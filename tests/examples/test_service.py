@@ -98,7 +98,7 @@ async def figures(running: Running) -> dict[str, float]:
     return {" ".join([name, *(value for _, value in labels)]): value for (name, labels), value in found.items()}
 
 
-async def test_bodies_are_what_lies_in_the_bucket(served: Served) -> None:
+async def test_bodies_equal_the_objects_of_the_bucket(served: Served) -> None:
     shards = [served.bytes_of(f"train-{number}.tfrecord") for number in range(3)]
     status, body = await asked(served.running, "/shards/train-*.tfrecord", headers={"accept": TFRECORD})
     assert (status, body) == (200, b"".join(shards))

@@ -115,7 +115,7 @@ def test_a_long_member_of_a_tar_is_held_twice_at_most() -> None:
     assert peak < 2.5 * size
 
 
-def test_bytes_that_are_no_example_are_not_an_empty_one() -> None:
+def test_bytes_that_are_not_an_example_are_not_an_empty_one() -> None:
     """Unknown fields alone parse as a message, of which nothing would be left."""
     with pytest.raises(FeatureError, match="record 0: 2 bytes that are not an Example"):
         codec_of("jsonl").encoder((), 0, Changes()).write([b"\x18\x05"])

@@ -113,7 +113,7 @@ def test_objects(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> N
 
 
 @pytest.mark.parametrize("span", OUTSIDE)
-def test_objects_lie_in_their_buffers(span: list[int]) -> None:
+def test_objects_are_inside_their_buffers(span: list[int]) -> None:
     with pytest.raises(ValueError, match="record 1 does not lie"):
         kernels.objects(BUFFERS, as_spans([[0, 1], span]))
     with pytest.raises(ValueError, match="record 0 does not lie"):

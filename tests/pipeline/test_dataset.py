@@ -192,7 +192,7 @@ def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
 
 
 @pytest.mark.parametrize("cycle", [1, 3])
-def test_damage_comes_behind_everything_before_it(files: list[str], cycle: int) -> None:
+def test_damage_comes_after_everything_before_it(files: list[str], cycle: int) -> None:
     data = bytearray(Path(files[4]).read_bytes())
     data[len(encode_records(records_of(4)[:20])) + 13] ^= 1
     Path(files[4]).write_bytes(data)

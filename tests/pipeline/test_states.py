@@ -148,7 +148,7 @@ def test_versions_say_what_to_do() -> None:
         Dataset.range(5).iterate("state")  # type: ignore[arg-type]
 
 
-def test_what_json_does_not_hold_is_no_state() -> None:
+def test_what_json_does_not_hold_is_not_a_state() -> None:
     deep: Any = {}
     for _ in range(100_000):
         deep = {"deep": deep}

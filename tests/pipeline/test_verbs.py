@@ -144,7 +144,7 @@ def test_windows_are_datasets() -> None:
     assert [list(map(len, part)) for part in [next(iter(numbers.window(4).window(2)))]] == [[4, 4]]
 
 
-def test_a_function_that_fails_comes_behind_what_came_before() -> None:
+def test_a_function_that_fails_comes_after_what_came_before() -> None:
     def fails(state: int, number: Any) -> Any:
         return (state, 1 // (5 - int(number)))
 

@@ -173,14 +173,14 @@ SPARSE = streamrec.SparseTensor(np.array([[0, 0], [2, 0]]), np.array([1, 2]), np
         ((b"a", b"b"), r"is \(b'a', b'b'\) \(tuple\)"),
     ],
 )
-def test_what_is_no_record_is_named(place: str, element: Any, message: str) -> None:
+def test_what_is_not_a_record_is_named(place: str, element: Any, message: str) -> None:
     dataset = Dataset.from_generator(lambda: iter([b"a", b"b", element]))
     with pytest.raises(TypeError, match=f"element 2 of this run {message}"):
         dataset.write_sync(f"{place}/x")
     assert names(place) == []
 
 
-def test_a_value_that_is_no_feature_is_named(place: str) -> None:
+def test_a_value_that_is_not_a_feature_is_named(place: str) -> None:
     dataset = Dataset.from_generator(lambda: iter([{"x": 1}, {"x": None}]))
     with pytest.raises(FeatureError) as caught:
         dataset.write_sync(f"{place}/x", batched=False)
@@ -238,7 +238,7 @@ async def test_a_cancellation_leaves_nothing(place: str) -> None:
     assert names(place) == []
 
 
-def test_progress_is_told(place: str) -> None:
+def test_progress_is_reported(place: str) -> None:
     told: list[WriteProgress] = []
     shards = records().write_sync(f"{place}/{{shard}}", max_shard_records=1000, progress=told.append)
     assert told[-1] == WriteProgress(5000, sum(map(len, RECORDS)) + 16 * 5000, 5)

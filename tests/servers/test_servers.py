@@ -192,7 +192,7 @@ def test_the_same_seed_gives_the_same_faults_again(store: ObjectStore) -> None:
 @pytest.mark.parametrize(
     ("fault", "stored"), [(status("503 Slow Down"), 0), (Fault(hang_up=128 << 10), 0), (LOST, 256 << 10)]
 )
-async def test_a_resumable_upload_goes_on_where_the_proxy_says(gcs_store: Store, fault: Fault, stored: int) -> None:
+async def test_a_resumable_upload_continues_where_the_proxy_says(gcs_store: Store, fault: Fault, stored: int) -> None:
     """fake-gcs-server takes a question about an upload for its end: the proxy answers it."""
     faults = iter([None, fault])
     name, data = uuid.uuid4().hex, random.Random(2).randbytes(512 << 10)

@@ -82,7 +82,7 @@ async def test_no_more_listings_at_once_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize("error", [PermissionDeniedError("no", "m://b"), None])
-async def test_an_error_stands_behind_what_came_before_it(error: Exception | None) -> None:
+async def test_an_error_comes_after_the_results_before_it(error: Exception | None) -> None:
     lister = Lister("m://a1", "m://c1")
     lister.broken = {"m://b": error} if error else {}
     lister.answer("m://a", "m://b", "m://c")

@@ -194,7 +194,7 @@ async def test_marks_stand_where_records_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("length", "count"), [(9_000_000, 1), (3_000_000, 3), (84_000, 110), (70_000_000, 2)])
-def test_the_end_of_a_shard_is_no_mark(tmp_path: Path, length: int, count: int) -> None:
+def test_the_end_of_a_shard_is_not_a_mark(tmp_path: Path, length: int, count: int) -> None:
     (tmp_path / "a").write_bytes(encode_records([bytes(length)] * count))
     (shard,) = write_manifest_sync(str(tmp_path / "a"), str(tmp_path / "manifest.json"))
     assert shard.records == count

@@ -124,7 +124,7 @@ async def test_longer_payloads_that_hold_records(place: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("length", [1 << 30, 20 << 20])
-async def test_a_length_that_stands_in_a_payload_is_not_waited_for(place: str, length: int) -> None:
+async def test_a_length_inside_a_payload_is_not_waited_for(place: str, length: int) -> None:
     """Neither a gigabyte, nor with room made for it."""
     stale = encode_record(length.to_bytes(8, "little"))[12:]
     records = [b"first", b"#" * 30 + stale + b"#" * 30, *[b"%d" % i * 1_000 for i in range(10_000)]]
@@ -143,7 +143,7 @@ async def test_records_that_are_longer_than_is_waited_for(place: str) -> None:
     assert await pieces(url, [5, 25 << 20]) == records
 
 
-async def test_a_run_of_inner_records_beyond_measure_is_told_as_damage(place: str) -> None:
+async def test_an_overlong_run_of_inner_records_is_reported_as_damage(place: str) -> None:
     """The one case that the search cannot know: an error, where it breaks off."""
     inner = encode_records([bytes([i % 251]) * 997 for i in range(2 * SETTLE_BYTES // 1013)])
     url = put(f"{place}/x", encode_records([b"first", inner, b"behind"]))
@@ -183,7 +183,7 @@ async def test_what_follows_damage_at_every_cut(tmp_path: Path, seed: int) -> No
         assert await pieces(url, [cut], on_error="resync") == case.survivors, cut
 
 
-async def test_damage_at_a_cut_is_told_once(place: str) -> None:
+async def test_damage_at_a_cut_is_reported_once(place: str) -> None:
     """By the piece that a damaged length follows, which knows where it stands; by the one that a payload begins in."""
     starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
     for at, teller in ((2, 0), (15, 1)):

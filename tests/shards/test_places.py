@@ -98,7 +98,7 @@ def test_no_other_host_is_asked(servers: list[Server]) -> None:
 
 
 @pytest.mark.parametrize("location", ["http://[bad", "file:///etc/passwd", "gopher://x/", "http://a:b:c/"])
-def test_a_redirect_to_what_is_no_web_url_is_one_error(servers: list[Server], location: str) -> None:
+def test_a_redirect_to_what_is_not_a_web_url_is_one_error(servers: list[Server], location: str) -> None:
     ours, _ = servers
     ours.redirects = {"/x": location}
     with pytest.raises(StorageError, match=f"{ours.url}/x"):
@@ -131,7 +131,7 @@ def test_s3_credentials_go_to_no_other_host(servers: list[Server]) -> None:
     assert not other.asked
 
 
-def test_an_upload_to_gcs_that_goes_on_at_another_host_gets_no_token(servers: list[Server]) -> None:
+def test_an_upload_to_gcs_that_continues_at_another_host_gets_no_token(servers: list[Server]) -> None:
     ours, other = servers
     ours.redirects = {"/upload/storage/v1/b/b/o?uploadType=resumable&name=x": f"{other.url}/session"}
     token = Credentials("abc")  # type: ignore[no-untyped-call]
@@ -368,9 +368,7 @@ def test_a_killed_writer_leaves_all_old_objects_or_complete_copies(tmp_path: Pat
     assert half_way > 2
 
 
-async def test_the_next_writer_tells_of_what_a_killed_one_left(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_the_next_writer_reports_what_a_killed_one_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     left = tmp_path / ".x-0.streamrec-old-0123456789abcdef"
     left.write_bytes(b"the only copy")
     await with_writer(str(tmp_path), {}, 0)

@@ -73,7 +73,7 @@ async def test_records_as_frames(place: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz"])
-async def test_blocks_end_behind_groups_of_records(place: str, name: str) -> None:
+async def test_blocks_end_after_groups_of_records(place: str, name: str) -> None:
     data = encode_records(RECORDS * 10)
     url = put(f"{place}/{name}", gzip.compress(data, 1) if name.endswith(".gz") else data)
     async with Storages() as storages:
@@ -88,7 +88,7 @@ async def test_blocks_end_behind_groups_of_records(place: str, name: str) -> Non
     assert ends[-1] == len(RECORDS) * 10
 
 
-async def test_a_block_grows_to_one_group_where_that_is_no_more_than_two_blocks(place: str) -> None:
+async def test_a_block_grows_to_one_group_where_that_is_not_more_than_two_blocks(place: str) -> None:
     records = [bytes(984)] * 4000
     url = put(f"{place}/x.tfrecord", encode_records(records))
     sizes = {}

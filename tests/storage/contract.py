@@ -109,7 +109,7 @@ class ReadingTests:
         assert await read_all(stream) == DATA
         assert stream.position == len(DATA)
 
-    async def test_stat_tells_the_version_that_a_stream_pins(self, storage: Storage, path: str) -> None:
+    async def test_stat_says_the_version_that_a_stream_pins(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)
         info = await storage.stat(path)
         stream = await storage.stream(path, version=info.version)
@@ -248,7 +248,7 @@ class WritingTests:
             assert (await storage.stat(path)).size == size
             assert await read_all(await storage.stream(path)) == data
 
-    async def test_complete_tells_size_and_version(self, storage: Storage, path: str) -> None:
+    async def test_complete_says_size_and_version(self, storage: Storage, path: str) -> None:
         upload = await storage.upload(path)
         await upload.write(b"abc")
         info = await upload.complete()
@@ -331,7 +331,7 @@ class WritingTests:
             assert (early.value.path, isinstance(early.value, FileExistsError)) == (name, True)
             assert (await storage.stat(name)).size == len(data)
 
-    async def test_exclusive_creation_where_somebody_was_quicker(self, storage: Storage, path: str) -> None:
+    async def test_exclusive_creation_after_another_writer(self, storage: Storage, path: str) -> None:
         for parts in self.EXCLUSIVE:
             name = f"{path}-{parts}"
             late = await storage.upload(name, part_size=self.part_size(), overwrite=False)

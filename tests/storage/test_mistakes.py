@@ -151,7 +151,7 @@ async def test_a_directory_says_which_pattern_to_write(kind: str, slash: str, tm
     assert [record async for record in advised] == [b"a record"]
 
 
-async def test_a_marker_of_a_directory_is_no_shard(s3_store: Store) -> None:
+async def test_a_marker_of_a_directory_is_not_a_shard(s3_store: Store) -> None:
     """As S3 consoles make them: an object of no bytes, whose name ends in a slash."""
     url = f"s3://streamrec/{uuid4().hex}/"
     async with (

@@ -116,7 +116,7 @@ def test_skippable_frames_of_zstd_are_skipped() -> None:
         assert inflate(packed, "ZSTD", step) == b"one" * 99 + b"two"
 
 
-def test_gzip_padding_is_no_data() -> None:
+def test_gzip_padding_is_not_data() -> None:
     assert inflate(gzip.compress(b"data") + b"\0" * 512, "GZIP", 100) == b"data"
 
 
@@ -357,7 +357,7 @@ STRANGERS = [
 
 @pytest.mark.parametrize(("make", "name"), STRANGERS, ids=[name for _, name in STRANGERS])
 @pytest.mark.parametrize("first", [12, 1000])
-def test_what_is_no_tfrecord_file(make: Callable[[], bytes], name: str, first: int) -> None:
+def test_what_is_not_a_tfrecord_file(make: Callable[[], bytes], name: str, first: int) -> None:
     data = make()
     framer = Framer(path="s3://b/x")
     with pytest.raises(CorruptRecordError) as caught:
@@ -368,7 +368,7 @@ def test_what_is_no_tfrecord_file(make: Callable[[], bytes], name: str, first: i
     assert f"not a TFRecord file: it begins like {name}" in str(caught.value)
 
 
-def test_damage_behind_the_first_record_is_damage() -> None:
+def test_damage_after_the_first_record_is_damage() -> None:
     framer = Framer()
     framer.feed(RECORDS)
     with pytest.raises(CorruptRecordError, match="the shard is damaged here"):

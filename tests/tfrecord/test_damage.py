@@ -178,7 +178,7 @@ def test_the_place_during_a_search_is_where_the_damage_began() -> None:
     assert read(again, bytes(data[framer.position :])) == RECORDS[3:]
 
 
-def test_a_length_that_cannot_be_is_no_record() -> None:
+def test_a_length_that_cannot_be_is_not_a_record() -> None:
     """The search looks for what the reader would read."""
     framer = Framer(on_error="resync", max_record_bytes=30)
     assert read(framer, SHARD) == [b"first", b"second record", b"", b"last"]
@@ -219,7 +219,7 @@ def test_a_stale_header_that_claims_a_gigabyte_holds_no_more_than_the_window() -
     assert most <= WINDOW + len(block)
 
 
-def test_a_long_record_behind_damage_is_found() -> None:
+def test_a_long_record_after_damage_is_found() -> None:
     """Longer than the window: it holds no record itself, so it is waited for."""
     long = bytes(range(256)) * ((WINDOW >> 8) + 9_000)
     data = b"#" * 30 + encode_records([long, b"next"])

@@ -181,7 +181,7 @@ def test_any_cutting_gives_the_same(records: list[bytes], cuts: list[int], use_r
     multiple=st.integers(1, 20),
     before=st.integers(0, 30),
 )
-def test_blocks_end_behind_a_multiple_of_records(records: list[bytes], room: int, multiple: int, before: int) -> None:
+def test_blocks_end_after_a_multiple_of_records(records: list[bytes], room: int, multiple: int, before: int) -> None:
     data = encode_records(records)
     framer = Framer(position=before * 100, record=before)
     found: list[bytes] = []

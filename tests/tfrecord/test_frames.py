@@ -116,7 +116,7 @@ def test_spans_that_leave_the_buffer_give_nothing(span: list[int]) -> None:
             read()
 
 
-def test_spans_of_another_dtype_are_no_spans() -> None:
+def test_spans_of_another_dtype_are_not_spans() -> None:
     """Two int32s are no int64: they would be read as other numbers, and half as many."""
     with pytest.raises(TypeError, match="int64"):
         Frames(b"catdog", np.array([[0, 3], [3, 6]], np.int32)).__arrow_c_array__()  # type: ignore[arg-type]

@@ -230,7 +230,7 @@ def test_a_sparse_tensor_is_its_rows() -> None:
         ([sparse([[0]], [7], [1])], "a SparseTensor within a list"),
     ],
 )
-def test_one_list_is_no_batch(value: Any, words: str) -> None:
+def test_one_list_is_not_a_batch(value: Any, words: str) -> None:
     with pytest.raises(FeatureError, match=f"feature 'x': {words}"):
         encode_example({"x": value})
     assert encode_example({"x": sparse([[0], [1]], [7, 8], [2])}) == encode_example({"x": [7, 8]})

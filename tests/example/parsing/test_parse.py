@@ -146,7 +146,7 @@ def test_a_length_past_the_end_is_cut() -> None:
     assert values(example(("x", b"\x12\x7f\x0a\x07" + bytes(7))), np.float32) == [0]
 
 
-def test_kinds_are_told() -> None:
+def test_kinds_are_reported() -> None:
     record = example(("x", floats(1.5)))
     with pytest.raises(FeatureError, match="found float32 values where int64 is wanted") as raised:
         parse_example([example(("x", ints(1))), record], INT, ["first", "second"])
@@ -177,7 +177,7 @@ def test_an_unknown_kind_is_an_error_only_where_it_is_asked_for() -> None:
         (FixedLenSequenceFeature([2], np.int64, True), ints(1, 2, 3), r"wants a multiple of 2"),
     ],
 )
-def test_counts_are_told(config: Feature, value: bytes, message: str) -> None:
+def test_counts_are_reported(config: Feature, value: bytes, message: str) -> None:
     with pytest.raises(FeatureError, match=message):
         one(example(("x", value)), x=config)
 

@@ -86,7 +86,7 @@ def test_one_of_many_long_records_in_a_buffer_does_not_keep_it_alive() -> None:
     assert frames.pinned == len(records[0]) + len(records[1])
 
 
-def test_strings_as_columns_weigh_the_records_that_they_lie_in() -> None:
+def test_string_columns_count_the_records_that_they_keep_alive() -> None:
     """A word out of each record keeps the other features of all records alive."""
     record = encode_example({"word": b"cat", "other": np.arange(500)})
     frames = Frames.of([record] * 20)

@@ -105,7 +105,7 @@ def test_what_flows_comes_back() -> None:
     assert [plain(one) for one in again(Batches(frames, 3))] == [plain(one) for one in Batches(frames, 3)]
 
 
-def test_alike_elements_cost_few_bytes_beside_their_data() -> None:
+def test_alike_elements_cost_few_bytes_besides_their_data() -> None:
     elements = [{"x": np.full(4, n, np.float32), "y": (n, b"%05d" % n)} for n in range(1000)]
     assert len(pack(elements)) < 1000 * (16 + 8 + 5 + 8) + 1000
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_stored_is_named(value: Any, name: str) -> None:
         pack([value])
 
 
-def test_stored_objects_are_no_pointers() -> None:
+def test_stored_objects_are_not_pointers() -> None:
     block = bytes(pack([np.arange(1)])).replace(b'"<i8"', b'"|O8"')
     with pytest.raises(ValueError, match=r"a stored array of dtype '\|O8', which holds objects"):
         unpack(memoryview(block))

@@ -54,7 +54,7 @@ def test_the_epoch_option_says_where_counting_begins() -> None:
     assert numbers(later.with_options(epoch=0)) == epochs[0]
 
 
-def test_states_carry_the_epoch_and_counting_goes_on_behind_it() -> None:
+def test_states_carry_the_epoch_and_counting_continues_after_it() -> None:
     """In a new program, as `for epoch in range(start, 5)` behind a resumed epoch wants it."""
     dataset = shuffled().batch(4)
     epochs = [[batch.tolist() for batch in dataset] for _ in range(4)]

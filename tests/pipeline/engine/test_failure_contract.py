@@ -173,7 +173,7 @@ def test_an_error_of_parallel_calls_or_of_a_generator(files: list[str], around: 
     assert note.endswith("numbers, after 1 elements of this run")
 
 
-def test_an_error_behind_a_batch_has_the_place_of_the_first_record(files: list[str]) -> None:
+def test_an_error_after_a_batch_has_the_place_of_the_first_record(files: list[str]) -> None:
     def fails(frames: Any) -> None:
         if frames[0] == b"4.12":
             raise LookupError

@@ -273,7 +273,7 @@ def test_records_of_shards_go_on_too(files: list[str], tmp_path: Path, name: str
             assert events(resumed, bytes) == whole[index:], index
 
 
-def test_errors_that_are_left_out_are_counted_and_told(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_errors_that_are_left_out_are_counted_and_reported(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
     records = TFRecordDataset(files, num_parallel_reads=3)
     everything = list(records)
     with caplog.at_level(logging.WARNING, "streamrec"):
@@ -354,7 +354,7 @@ TENSORFLOW = ["map", "filter", "enumerate", "take", "repeat", "concatenate", "pr
 
 @pytest.mark.peer
 @pytest.mark.parametrize("name", [*TENSORFLOW, "ignored", "ignored after filter", "scan", "zip", "interleave"])
-def test_tensorflow_goes_on_in_the_same_way(name: str) -> None:
+def test_tensorflow_continues_in_the_same_way(name: str) -> None:
     tf = pytest.importorskip("tensorflow")
 
     def check(number: Any) -> Any:

@@ -54,7 +54,7 @@ async def test_a_thread_that_is_idle_is_used_again(threads: Threads) -> None:
     assert len(workers()) == 3, "as many as there are calls at once"
 
 
-async def test_whoever_is_cancelled_waits_for_the_end_of_the_call(threads: Threads) -> None:
+async def test_a_cancelled_caller_waits_for_the_end_of_the_call(threads: Threads) -> None:
     begun, go, told = threading.Event(), threading.Event(), threading.Event()
     ended = False
 

@@ -102,7 +102,7 @@ def test_it_resumes_everywhere(kind: str, name: str) -> None:
     assert_resumes_everywhere(again.cache(name).enumerate().skip(2).shard(2, 1).repeat(2).take(7).padded_batch(2))
 
 
-def test_each_state_stands_alone(tmp_path: Path) -> None:
+def test_each_state_is_complete(tmp_path: Path) -> None:
     """States of a run with a file, resumed where the file is not there, or is another one."""
     file = tmp_path / "cache"
     dataset = Upstream("nested", 7).dataset.cache(file).repeat(3)
@@ -254,14 +254,14 @@ def test_another_pipelines_cache_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("records", [[], [b""], [b"H{"], [b"H[]"], [b"x"]])
-def test_what_is_no_cache_is_refused(tmp_path: Path, records: list[bytes]) -> None:
+def test_what_is_not_a_cache_is_refused(tmp_path: Path, records: list[bytes]) -> None:
     file = tmp_path / "cache"
     file.write_bytes(encode_records(records))
     with pytest.raises(CacheError, match=r"neither cache\(\) nor save\(\) of streamrec wrote this file"):
         list(Dataset.range(5).cache(file))
 
 
-def test_a_cache_without_its_end_is_an_error_behind_its_elements(tmp_path: Path) -> None:
+def test_a_cache_without_its_end_is_an_error_after_its_elements(tmp_path: Path) -> None:
     file = tmp_path / "cache"
     list(Dataset.range(5).cache(file))
     records = list(TFRecordDataset(str(file)))
@@ -275,7 +275,7 @@ def test_a_cache_without_its_end_is_an_error_behind_its_elements(tmp_path: Path)
         list(Dataset.range(5).cache(file))
 
 
-def test_a_pattern_is_no_name() -> None:
+def test_a_pattern_is_not_a_name() -> None:
     for pattern in ("a*", "a-{0..3}", "a-{shard}"):
         with pytest.raises(ValueError, match="is a pattern"):
             Dataset.range(3).cache(pattern)
@@ -371,7 +371,7 @@ def test_a_deep_head(tmp_path: Path) -> None:
         load(tmp_path / "b", [head[:1] + b"[" * 200_000, *rest])
 
 
-def test_blocks_that_are_no_elements(tmp_path: Path) -> None:
+def test_blocks_that_are_not_elements(tmp_path: Path) -> None:
     head, block, *rest = records_of(tmp_path / "a")
     drawn = random.Random(3)
     for _ in range(200):

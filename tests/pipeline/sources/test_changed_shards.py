@@ -96,7 +96,7 @@ def test_a_run_does_not_go_on_with_other_shards(folder: Folder, changed: tuple[i
 @pytest.mark.parametrize("changed", [1, 2])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("reads", [1, 3])
-def test_shards_given_by_name_that_changed_before_a_run_goes_on(
+def test_shards_given_by_name_that_changed_before_a_run_continues(
     folder: Folder, changed: int, size: str, reads: int
 ) -> None:
     """Nothing was listed: a state knows the shards whose records it counts, whole or begun."""
@@ -193,7 +193,7 @@ def test_no_request_more(s3_store: Store) -> None:
     assert sum(store.requests for store in run.stats().storage.backends.values()) == 4
 
 
-def test_what_is_left_out_as_damage_is_no_false_number(tmp_path: Path) -> None:
+def test_what_is_left_out_as_damage_is_not_a_false_number(tmp_path: Path) -> None:
     data = bytearray(shard(0, 20))
 
     (tmp_path / "x").write_bytes(data)
@@ -242,7 +242,7 @@ def test_nothing_that_changed_is_handed_out(file: Path, change: Callable[[Path],
     assert caught.value.path == str(file)
 
 
-def test_a_name_that_goes_to_another_file_is_no_change(file: Path) -> None:
+def test_a_name_that_goes_to_another_file_is_not_a_change(file: Path) -> None:
     wanted = list(TFRecordDataset(str(file)))
     records = iter(TFRecordDataset(str(file), buffer_size=100_000))
     found = [next(records)]

@@ -190,7 +190,7 @@ def test_names_are_listed_in_order_or_shuffled(folder: str) -> None:
     assert list(Dataset.list_files(f"{folder}/*", False, 1)) == wanted
 
 
-def test_a_pattern_without_a_match_comes_behind_the_others(folder: str) -> None:
+def test_a_pattern_without_a_match_comes_after_the_others(folder: str) -> None:
     iterator = iter(Dataset.list_files([f"{folder}/s-0", f"{folder}/none-*"]))
     assert next(iterator) == f"{folder}/s-0".encode()
     with pytest.raises(streamrec.NotFoundError, match="no object matches"):
@@ -300,7 +300,7 @@ def test_wrong_arguments_are_errors_at_the_call() -> None:
             one.interleave(Dataset.range, *arguments)
 
 
-def test_choices_that_are_none_come_behind_what_was_chosen() -> None:
+def test_choices_that_are_none_come_after_what_was_chosen() -> None:
     parts = [Dataset.range(9), Dataset.range(10, 19)]
     for choices, kind, match in (
         ([0, 1, 2, 0], ValueError, "a choice is 2: there are 2 datasets"),
@@ -343,7 +343,7 @@ FAILING: list[tuple[Dataset[Any], list[int]]] = [
 
 
 @pytest.mark.parametrize(("dataset", "wanted"), FAILING)
-def test_an_error_comes_once_behind_what_came_before(dataset: Dataset[Any], wanted: list[int]) -> None:
+def test_an_error_comes_once_after_what_came_before(dataset: Dataset[Any], wanted: list[int]) -> None:
     found = []
     elements = dataset.iterate()
     with pytest.raises(ZeroDivisionError):

@@ -42,7 +42,7 @@ def survivors(tmp_path: Path) -> dict[str, list[bytes]]:
     return found
 
 
-def test_training_goes_on(survivors: dict[str, list[bytes]]) -> None:
+def test_training_continues(survivors: dict[str, list[bytes]]) -> None:
     """All that is good comes, in order; what was lost is told."""
     told: list[Loss] = []
     dataset = TFRecordDataset(list(survivors), on_error="resync", on_loss=told.append)

@@ -123,7 +123,7 @@ def test_a_manifest_of_nothing_but_losses_ends() -> None:
         list(dataset.distribute(0, 1, even="pad", manifest=f"{folder}/manifest.json"))
 
 
-def test_marks_spare_what_lies_before(tmp_path: Path) -> None:
+def test_marks_skip_the_bytes_before_them(tmp_path: Path) -> None:
     records = [b"%02d" % number + b"-" * (1 << 20) for number in range(40)]
     write_manifest_sync(shards_of(tmp_path, records), str(tmp_path / "manifest.json"))
     dataset = TFRecordDataset(str(tmp_path / "shard")).distribute(
@@ -248,7 +248,7 @@ def counts_and_warnings(ranks: Sequence[Dataset[Any]], caplog: pytest.LogCapture
     return counts, [entry.message for entry in caplog.records if entry.levelname == "WARNING"]
 
 
-def test_a_rank_that_gets_nothing_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_that_gets_nothing_is_warned_once(caplog: pytest.LogCaptureFixture) -> None:
     """Compressed shards cannot be cut: with fewer of them than ranks, some ranks have none."""
     folder = folder_of([50, 50], compressed=[True, True])
     counts, [said] = counts_and_warnings([of(folder, rank, 4) for rank in range(4)], caplog)
@@ -261,7 +261,7 @@ def test_a_rank_that_gets_nothing_is_told_once(caplog: pytest.LogCaptureFixture)
     assert counts_and_warnings(even, caplog) == ([25] * 4, [])
 
 
-def test_a_rank_alone_is_told_that_it_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_alone_is_warned_that_it_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
     folder = folder_of([50, 50], compressed=[True, True])
     assert counts_and_warnings([of(folder, 1, 4)], caplog) == ([50], [])
     counts, [said] = counts_and_warnings([of(folder, 3, 4)], caplog)
@@ -269,7 +269,7 @@ def test_a_rank_alone_is_told_that_it_gets_nothing(caplog: pytest.LogCaptureFixt
     assert "these get nothing" in said
 
 
-def test_parts_of_shards_in_which_no_record_begins_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_parts_of_shards_in_which_no_record_begins_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     folder = folder_of([1, 1], size=100_000)
     counts, said = counts_and_warnings([of(folder, rank, 4) for rank in range(4)], caplog)
     assert sorted(counts) == [0, 0, 1, 1]
@@ -278,14 +278,14 @@ def test_parts_of_shards_in_which_no_record_begins_are_told(caplog: pytest.LogCa
     ]
 
 
-def test_a_rank_with_far_less_than_another_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rank_with_far_less_than_another_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     folder = folder_of([400, 2], size=1000, compressed=[True, True])
     _, [said] = counts_and_warnings([of(folder, rank, 2) for rank in range(2)], caplog)
     assert "times as much as rank 1 of" in said
     assert counts_and_warnings([of(folder_of([40, 50]), rank, 2) for rank in range(2)], caplog)[1] == []
 
 
-def test_fewer_records_than_even_ranks_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_fewer_records_than_even_ranks_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     folder = folder_of([2, 1])
     even = [of(folder, rank, 4, even="drop", manifest=f"{folder}/manifest.json") for rank in range(4)]
     counts, [said] = counts_and_warnings(even, caplog)
@@ -293,7 +293,7 @@ def test_fewer_records_than_even_ranks_are_told(caplog: pytest.LogCaptureFixture
     assert said.startswith("even='drop' of 3 records leaves none for 4 readers")
 
 
-def test_a_global_shuffle_of_fewer_records_than_ranks_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_global_shuffle_of_fewer_records_than_ranks_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     folder = folder_of([2, 1])
     write_index_sync(f"{folder}/train-*", f"{folder}/train.index")
     records = TFRecordDataset(f"{folder}/train-*")
@@ -303,7 +303,7 @@ def test_a_global_shuffle_of_fewer_records_than_ranks_is_told(caplog: pytest.Log
     assert said.startswith(f"of 5 ranks, these get nothing of the 3 records of {folder}/train.index: 3, 4. Pass even=")
 
 
-def test_shard_of_a_shorter_list_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_shard_of_a_shorter_list_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     names = Dataset.from_tensor_slices(["a", "b"])
     counts, [said] = counts_and_warnings([names.shard(97, rank) for rank in (0, 1, 96)], caplog)
     assert counts == [1, 1, 0]

@@ -110,7 +110,7 @@ def test_records_are_frames_whichever_elements_were_taken_together() -> None:
     assert kinds == [Frames, np.ndarray] * 400
 
 
-def test_it_is_called_anew_for_each_epoch_and_for_each_iteration() -> None:
+def test_it_is_called_for_each_epoch_and_for_each_iteration() -> None:
     calls: list[int] = []
 
     def generator() -> Iterator[int]:
@@ -124,7 +124,7 @@ def test_it_is_called_anew_for_each_epoch_and_for_each_iteration() -> None:
     assert next(iter(Dataset.from_generator(lambda: iter(())).repeat()), None) is None
 
 
-def test_an_iterable_that_tells_its_state_makes_nothing_again() -> None:
+def test_an_iterable_with_a_state_makes_nothing_again() -> None:
     made: list[int] = []
     dataset = Dataset.from_generator(lambda: Stateful(9, made))
     found, state = stop_after(dataset, 4)
@@ -169,7 +169,7 @@ def failing_call(at: int) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("generator", "before"), [(failing, 5_000), (failing_async, 5_000), (failing, 0), (failing_call, 0)]
 )
-def test_an_error_comes_once_behind_the_elements_before_it(generator: Callable[[int], Any], before: int) -> None:
+def test_an_error_comes_once_after_the_elements_before_it(generator: Callable[[int], Any], before: int) -> None:
     found: list[int] = []
     iterator = Dataset.from_generator(generator, (before,)).batch(300).unbatch().iterate()
     with pytest.raises(ZeroDivisionError) as caught:
@@ -184,7 +184,7 @@ async def no_generator() -> list[int]:
     return [1]
 
 
-def test_what_is_no_iterable_is_an_error() -> None:
+def test_what_is_not_an_iterable_is_an_error() -> None:
     with pytest.raises(TypeError, match="no_generator gave a coroutine"):
         list(Dataset.from_generator(no_generator))
     with pytest.raises(TypeError, match="not iterable"):
@@ -308,7 +308,7 @@ async def test_a_sync_generator_that_blocks_does_not_block_the_loop(count: int) 
         assert await anext(elements) == 7
 
 
-def test_one_that_never_comes_back_is_left_behind_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_never_returns_is_abandoned_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     blocked, release, closed = threading.Event(), threading.Event(), threading.Event()
 
     def generator() -> Iterator[int]:
@@ -362,7 +362,7 @@ def test_an_error_in_its_cleanup_is_not_lost() -> None:
         iterator.close()
 
 
-def test_an_error_that_nobody_came_to_is_neither_raised_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_after_the_last_element_taken_is_neither_raised_nor_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It is the error of an element that comes after the last one taken."""
     for closes in (True, False):
         at_work, released, over = threading.Event(), threading.Event(), threading.Event()

@@ -92,12 +92,12 @@ def test_epochs_share_one_listing_and_one_set_of_connections(store: ObjectStore)
     assert len({entry.connection for entry in store.log}) < 15
 
 
-def test_epochs_behind_a_prefetch_share_them_too(store: ObjectStore) -> None:
+def test_epochs_after_a_prefetch_share_them_too(store: ObjectStore) -> None:
     assert len(list(dataset_of(store, "s3://small/00?").prefetch().repeat(3))) == 90
     assert len(of_kind(store, "list")) == 1
 
 
-def test_a_listing_that_fails_comes_behind_the_shards_before_it(store: ObjectStore) -> None:
+def test_a_listing_that_fails_comes_after_the_shards_before_it(store: ObjectStore) -> None:
     found: list[bytes] = []
     with pytest.raises(NotFoundError, match=r"s3://small/x\*"):
         found.extend(dataset_of(store, ["s3://small/00[01]", "s3://small/x*", "s3://small/002"]))
@@ -223,7 +223,7 @@ def test_of_all_shards_with_a_manifest() -> None:
     )
 
 
-def test_where_nobody_knows() -> None:
+def test_an_unknown_number() -> None:
     folder = folder_of(COUNTS)
     assert of(folder, 0, 2, manifest=f"{folder}/manifest.json").cardinality() == UNKNOWN_CARDINALITY
     with pytest.raises(TypeError, match="depends on its data"):

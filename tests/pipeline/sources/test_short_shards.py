@@ -99,7 +99,7 @@ def test_a_shard_of_a_store_is_one_request_whatever_it_is(stored: Shards) -> Non
     assert iterator.stats().storage.streams == ()
 
 
-def test_damage_is_told_behind_the_records_before_it(shards: Shards) -> None:
+def test_damage_is_reported_after_the_records_before_it(shards: Shards) -> None:
     """With the shard, and the record's place in it."""
     data = bytearray(shards.files[20].read_bytes())
     data[-1] ^= 1
@@ -145,7 +145,7 @@ def test_what_came_before_a_network_that_fails_for_good_is_given_first(stored: S
         next(iterator)
 
 
-def test_a_missing_shard_is_told_in_its_turn(shards: Shards) -> None:
+def test_a_missing_shard_is_reported_in_its_turn(shards: Shards) -> None:
     shards.files[5].unlink()
     iterator = iter(shards.dataset())
     before = [record for shard in range(5) for record in records_of(shard)]

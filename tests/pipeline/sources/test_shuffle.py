@@ -193,7 +193,7 @@ def test_the_order_does_not_follow_the_memory_of_the_machine(files: list[str], m
     assert orders == orders[:1] * 6
 
 
-def test_a_state_of_a_small_machine_goes_on_elsewhere(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_a_small_machine_continues_elsewhere(files: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = TFRecordDataset(files).shuffle(10, seed=1)
     whole = list(dataset)
     for first, second in ((1 << 30, 1 << 40), (1 << 40, 1 << 30)):
@@ -205,7 +205,7 @@ def test_a_state_of_a_small_machine_goes_on_elsewhere(files: list[str], monkeypa
         assert before + list(dataset.with_options(epoch=0).iterate(state)) == whole
 
 
-def test_a_resumed_run_goes_on_within_another_budget(files: list[str]) -> None:
+def test_a_resumed_run_continues_within_another_budget(files: list[str]) -> None:
     """The order is that of the budget which it began with, in the epochs that follow too."""
     small = (
         TFRecordDataset(files, num_parallel_reads=3).shuffle(1000, seed=1).repeat(2).with_options(memory_budget=1 << 13)
@@ -244,7 +244,7 @@ def test_an_input_that_shrank_is_refused() -> None:
         list(dataset.iterate(state))
 
 
-def test_an_element_that_failed_is_told_at_once(files: list[str]) -> None:
+def test_an_element_that_failed_is_reported_at_once(files: list[str]) -> None:
     def fails_at_20(number: int) -> int:
         if number == 20:
             raise RuntimeError("twenty")

@@ -80,7 +80,7 @@ async def test_async_functions_need_no_number(function: Callable[..., Any]) -> N
     assert [element async for element in dataset] == [n * n for n in NUMBERS]
 
 
-def test_awaitables_that_nobody_expected_are_refused() -> None:
+def test_unexpected_awaitables_are_refused() -> None:
     with pytest.raises(TypeError, match="async def"):
         list(Dataset.range(4).map(lambda number: square_soon(number)))
 
@@ -113,7 +113,7 @@ def test_a_tuples_parts_are_the_arguments(calls: int | None) -> None:
     assert list(pairs.map(times_soon, calls)) == [b"x" * n for n in range(20)]
 
 
-def test_so_many_calls_run_at_once_and_no_more() -> None:
+def test_no_more_calls_than_asked_for_run_at_once() -> None:
     barrier = threading.Barrier(5)  # breaks, and the run fails, unless five calls are at once
 
     def meet(number: Any) -> int:
@@ -209,7 +209,7 @@ def test_what_is_ready_comes_before_a_slow_call_where_order_is_not_kept() -> Non
             assert sorted([first, *elements]) == list(range(8))
 
 
-def test_what_a_stage_was_told_counts_more_than_the_option() -> None:
+def test_the_argument_of_a_stage_overrides_the_option() -> None:
     dataset = Dataset.range(200).map(square, 4, deterministic=True).with_options(deterministic=False)
     assert list(dataset) == [n * n for n in range(200)]
 
@@ -227,7 +227,7 @@ async def fail_soon_at(bad: int, number: Any) -> int:
 
 @pytest.mark.parametrize("function", [fail_at, fail_soon_at])
 @pytest.mark.parametrize("calls", CALLS)
-def test_an_error_comes_once_behind_what_precedes_it_with_its_traceback(
+def test_an_error_comes_once_after_what_precedes_it_with_its_traceback(
     function: Callable[..., Any], calls: int
 ) -> None:
     iterator = Dataset.range(40).map(partial(function, 23), calls).iterate()
@@ -240,14 +240,14 @@ def test_an_error_comes_once_behind_what_precedes_it_with_its_traceback(
 
 
 @pytest.mark.parametrize("calls", CALLS)
-def test_an_error_of_the_input_comes_behind_all_results(calls: int) -> None:
+def test_an_error_of_the_input_comes_after_all_results(calls: int) -> None:
     found: list[int] = []
     with pytest.raises(ValueError, match="no 23"):
         found.extend(Dataset.range(40).map(partial(fail_at, 23)).map(square, calls))
     assert found == [n * n for n in range(23)]
 
 
-def test_a_function_that_is_cancelled_from_within_is_no_end_of_data() -> None:
+def test_a_function_that_is_cancelled_from_within_is_not_the_end_of_data() -> None:
     async def give_up(number: Any) -> int:
         if number == 3:
             raise asyncio.CancelledError
@@ -401,7 +401,7 @@ def test_what_was_delivered_out_of_order_comes_no_second_time(seed: int, calls: 
     assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]
 
 
-def test_behind_an_input_without_an_order_results_keep_the_order_that_they_have() -> None:
+def test_after_an_input_without_an_order_results_keep_their_order() -> None:
     """What was delivered of an input is told by numbers, which would mean other elements in another run."""
     unordered = Dataset.range(40).map(square_soon, 3, False)
     positions = []
@@ -493,7 +493,7 @@ def test_everything_comes_once_and_nothing_is_held_at_the_end(sizes: list[int], 
 
 @settings(deadline=None)
 @given(sizes=RUNS, ordered=st.booleans(), then=st.booleans(), seed=st.integers())
-def test_a_run_goes_on_exactly_after_any_element(sizes: list[int], ordered: bool, then: bool, seed: int) -> None:
+def test_a_run_continues_exactly_after_any_element(sizes: list[int], ordered: bool, then: bool, seed: int) -> None:
     draw = random.Random(seed)
     before: list[int] = []
     for number, position in Flying(sizes, ordered, draw).rest():

@@ -219,7 +219,7 @@ def test_a_position_belongs_to_the_features_that_were_parsed(examples: str) -> N
         batched.parse_example({"id": FEATURES["id"]}, num_parallel_calls=2).iterate(state)
 
 
-def test_a_record_that_is_no_example_is_an_error_behind_those_before(examples: str, tmp_path: Path) -> None:
+def test_a_record_that_is_not_an_example_is_an_error_after_those_before(examples: str, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(encode_records([b"no example"]))
     found = []
     with pytest.raises(streamrec.FeatureError):
@@ -236,7 +236,7 @@ def failing(record: bytes) -> bool:
 
 @pytest.mark.parametrize("stage", ["filter", "take_while", "map"])
 @pytest.mark.parametrize("last", [17, 49])
-def test_an_error_comes_once_behind_what_came_before(files: list[str], stage: str, last: int) -> None:
+def test_an_error_comes_once_after_what_came_before(files: list[str], stage: str, last: int) -> None:
     dataset = getattr(TFRecordDataset(files).take(last + 1), stage)(failing).batch(10)
     found = []
     iterator = dataset.iterate()
@@ -351,7 +351,7 @@ def failing_source(number: int) -> int:
     return int(number) % 3
 
 
-def test_an_error_of_the_function_comes_behind_all_that_waits() -> None:
+def test_an_error_of_the_function_comes_after_all_that_waits() -> None:
     dataset = Dataset.range(90).bucket_by_sequence_length(failing_source, [1, 2], [4, 4, 4])
     found: list[Any] = []
     iterator = dataset.iterate()
@@ -369,7 +369,7 @@ def test_an_error_of_the_function_comes_behind_all_that_waits() -> None:
         assert again == found[index:]
 
 
-def test_an_error_in_a_batch_comes_behind_the_batches_before_it() -> None:
+def test_an_error_in_a_batch_comes_after_the_batches_before_it() -> None:
     dataset = sequences([1, 1, 4, 5, 1, 1, 4, 4]).bucket_by_sequence_length(first_length, [2], [2, 2], no_padding=True)
     iterator = dataset.iterate()
     assert next(iterator)[1].tolist() == [0, 1]

@@ -211,7 +211,7 @@ def test_a_call_that_has_not_returned_is_counted() -> None:
     assert stats.bottleneck.startswith("map: your function")
 
 
-def test_queues_are_told() -> None:
+def test_queues_are_reported() -> None:
     ahead = threading.Event()
 
     def note(number: Any) -> Any:

@@ -88,7 +88,7 @@ def test_numbers_out_of_bounds(source: RecordSource, number: int) -> None:
 
 
 @pytest.mark.parametrize("numbers", [[0.5], [True], ["1"], 3, [[1]], None])
-def test_what_is_no_number(source: RecordSource, numbers: Any) -> None:
+def test_what_is_not_a_number(source: RecordSource, numbers: Any) -> None:
     with pytest.raises(TypeError, match="whole numbers"):
         source.__getitems__(numbers)
     with pytest.raises(TypeError, match="whole number or a slice"):
@@ -221,7 +221,7 @@ def gets(store: ObjectStore) -> list[tuple[str, int]]:
     return sorted((entry.object, entry.sent) for entry in store.log if entry.method == "GET")
 
 
-def test_records_that_lie_near_each_other_are_one_request(store: ObjectStore, remote: RecordSource) -> None:
+def test_records_near_each_other_are_one_request(store: ObjectStore, remote: RecordSource) -> None:
     """A request costs more than the bytes between them; and nothing is read twice."""
     assert list(remote.__getitems__([30, 10, 20, 10])) == [ALL[30], ALL[10], ALL[20], ALL[10]]
     assert gets(store) == [("bucket/s-0", len(encode_records(ALL[10:31])))]
@@ -232,7 +232,7 @@ def test_records_that_lie_near_each_other_are_one_request(store: ObjectStore, re
     ]
 
 
-def test_an_open_is_no_request_to_any_shard(store: ObjectStore, remote: RecordSource) -> None:
+def test_an_open_is_not_a_request_to_any_shard(store: ObjectStore, remote: RecordSource) -> None:
     assert len(remote) == len(ALL)
     assert gets(store) == []
 

@@ -188,7 +188,7 @@ class BreakingCat(OnlyCatFile):
 
 
 @pytest.mark.parametrize("url", ["breakingsync://a/x-0.tfrecord", "breakingcat://a/x-0.tfrecord", "dir"])
-async def test_filesystems_that_nobody_knows(url: str, tmp_path: Path) -> None:
+async def test_unknown_filesystems(url: str, tmp_path: Path) -> None:
     Breaks.reads.clear()
     options: dict[str, Any] = {}
     fsspec.register_implementation("breakingsync", BreakingSync, clobber=True)
@@ -289,7 +289,7 @@ def is_closed(backend: Any) -> bool:
     return not sessions
 
 
-def test_a_client_that_nobody_uses_is_closed(s3_store: Store, made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_client_is_closed(s3_store: Store, made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Not while somebody uses it, and not if somebody comes again in time."""
     url, options = written(s3_store)
     made.clear()

@@ -318,7 +318,7 @@ async def test_nothing_is_written_to_a_chain(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["q.zip"]
 
 
-async def test_what_is_no_archive(tmp_path: Path) -> None:
+async def test_what_is_not_an_archive(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(WHOLE)
     for protocol in ("zip", "tar"):
         with pytest.raises(StorageError, match=r"BadZipFile|ReadError") as caught:
@@ -326,7 +326,7 @@ async def test_what_is_no_archive(tmp_path: Path) -> None:
         assert caught.value.path == f"{protocol}://a::{tmp_path}/x"
 
 
-async def test_a_link_that_nobody_knows(tmp_path: Path) -> None:
+async def test_an_unknown_link(tmp_path: Path) -> None:
     for url in (f"nosuch::file://{tmp_path}/x", f"zip://x::nosuch://{tmp_path}/x"):
         with pytest.raises(StorageError, match="no filesystem is known for nosuch://"):
             [_ async for _ in streamrec.TFRecordDataset(url)]
@@ -365,7 +365,7 @@ async def test_a_server_that_is_down() -> None:
     assert caught.value.path == "ftp://127.0.0.1:1/x"
 
 
-async def test_names_with_colons_are_no_chains(tmp_path: Path) -> None:
+async def test_names_with_colons_are_not_chains(tmp_path: Path) -> None:
     path = tmp_path / "a::b.tfrecord"
     path.write_bytes(HALF)
     assert [record async for record in streamrec.TFRecordDataset(str(path))] == RECORDS[:1500]

@@ -56,7 +56,7 @@ class TestTheUsersOwn(TestHttp):
 @pytest.mark.parametrize(
     ("limits", "told"), [({}, True), ({"limit": 0}, False), ({"limit": 0, "limit_per_host": 8}, True)]
 )
-async def test_a_pool_that_may_be_too_small_is_told_of(
+async def test_a_pool_that_may_be_too_small_is_reported(
     caplog: pytest.LogCaptureFixture, limits: dict[str, int], told: bool
 ) -> None:
     """It is not ours to change, and shards that are open would wait for each other."""

@@ -36,7 +36,7 @@ class TestPlainPaths(StorageTests):
         await self.put(storage, f"{path}/deep/er/file", DATA)
         assert Path(f"{path}/deep/er/file").read_bytes() == DATA
 
-    async def test_a_directory_is_no_object(self, storage: Storage, tmp_path: Path) -> None:
+    async def test_a_directory_is_not_an_object(self, storage: Storage, tmp_path: Path) -> None:
         for call in (storage.stat(str(tmp_path)), storage.stream(str(tmp_path))):
             with pytest.raises(StorageError, match="directory"):
                 await call

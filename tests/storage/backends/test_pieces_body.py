@@ -130,7 +130,7 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
 
 @pytest.mark.parametrize("by_environment", [True, False])
 @pytest.mark.parametrize("signs", [True, False])
-async def test_over_plain_http_bodies_are_signed_unless_somebody_says_no(
+async def test_over_plain_http_bodies_are_signed_unless_told_otherwise(
     store: Store, signs: bool, by_environment: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By botocore's own setting, and wherever the endpoint comes from."""
@@ -245,7 +245,7 @@ async def test_what_asyncio_reads_nevertheless_is_kept() -> None:
 
 
 @pytest.mark.parametrize("step", [64 << 10, 300_000, 1 << 20])
-async def test_no_byte_stays_behind_when_the_kernel_gathers(step: int) -> None:
+async def test_no_byte_is_lost_when_the_kernel_gathers(step: int) -> None:
     """What is left of a body at its end, or of a buffer, is less than the kernel waits for."""
     data = DATA * 4 + b"the end"
     async with landed(len(data)) as (body, _, writer), asyncio.timeout(30):

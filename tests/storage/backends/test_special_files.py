@@ -58,7 +58,7 @@ def test_a_compressed_one_too(tmp_path: Path) -> None:
     thread.join()
 
 
-def test_it_cannot_be_gone_on_with(tmp_path: Path) -> None:
+def test_it_cannot_be_resumed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     thread = fed(tmp_path / "pipe", DATA)
     dataset = TFRecordDataset(tmp_path / "pipe")
@@ -72,7 +72,7 @@ def test_it_cannot_be_gone_on_with(tmp_path: Path) -> None:
         list(dataset.iterate(state))
 
 
-def test_leaving_a_pipe_that_nobody_feeds(tmp_path: Path) -> None:
+def test_leaving_a_pipe_without_a_writer(tmp_path: Path) -> None:
     """Before its other end was opened, and while nothing comes."""
     os.mkfifo(tmp_path / "pipe")
     iterator = TFRecordDataset(tmp_path / "pipe").iterate()

@@ -124,7 +124,7 @@ def test_a_data_set_over_tls(store: Store, path: str) -> None:
     assert list(TFRecordDataset(f"{path}.tfrecord", storage_options=store.options)) == records
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused_at_once(store: Store, path: str) -> None:
+async def test_an_untrusted_certificate_is_refused_at_once(store: Store, path: str) -> None:
     strangers = {**store.options, "client_kwargs": {"region_name": "us-east-1"}}
     async with Storages(strangers, retry=QUICK) as storages:
         with pytest.raises(StorageError, match="certificate was refused") as caught:
@@ -215,7 +215,7 @@ async def test_a_connection_serves_one_request_after_another(store: Store, path:
 
 @pytest.mark.usefixtures("decryption")
 @pytest.mark.parametrize("how", ["a flipped bit", "a connection that ends"])
-async def test_damage_on_the_way_is_a_broken_body_that_is_gone_on_with(store: Store, path: str, how: str) -> None:
+async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(store: Store, path: str, how: str) -> None:
     """No byte of a record of TLS that was changed is handed out."""
     data = os.urandom(8 << 20)
     async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:

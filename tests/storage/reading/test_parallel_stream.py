@@ -97,7 +97,7 @@ def check_requests(backend: Scattered, start: int, end: int | None, broken: floa
         assert len(given) <= 2 + (given[-1][1] - start) / (3 * MIB) + 16
 
 
-async def test_an_error_comes_behind_all_bytes_before_it() -> None:
+async def test_an_error_comes_after_all_bytes_before_it() -> None:
     connections = Connections(BUDGET)
     backend = Scattered(DATA, fails=(20 * MIB, PermissionDeniedError("no", "memory://x", 20 * MIB)))
     stream = await opened(backend, connections)
@@ -299,7 +299,7 @@ def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, s
     asyncio.run(run())
 
 
-async def test_a_stream_without_a_budget_goes_on_alone() -> None:
+async def test_a_stream_without_a_budget_continues_alone() -> None:
     connections = Connections(0)
     stream = await opened(Scattered(DATA), connections)
     assert await read_all(stream) == DATA

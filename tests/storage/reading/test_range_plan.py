@@ -218,7 +218,7 @@ def test_the_user_says_how_many_connections_there_are_at_most(most: int) -> None
     assert connections.target == most
 
 
-def test_a_pause_of_the_consumer_tells_nothing() -> None:
+def test_a_pause_of_the_consumer_is_not_measured() -> None:
     clock = Clock()
     connections = Connections(clock=clock)
     connections.ahead += 1

@@ -247,7 +247,7 @@ def test_a_dataset_whose_credentials_expire(store: ObjectStore) -> None:
     assert guard.number >= 3
 
 
-async def test_keys_of_a_file_that_is_written_anew(
+async def test_keys_of_a_file_that_is_rewritten(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard, file = Guard(), tmp_path / "credentials"
@@ -357,7 +357,7 @@ async def test_a_waiter_that_leaves_takes_nothing_with_it() -> None:
     assert (calls, renewal.generation, waiting[0].cancelled()) == (1, 1, True)
 
 
-async def test_a_renewal_that_failed_is_begun_anew() -> None:
+async def test_a_failed_renewal_is_repeated() -> None:
     outcomes = iter([OSError("away"), None])
 
     async def renew() -> None:

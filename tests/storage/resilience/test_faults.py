@@ -93,7 +93,7 @@ async def network(store: Store) -> AsyncIterator[FaultyNetwork]:
 
 
 @pytest.mark.parametrize("start", [0, 10])
-async def test_a_broken_body_goes_on_where_it_broke(network: FaultyNetwork, start: int) -> None:
+async def test_a_broken_body_continues_where_it_broke(network: FaultyNetwork, start: int) -> None:
     network.meets(Fault(cut=300_000), Fault(cut=0), Fault(cut=1), Fault(cut=500_000))
     stream = await network.storage.stream(network.path, start)
     assert await read_all(stream) == DATA[start:]
@@ -107,13 +107,13 @@ async def test_a_broken_body_goes_on_where_it_broke(network: FaultyNetwork, star
     assert all(pins[1:])
 
 
-async def test_progress_starts_the_count_anew(network: FaultyNetwork) -> None:
+async def test_progress_restarts_the_count(network: FaultyNetwork) -> None:
     network.meets(*[Fault(cut=100_000)] * 10)
     assert await network.read() == DATA
     assert len(network.proxy.ranges()) == 11
 
 
-async def test_without_progress_it_ends_after_so_many_attempts(network: FaultyNetwork) -> None:
+async def test_without_progress_it_ends_after_its_attempts(network: FaultyNetwork) -> None:
     network.meets(Fault(cut=500_000), then=Fault(cut=0))
     stream = await network.storage.stream(network.path)
     buffer = memoryview(bytearray(1 << 20))
@@ -158,7 +158,7 @@ async def test_what_does_not_pass_is_final(network: FaultyNetwork, line: str, er
     assert len(network.proxy.ranges()) == 1
 
 
-async def test_a_stalled_body_is_gone_on_with_elsewhere(store: Store) -> None:
+async def test_a_stalled_body_is_resumed_by_another_request(store: Store) -> None:
     async with through_a_proxy(store, replace(POLICY, stall_timeout=1)) as network:
         network.meets(Fault(stall=400_000), Fault(stall=0))
         assert await network.read() == DATA

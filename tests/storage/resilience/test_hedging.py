@@ -199,7 +199,7 @@ def test_the_floors_and_the_allowance_are_the_policys() -> None:
     assert [hedging.spend(beside_siblings=True) for _ in range(2)] == [True, False]
 
 
-def test_the_allowance_is_for_what_is_late_beside_its_siblings() -> None:
+def test_the_allowance_is_for_requests_later_than_their_siblings() -> None:
     hedging = Hedging(0.1, 1.5, 2.0)
     assert hedging.spend(), "the first slow request of a run"
     assert not hedging.spend(), "whether the store is slow everywhere nobody knows"

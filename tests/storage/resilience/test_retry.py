@@ -259,7 +259,7 @@ def test_a_missing_object_is_an_error_at_once(store: ObjectStore) -> None:
         list(dataset_of(store.url, "missing"))
 
 
-async def test_a_long_wait_is_told_and_ends_with_the_iterator(
+async def test_a_long_wait_is_reported_and_ends_with_the_iterator(
     store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.faults = replace(NO_FAULTS, unavailable=1.0, retry_after=60)

@@ -88,7 +88,7 @@ async def test_operations_without_a_stream_are_counted(store: ObjectStore) -> No
     assert counts.retries["throttled"] == 2
 
 
-async def test_waiting_is_told_apart(store: ObjectStore) -> None:
+async def test_waiting_is_distinguished(store: ObjectStore) -> None:
     store.faults = Faults(first_byte=0.2, jitter=0, rate=10e6)
     path = "s3://bucket/shard-0"
     async with Storages(options(store), retry=POLICY) as storages:
@@ -103,7 +103,7 @@ async def test_waiting_is_told_apart(store: ObjectStore) -> None:
     assert counts.waited_for_store > len(DATA) / 10e6 / 4
 
 
-async def test_a_request_that_is_read_before_it_is_answered_has_waited_for_nobody() -> None:
+async def test_a_read_before_the_answer_counts_no_wait() -> None:
     """The last range of an object, whose turn has come when it is made; the time since the machine's start was told."""
     backend = Scattered(DATA)
     stream = ResumingStream(backend, POLICY, "memory://x", 0, None, None)
@@ -135,7 +135,7 @@ async def test_storages_of_one_run_are_counted_together(store: ObjectStore) -> N
     assert Storages().statistics is not statistics
 
 
-def test_a_dataset_tells_what_happened(store: ObjectStore) -> None:
+def test_a_dataset_says_what_happened(store: ObjectStore) -> None:
     store.faults = replace(NO_FAULTS, script=("reset",), at=0.3)
     urls = [f"s3://bucket/shard-{index}" for index in range(4)]
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=options(store), retry=POLICY)
@@ -151,7 +151,7 @@ def test_a_dataset_tells_what_happened(store: ObjectStore) -> None:
     assert stats.storage.streams == ()
 
 
-async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
+async def test_a_shard_describes_itself(store: ObjectStore) -> None:
     async with open_shard("s3://bucket/shard-1", storage_options=options(store)) as shard:
         assert [record async for record in shard] == RECORDS
         assert shard.statistics.bytes == len(DATA)
@@ -161,7 +161,7 @@ async def test_a_shard_tells_of_itself(store: ObjectStore) -> None:
 REPORTED = encode_records([b"x" * 100] * 5_000)
 
 
-def test_a_line_tells_what_matters() -> None:
+def test_a_line_says_what_matters() -> None:
     statistics = Statistics()
     tally = statistics.backend("s3")
     tally.count(Cause.BROKEN)

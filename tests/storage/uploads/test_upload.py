@@ -144,7 +144,7 @@ async def test_s3_one_fault(s3_store: Store, fault: Fault, which: Callable[[Requ
 
 
 @pytest.mark.parametrize("size", [1000, len(DATA)], ids=["one part", "parts"])
-async def test_s3_an_end_whose_answer_is_lost_is_no_conflict_with_itself(s3: Through, size: int) -> None:
+async def test_s3_an_end_whose_answer_is_lost_is_not_a_conflict_with_itself(s3: Through, size: int) -> None:
     s3.once(LOST, is_end if size > PART else lambda request: request.method == "PUT")
     await s3.write(DATA[:size], overwrite=False)
     assert await s3.stored() == DATA[:size]
@@ -216,7 +216,7 @@ async def test_s3_a_wrong_size_is_removed(s3: Through) -> None:
     await s3.check_gone()
 
 
-async def test_s3_what_somebody_else_put_there_stays(s3: Through) -> None:
+async def test_s3_the_object_of_another_writer_stays(s3: Through) -> None:
     async def replace_it() -> None:
         bucket, _, key = s3.path.removeprefix("s3://").partition("/")
         client = s3.direct._backend._fs  # type: ignore[attr-defined]
@@ -272,7 +272,7 @@ async def test_parts_in_flight_and_memory_are_bounded(s3: Through) -> None:
 
 @pytest.mark.parametrize("fault", [status("503 Slow Down"), Fault(hang_up=1_000_000)], ids=["503", "reset"])
 @pytest.mark.parametrize("begun", [0, 2 * PART], ids=["first chunk", "last chunk"])
-async def test_gcs_a_chunk_goes_on_where_the_store_says(gcs: Through, fault: Fault, begun: int) -> None:
+async def test_gcs_a_chunk_continues_where_the_store_says(gcs: Through, fault: Fault, begun: int) -> None:
     """fake-gcs-server takes the question how far it is for the end of the upload, so the proxy answers it."""
     faults = iter([replace(fault, hang_up=fault.hang_up and min(fault.hang_up, 50)) if begun else fault])
     questions = 0
@@ -307,13 +307,13 @@ async def test_gcs_damage_is_found_and_removed(gcs: Through) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, len(DATA)], ids=["one part", "parts"])
-async def test_gcs_an_end_whose_answer_is_lost_is_no_conflict_with_itself(gcs: Through, size: int) -> None:
+async def test_gcs_an_end_whose_answer_is_lost_is_not_a_conflict_with_itself(gcs: Through, size: int) -> None:
     gcs.once(LOST, is_last_chunk if size > PART else lambda request: "uploadType=multipart" in request.path)
     await gcs.write(DATA[:size], overwrite=False)
     assert await gcs.stored() == DATA[:size]
 
 
-async def test_gcs_an_upload_that_the_store_forgot_is_not_taken_for_what_lies_there(gcs: Through) -> None:
+async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_name(gcs: Through) -> None:
     """An answer is lost, the session is gone, and an older object of the same size is there: it must stay."""
     older = DATA[::-1]
     upload = await gcs.storage.upload(gcs.path, part_size=PART, free=True)
@@ -366,7 +366,9 @@ COMPOSED = encode_crc32c(crc32c(b"".join(crc32c(half).to_bytes(4, "big") for hal
         ({"ETag": f'"{"0" * 32}-2"', "SSECustomerAlgorithm": "AES256"}, True, None),
     ],
 )
-def test_s3_what_tells_an_object_from_what_was_sent(head: dict[str, object], md5: bool, reason: str | None) -> None:
+def test_s3_how_an_object_is_compared_with_what_was_sent(
+    head: dict[str, object], md5: bool, reason: str | None
+) -> None:
     parts = [part(half, checked=False, md5=md5 and number == 0) for number, half in enumerate(HALVES)]
     found = difference(WHOLE, parts, {"ContentLength": 19, **head})
     assert (found is None) is (reason is None)

@@ -179,7 +179,7 @@ def test_single_records_go_on_with_other_ranks(data: Indexed) -> None:
 
 
 @pytest.mark.parametrize("quality", QUALITIES)
-def test_stages_behind_it_take_batches(data: Indexed, quality: str) -> None:
+def test_stages_after_it_take_batches(data: Indexed, quality: str) -> None:
     """Elements are batches, which map, unbatch and rebatch take as any others."""
     dataset = data.shuffled(quality=quality, global_batch_size=24)
     assert [len(frames) for frames in dataset] == [24] * 13 + [16]
