@@ -24,10 +24,8 @@ from typing import Any, TypeVar
 
 from streamrec.storage.backend import Backend, Body, BytesBody, ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, changed_error
-from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.statistics import Tally
+from streamrec.storage.retry import MIN_WARNING_SECONDS, Failures
 from streamrec.storage.tasks import finish
-from streamrec.storage.traffic import Traffic
 
 __all__ = ["HedgedRequest", "Race"]
 
@@ -38,6 +36,7 @@ class HedgedRequest:
     """The bytes of an object from `start` on; not sent yet.
 
     Args:
+        failures: Those of the stream that it is for, with its policy and what its requests share.
         info: What is known of the object, which the response must agree with.
         end: One past the last byte, or None: to the end.
 
@@ -50,9 +49,7 @@ class HedgedRequest:
     def __init__(
         self,
         backend: Backend,
-        policy: RetryPolicy,
-        traffic: Traffic,
-        tally: Tally,
+        failures: Failures,
         info: ObjectInfo,
         start: int,
         end: int | None,
@@ -61,9 +58,10 @@ class HedgedRequest:
         self.end = end
         self.splits = False
         self._backend = backend
-        self._policy = policy
-        self._traffic = traffic
-        self._tally = tally
+        self._failures = failures
+        self._policy = failures.policy
+        self._traffic = failures.traffic
+        self._tally = failures.tally
         self._position = start
         self._body: Body | None = None
         self._race: Race | None = None
@@ -190,7 +188,12 @@ class HedgedRequest:
             self._hedge()
             self._since = now  # the second request may be late as well, or be allowed when others have earned it
             again = math.inf if hedging.never else now + floor
-        return min(again, self._began + self._limit)
+        warning = self._began + MIN_WARNING_SECONDS
+        if now >= warning - 0.001:
+            reason = "no answer yet" if self._body is None else "its body gives nothing"
+            self._failures.stalled(now - self._began, reason)
+            warning = math.inf
+        return min(again, warning, self._began + self._limit)
 
     def _hedge(self) -> None:
         """Asks for the same bytes once more, where that is allowed; an answer interrupts the wait."""

@@ -41,7 +41,7 @@ _logger = logging.getLogger("streamrec")
 
 
 MIN_WARNING_SECONDS: Final = 10.0
-"""A wait that lasts longer is told as a warning. Not tuned."""
+"""Seconds without progress after which the log warns. Not tuned."""
 
 WARNING_INTERVAL: Final = 60.0
 """Seconds between two warnings about one server. Not tuned."""
@@ -52,8 +52,8 @@ class RetryPolicy:
     """How long a failing request is tried again, and how soon.
 
     Attributes:
-        patience: Seconds without progress, from the first failure on, after which a failure that may pass (no
-            connection, a broken one, no answer, 429, 5xx) is raised.
+        patience: Seconds without progress after which a failure that may pass (no connection, a broken one, no answer,
+            429, 5xx) is raised.
         first_contact: The same for a server that has not answered this process so far, which mostly is a wrong
             address, for answers that make no sense, and for credentials that were rotated and are refused until the
             new ones are there. Never longer than `patience`.
@@ -159,16 +159,20 @@ class Failures:
         tally: Where they are counted.
 
     Attributes:
+        policy, traffic, tally: As given.
+        limiter: That of the object's bucket.
         count: Failures in a row, without progress.
+        waiting: Whether a request failed, or gave nothing for ten seconds, since the last progress.
     """
 
     def __init__(self, policy: RetryPolicy, path: str, traffic: Traffic, tally: Tally) -> None:
         self.limiter = traffic.limiter(path)
-        self._policy = policy
+        self.policy = policy
         self._path = path
-        self._traffic = traffic
-        self._tally = tally
+        self.traffic = traffic
+        self.tally = tally
         self.count = 0
+        self.waiting = False
         self._since = 0.0
         self._sent_at = 0.0
         self._answers = 0
@@ -177,56 +181,68 @@ class Failures:
         """Waits until a request may be sent, and counts it."""
         self._answers = self.limiter.answers
         waited = await self.limiter.turn()
-        self._tally.request(waited)
-        self._traffic.hedging.earn()
+        self.tally.request(waited)
+        self.traffic.hedging.earn()
         self._sent_at = time.monotonic()
         self._since += waited
 
     def progress(self) -> None:
         """Something arrived, or no more is wanted: failures count from 0 again."""
-        self.count = 0
-        self._traffic.statistics.waits.pop(self, None)
+        self.count, self.waiting = 0, False
+        self.traffic.statistics.waits.pop(self, None)
+
+    def stalled(self, seconds: float, reason: str) -> None:
+        """An open request has given nothing for this long: `stats()` and the log say so."""
+        if not self.waiting:
+            self.waiting, self._since = True, time.monotonic() - seconds
+        self._report(seconds, self._patience(TransientError(Cause.TIMED_OUT, reason)), reason)
 
     async def wait(self, fault: TransientError, start: int | None = None, end: int | None = None) -> None:
         """Waits for the next attempt, or raises the final error `from` the fault."""
         now = time.monotonic()
         if fault.cause in (Cause.THROTTLED, Cause.SERVER):
             self.limiter.reached()
-        if self.count == 0:
-            self._since = now
+        if not self.waiting:
+            self.waiting, self._since = True, now
         if not self._throttled(fault, now) or self.count == 0:
             self.count += 1
         patience = self._patience(fault)
-        delay = next_delay(self._policy, self.count, now - self._since, fault, random.random(), patience)
+        delay = next_delay(self.policy, self.count, now - self._since, fault, random.random(), patience)
         if delay is None:
-            self._tally.count("failures")
+            self.tally.count("failures")
             reached = self.limiter.is_reached
             raise give_up(fault, self.count, now - self._since, self._path, start, end, reached=reached) from fault
-        self._tally.count(fault.cause)
+        self.tally.count(fault.cause)
         _logger.info("%s: trying again in %.1f s after %s", display_name(self._path), delay, fault)
-        self._traffic.statistics.waits[self] = (self._path, str(fault), self._since, self._since + patience)
-        self._warn(now + delay - self._since, patience, fault)
+        self._report(now + delay - self._since, patience, str(fault))
         until = now + delay
         while (left := min(until, self._since + self._patience(fault)) - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left, 1.0))  # the patience may become shorter
 
     def _patience(self, fault: TransientError) -> float:
-        return min(self._policy.patience_for(fault, self.limiter.is_reached), patience_limit())
+        return min(self.policy.patience_for(fault, self.limiter.is_reached), patience_limit())
 
-    def _warn(self, idle: float, patience: float, fault: TransientError) -> None:
-        """Says what is waited for, where it takes long; once a minute for each server."""
+    def _report(self, idle: float, patience: float, reason: str) -> None:
+        """Says what is waited for: in the statistics and, where it takes long, once a minute a server, in the log.
+
+        Args:
+            idle: Seconds without progress, with those until the next attempt.
+            patience: Seconds of these that may pass.
+            reason: What happened.
+        """
         now = time.monotonic()
+        self.traffic.statistics.waits[self] = (self._path, reason, self._since, self._since + patience)
         if idle < MIN_WARNING_SECONDS or now < self.limiter.warned_at + WARNING_INTERVAL:
             return
         self.limiter.warned_at = now
-        others = len(self._traffic.statistics.waits) - 1
+        others = len(self.traffic.statistics.waits) - 1
         _logger.warning(
             "%s: %s; no progress for %.0f s. It is tried again for %.0f s more (RetryPolicy(%s=%g))%s",
             display_name(self._path),
-            fault,
+            reason,
             now - self._since,
             max(0.0, self._since + patience - now),
-            "patience" if patience == self._policy.patience else "first_contact",
+            "patience" if patience == self.policy.patience else "first_contact",
             patience,
             f"; {others} more wait as well" if others else "",
         )
@@ -235,7 +251,7 @@ class Failures:
         """Tells the limiter of a refusal; whether the store answered other requests of ours meanwhile."""
         if fault.cause is not Cause.THROTTLED:
             return False
-        self._tally.count("throttled")
+        self.tally.count("throttled")
         self.limiter.throttled(now, self._sent_at, fault.retry_after)
         return self.limiter.answers != self._answers
 
@@ -269,19 +285,27 @@ async def attempt(
     traffic = traffic or Traffic()
     failures = Failures(policy, path, traffic, traffic.tally)
     seconds = policy.request_timeout() if limit is None else limit
+
+    def warn(now: float, blocked: float) -> None:
+        failures.stalled(MIN_WARNING_SECONDS, f"{doing}: no answer yet")
+
     try:
         while True:
             await failures.turn()
+            if limit is None and failures.limiter.name:  # a server is asked, and what is sent is short
+                traffic.timer.add(warn, asyncio.get_running_loop().time() + MIN_WARNING_SECONDS)
             try:
                 try:
                     async with asyncio.timeout(seconds):
                         result = await call()
                 except TimeoutError as error:
                     raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
+                finally:
+                    traffic.timer.remove(warn)
                 failures.limiter.answered()
                 return result
             except TransientError as fault:
                 await failures.wait(fault, start, end)
     finally:
-        if failures.count:
+        if failures.waiting:
             failures.progress()

@@ -254,7 +254,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A request that failed, and waits to be tried again.
+    """A request that failed, and waits to be tried again; or that has given nothing for ten seconds.
 
     Attributes:
         path: The object's URL.
@@ -279,7 +279,8 @@ class Snapshot:
     Attributes:
         backends: What each kind of store did so far, by the URLs' scheme ("s3", "gs", "file").
         streams: The streams that are open, each with the object's URL, in the order they were opened.
-        waits: The requests that failed and wait to be tried again, the one that has waited longest first.
+        waits: The requests that failed and wait to be tried again, or have given nothing for ten seconds, the one that
+            has waited longest first.
     """
 
     backends: Mapping[str, Counts]

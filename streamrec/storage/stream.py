@@ -31,8 +31,9 @@ __all__ = ["ResumingStream", "stop_of"]
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
     """Where a stream ends: one past the last byte that is wanted and is there; None where that is not known.
 
-    >>> stop_of(ObjectInfo("x", 10, None), 20), stop_of(ObjectInfo("x", None, None), 20)
-    (10, None)
+    >>> info = ObjectInfo("x", 10, None)
+    >>> stop_of(info, 20), stop_of(info, 5), stop_of(info, None), stop_of(ObjectInfo("x", None, None), 20)
+    (10, 5, 10, None)
     """
     if info.size is None:
         return None
@@ -68,7 +69,6 @@ class ResumingStream:
         self.info = ObjectInfo(path, None, version)
         self.position = start
         self._backend = backend
-        self._policy = policy
         self._end = end
         self._stop: int | None = None
         self._request: HedgedRequest | None = None
@@ -138,7 +138,7 @@ class ResumingStream:
             raise
         if self._end is not None:
             count = min(count, self._end - self.position)  # it was cut meanwhile
-        if self._failures.count:
+        if self._failures.waiting:
             self._failures.progress()
         self.position += count
         now = time.monotonic()
@@ -150,7 +150,7 @@ class ResumingStream:
         """Frees the connection. May be called twice, and with bytes left."""
         if not self._closed:
             self._closed = True
-            if self._failures.count:
+            if self._failures.waiting:
                 self._failures.progress()
             self._traffic.statistics.closed(self.tally)
         request, self._request = self._request, None
@@ -170,9 +170,7 @@ class ResumingStream:
     async def _connect(self) -> HedgedRequest:
         """Sends a request for the bytes that are missing, and waits for its response."""
         await self._failures.turn()
-        self._request = request = HedgedRequest(
-            self._backend, self._policy, self._traffic, self.tally, self.info, self.position, self._end
-        )
+        self._request = request = HedgedRequest(self._backend, self._failures, self.info, self.position, self._end)
         await request.open()
         self.splits = request.splits
         self._pin(request.info)

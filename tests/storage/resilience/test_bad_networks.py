@@ -15,7 +15,7 @@ from streamrec import RetryPolicy, TFRecordDataset, encode_records
 from streamrec.storage import Counts
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
-from tests.servers.real import Store, seaweedfs
+from tests.servers.real import Store
 
 SHARDS = [[os.urandom(2000) + bytes([shard]) for _ in range(800)] for shard in range(8)]
 POLICY = RetryPolicy(attempts=12, backoff_base=0.01, backoff_cap=0.1, stall_timeout=1.0)
@@ -181,30 +181,3 @@ def test_what_is_not_damaged_is_read_on(s3_store: Store) -> None:
     found = asyncio.run(pieces())
     assert min(map(len, found)) > 1_000
     assert [record for part in found for record in part] == rest
-
-
-@both
-def test_a_missing_object(s3_store: Store, read: Reading) -> None:
-    found, error = read(f"{s3_store.url}/nothing-here", dict(s3_store.options))
-    assert found == []
-    assert isinstance(error, streamrec.NotFoundError)
-    assert error.path == f"{s3_store.url}/nothing-here"
-
-
-@both
-def test_a_wrong_key(s3_store: Store, read: Reading) -> None:
-    url = put(s3_store, "network-key", DATA)
-    _, error = read(url, {**s3_store.options, "secret": "wrong"})
-    assert isinstance(error, streamrec.errors.PermissionDeniedError)
-    assert error.path == url
-
-
-@both
-def test_a_server_that_goes_away(read: Reading) -> None:
-    with seaweedfs() as store:
-        url = put(store, "network-away", DATA)
-        options = dict(store.options)
-    _, error = read(url, options)
-    assert isinstance(error, streamrec.StorageError)
-    assert error.path == url
-    assert "no connection" in str(error)

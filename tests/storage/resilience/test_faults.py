@@ -141,13 +141,6 @@ async def test_retry_after_is_honoured(network: FaultyNetwork) -> None:
     assert time.monotonic() - began >= 1
 
 
-@pytest.mark.parametrize("line", ["500 Oops", "502 Bad Gateway", "504 Gateway Timeout", "429 Too Many Requests"])
-async def test_what_passes_is_tried_again(network: FaultyNetwork, line: str) -> None:
-    network.meets(status(line))
-    assert await network.read() == DATA
-    assert len(network.proxy.ranges()) == 2
-
-
 @pytest.mark.parametrize(
     ("line", "error"), [("403 No", PermissionDeniedError), ("404 No", NotFoundError), ("400 No", StorageError)]
 )

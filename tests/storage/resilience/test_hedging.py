@@ -277,17 +277,6 @@ async def test_the_loser_is_gone(store: ObjectStore) -> None:
         assert asyncio.all_tasks() == before
 
 
-async def test_no_share_no_hedge(store: ObjectStore) -> None:
-    store.faults = replace(NO_FAULTS, script=("stall",), at=0.5)
-    path = url(store, "s3", 0)
-    policy = RetryPolicy(hedge_share=0.0, stall_timeout=1.0, backoff_base=0.01)
-    async with Storages(options(store, "s3"), retry=policy) as storages:
-        stream = await (await storages.at(path)).stream(path)
-        assert await read_all(stream) == DATA
-    counts = stream.tally.counts()
-    assert (counts.stalls, counts.hedges, counts.retries["timed_out"]) == (1, 0, 1)
-
-
 async def test_a_network_that_is_slow_everywhere_is_not_doubled(store: ObjectStore) -> None:
     store.faults = Faults(first_byte=0.15, jitter=0.0)
     async with Storages(options(store, "s3"), retry=PATIENT) as storages:

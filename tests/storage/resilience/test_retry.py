@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import random
+import re
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import RetryPolicy, TFRecordDataset, encode_records
+from streamrec import Dataset, RetryPolicy, TFRecordDataset, encode_records
 from streamrec.errors import (
     NotFoundError,
     ObjectChangedError,
@@ -29,12 +30,11 @@ from streamrec.errors import (
     ThrottledError,
 )
 from streamrec.pipeline.telemetry.progress import format_line
-from streamrec.storage import Tally, tasks
+from streamrec.storage import Tally, request, retry, tasks
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, from_status, give_up, http_body_range, retry_after_seconds
 from streamrec.storage.request import HedgedRequest
-from streamrec.storage.retry import attempt, next_delay
-from streamrec.storage.stream import stop_of
+from streamrec.storage.retry import Failures, attempt, next_delay
 from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
@@ -197,7 +197,6 @@ def test_sizes() -> None:
     assert http_body_range(200, {}, 0, 5) is None
     with pytest.raises(TransientError, match="a 200 with all bytes"):
         http_body_range(200, {"Content-Length": "7"}, 1, None)
-    assert stop_of(ObjectInfo("x", 5, None), None) == 5
 
 
 RECORDS = [os.urandom(2000) for _ in range(200)]
@@ -218,7 +217,7 @@ def store(bucket: Path) -> Iterator[ObjectStore]:
         yield store
 
 
-def dataset_of(url: str, key: str = "a", retry: RetryPolicy = SWIFT) -> TFRecordDataset:
+def dataset_of(url: str, key: str = "a", retry: RetryPolicy = SWIFT) -> Dataset[bytes]:
     return TFRecordDataset(f"s3://bucket/{key}", storage_options={"endpoint_url": url, "anon": True}, retry=retry)
 
 
@@ -279,6 +278,29 @@ async def test_a_long_wait_is_reported_and_ends_with_the_iterator(
     [message] = [record.getMessage() for record in caplog.records]
     assert message.startswith("s3://bucket/a: the store asked for fewer requests")
     assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in message
+
+
+@pytest.mark.parametrize(("key", "fault"), [("a", "stall"), ("a", "slow"), ("[ab]", "slow")])
+async def test_a_request_that_gives_nothing_is_reported_before_it_fails(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, key: str, fault: str
+) -> None:
+    reason = "its body gives nothing" if fault == "stall" else "no answer yet"
+    for module in (request, retry):
+        monkeypatch.setattr(module, "MIN_WARNING_SECONDS", 0.05)
+    monkeypatch.setattr(retry, "WARNING_INTERVAL", 0.0)
+    slow = replace(NO_FAULTS, slow=1.0, slow_first_byte=60.0)
+    store.faults = slow if fault == "slow" else replace(NO_FAULTS, script=("stall",), at=0.5)
+    policy = replace(SWIFT, hedge_share=0.0, hedge_allowance=0, first_contact=300.0, stall_timeout=1.0)
+    async with dataset_of(store.url, key, policy).aiterate() as records:
+        await until(lambda: [reason in wait.reason for wait in records.stats().storage.waits] == [True])
+        [wait] = records.stats().storage.waits
+        if fault == "stall":
+            assert [record async for record in records] == RECORDS
+            assert records.stats().storage.waits == ()
+            counts = records.stats().storage.backends["s3"]
+            assert (counts.stalls, counts.hedges, counts.retries["timed_out"]) == (1, 0, 1)
+    assert 200 < wait.left < 300
+    assert re.search(rf"{reason}; no progress for \d+ s. It is tried again for (2\d\d|300) s more", caplog.text)
 
 
 async def test_what_cleans_up_after_a_cancellation_waits_less(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,9 +393,10 @@ def test_one_timer_is_set_for_the_first_that_is_due(loop: FakeLoop) -> None:
 
 def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
     info = ObjectInfo("memory://x", 0, None)
-    request = HedgedRequest(Scattered(b""), RetryPolicy(), Traffic(hedging=hedging), Tally(), info, 0, None)
-    request._limit = limit
-    return request
+    failures = Failures(RetryPolicy(), info.path, Traffic(hedging=hedging), Tally())
+    made = HedgedRequest(Scattered(b""), failures, info, 0, None)
+    made._limit = limit
+    return made
 
 
 def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -> None:
@@ -381,7 +404,7 @@ def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -
     request, seen = request_of(hedging, limit=20.0), [0.05]
     while (again := request._look(seen[-1], 0.0)) is not None:
         seen.append(again)
-    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3, 20.0])
+    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3, 10.0, 20.0])
 
 
 def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
