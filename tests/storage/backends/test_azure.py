@@ -43,11 +43,14 @@ async def test_a_wrong_key_is_refused_at_once(store: Store) -> None:
         [_ async for _ in streamrec.TFRecordDataset("az://streamrec/x", storage_options=wrong)]
 
 
-def test_credentials_that_cannot_be_had_may_pass() -> None:
-    """As where the service that gives them is busy; when they did not come again and again, access is refused."""
+@pytest.mark.parametrize(("status", "cause"), [(None, Cause.CREDENTIALS), (403, Cause.REFUSED)])
+def test_credentials_that_fail_may_pass(status: int | None, cause: Cause) -> None:
+    """The service that gives tokens is busy, or a token expired just now: each is waited for as its cause says."""
+    error = ClientAuthenticationError("no token, or not this one")
+    error.status_code = status
     with pytest.raises(TransientError) as caught, common.translate_errors("az://streamrec/x"):
-        raise ClientAuthenticationError("no credential in this chain provided a token")
-    assert caught.value.cause is Cause.CREDENTIALS
+        raise error
+    assert caught.value.cause is cause
 
 
 async def test_the_retry_policy_is_the_only_one(store: Store) -> None:

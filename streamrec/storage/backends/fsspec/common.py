@@ -175,10 +175,11 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
         return StorageError(said, path, start, end)
     if isinstance(error, TimeoutError):
         return TransientError(Cause.TIMED_OUT, said)
-    if (status := _status(error)) is not None:
-        return from_status(status, said, path, start, end)
+    status = _status(error)
     if any(cls.__name__ == "ClientAuthenticationError" for cls in type(error).__mro__):  # azure-core's
-        return TransientError(Cause.CREDENTIALS, said)
+        return TransientError(Cause.CREDENTIALS if status is None else Cause.REFUSED, said)
+    if status is not None:
+        return from_status(status, said, path, start, end)
     return TransientError(Cause.CONNECT if isinstance(error, ConnectionRefusedError) else Cause.BROKEN, said)
 
 
