@@ -378,7 +378,8 @@ async def sizes_of(
         found |= await list_sizes(storages, unknown)
         unknown = [path for path in unknown if path not in found]
         if len(unknown) > FEW_SHARDS and readers is not None and len(paths) >= 16 * readers:
-            return [ShardSize(path, 1, splittable=False) for path in paths]
+            listed = {path: Expected(info.size, info.version) for path, info in found.items()}
+            return [ShardSize(path, 1, False, listed.get(path, Expected(None))) for path in paths]
     await for_each(stat, unknown, PARALLEL_REQUESTS)
     return [
         ShardSize(path, info.size or 0, info.size is not None, Expected(info.size, info.version))

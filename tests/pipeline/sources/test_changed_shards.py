@@ -129,6 +129,20 @@ def test_a_share_does_not_go_on_with_other_shards(folder: Folder, count: int) ->
         list(folder.dataset().distribute(0, 1).iterate(state))
 
 
+def test_names_of_which_a_listing_found_a_part(tmp_path: Path) -> None:
+    """With many names a rank, those that are not listed cheaply count as equally large; the others are compared."""
+    names = [tmp_path / "listed" / f"x-{number}" for number in range(10)]
+    names += [tmp_path / "full" / f"x-{number}" for number in range(70)]
+    for path in [*names, *(tmp_path / "full" / f"x-other-{number}" for number in range(150))]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(shard(1, 20))
+    dataset = TFRecordDataset(names).distribute(0, 1)
+    assert len(list(dataset)) == 800
+    names[0].write_bytes(shard(1, 20, 9))
+    with pytest.raises(ObjectChangedError, match="listed/x-0"):
+        list(dataset)
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_it_is_compared_however_work_is_dealt(folder: Folder, compressed: bool) -> None:
     pack = gzip.compress if compressed else bytes
