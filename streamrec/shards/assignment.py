@@ -141,17 +141,16 @@ def assign_records(
         ...     for reader in range(2)]
         [[('a', 0, None), ('b', 0, 1)], [('b', 1, None), ('a', 0, 1)]]
     """
-    total = sum(shard.records for shard in shards)
-    if not total:
-        return list(_portions_between(shards, 0, 0, manifest))
+    starts = list(accumulate((shard.records for shard in shards), initial=0))
+    total = starts[-1]
     each = even_count(total, readers, even or "drop")
     first, last = reader * each, (reader + 1) * each
     if even is None or (even == "cycle" and total >= readers):
         first, last = reader * total // readers, (reader + 1) * total // readers
     return [
         portion
-        for begin, end in _wrap(first, last, total)
-        for portion in _portions_between(shards, begin, end, manifest)
+        for begin, end in (_wrap(first, last, total) if total else [(0, 0)])
+        for portion in _portions_between(shards, starts, begin, end, manifest)
     ]
 
 
@@ -225,8 +224,11 @@ def _pieces(
         first, last = max(begin, start) - start, min(end, stop) - start
         if first < last:
             rest = None if last == stop - start else last
-            piece = None if first == 0 and rest is None else Piece(first, rest)
-            yield number, replace(_whole(shards[number]), piece=piece)
+            if first == 0 and rest is None:
+                yield number, _whole(shards[number])
+            else:
+                expected = replace(shards[number].expected, records=None)
+                yield number, Portion(shards[number].path, Piece(first, rest), expected=expected)
 
 
 def _whole(shard: ShardSize) -> Portion:
@@ -235,17 +237,19 @@ def _whole(shard: ShardSize) -> Portion:
 
 def _wrap(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
     """A range that continues at the beginning wherever it reaches the end."""
-    while first < last and total:
+    while first < last:
         begin = first % total
         end = min(total, begin + last - first)
         yield begin, end
         first += end - begin
 
 
-def _portions_between(shards: Sequence[ShardInfo], begin: int, end: int, manifest: str | None) -> Iterator[Portion]:
-    """The records `begin` to `end`, shard by shard."""
-    start = 0
-    for shard in shards:
+def _portions_between(
+    shards: Sequence[ShardInfo], starts: Sequence[int], begin: int, end: int, manifest: str | None
+) -> Iterator[Portion]:
+    """The records `begin` to `end`, shard by shard; `starts` are the numbers of the shards' first ones."""
+    for number in range(bisect_left(starts, begin, 1) - 1, min(bisect_right(starts, end), len(shards))):
+        shard, start = shards[number], starts[number]
         first, last = max(begin - start, 0), min(end - start, shard.records)
         expected = None if manifest is None else Expected(shard.bytes, shard.version, shard.records, manifest)
         if first < last:
@@ -255,4 +259,3 @@ def _portions_between(shards: Sequence[ShardInfo], begin: int, end: int, manifes
             yield Portion(shard.path, None, first, rest, ShardPlace(byte, record), expected)
         elif not shard.records and shard.bytes and begin <= start <= end:  # compressed: that it has none is to be seen
             yield Portion(shard.path, expected=expected)
-        start += shard.records

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import encode_record, encode_records
-from streamrec.shards import Piece, ReadOptions, ShardReader
+from streamrec.shards import Piece, ReadOptions, ShardReader, assignment
 from streamrec.shards.assignment import Portion, ShardSize, assign_bytes, assign_records
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import ShardPlace
@@ -320,3 +320,10 @@ def test_reading_begins_at_the_last_mark(counts: list[int], readers: int, apart:
     for reader in range(readers):
         for portion in assign_records(infos(counts, apart), readers, reader, "pad"):
             assert portion.place == ShardPlace(portion.first // apart * apart * 10, portion.first // apart * apart)
+
+
+def test_one_readers_plan_makes_nothing_of_others_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(assignment, "Expected", lambda *expected: made.append(expected))
+    shards = [ShardInfo(str(number), number % 3, 100, 0) for number in range(3000)]
+    assert 20 <= len(assign_records(shards, 100, 50, "drop", "manifest")) <= len(made) < 40

@@ -54,7 +54,7 @@ from streamrec.shards import (
     find_in_manifest,
     sizes_of,
 )
-from streamrec.storage import ObjectInfo
+from streamrec.shards.assignment import ShardSize
 
 __all__ = ["AssignedSource", "Distribute", "Portions", "complete", "readers_lines"]
 
@@ -330,15 +330,16 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
             )
         return AssignedShards(reader, tuple(portions), count)
     listing = await complete(opened)
-    said = {shard.path: Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards or ()}
-    known = {path: ObjectInfo(path, each.size, each.version) for path, each in said.items()}
-    sizes = await sizes_of(opened.storages, listing.paths, known or listing.known, reader.readers)
+    if shards is None:
+        sizes = await sizes_of(opened.storages, listing.paths, listing.known, reader.readers)
+    else:
+        said = [Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards]
+        sizes = [ShardSize(shard.path, shard.bytes, True, each) for shard, each in zip(shards, said, strict=True)]
     plan = await assign_shards(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     size_of = {shard.path: shard.size for shard in sizes}
     loads = [sum(load_of(portion, size_of[portion.path]) for portion in own) for own in plan]
     warn_uneven(reader, loads, describe(listing.paths), REMEDY)
-    own = plan[reader.number]
-    return AssignedShards(reader, tuple(expect(portion, said.get(portion.path)) for portion in own))
+    return AssignedShards(reader, tuple(plan[reader.number]))
 
 
 def load_of(portion: Portion, size: int) -> int:
@@ -350,10 +351,3 @@ def describe(paths: Sequence[str]) -> str:
     """Shards, by number and the name of the first."""
     more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     return f"{display_name(paths[0])}{more}" if paths else "no shard"
-
-
-def expect(portion: Portion, expected: Expected | None) -> Portion:
-    """A portion whose shard is compared with what a manifest says, if it says anything."""
-    if expected is None:
-        return portion
-    return replace(portion, expected=expected if portion.piece is None else replace(expected, records=None))

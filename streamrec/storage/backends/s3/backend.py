@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import cache, partial
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from botocore.session import Session
+from botocore.utils import parse_timestamp
 from s3fs import S3FileSystem
 
 from streamrec.display import display_name
@@ -144,7 +147,14 @@ def _session(options: Mapping[str, Any]) -> AioSession:
     """A session that shares botocore's descriptions of services with all others: parsing them costs 60 ms a client."""
     session = AioSession(**options)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
     return session
+
+
+def _parse_time(value: Any) -> datetime:
+    """The time of an object. Of a listing's processor time, botocore's own parser takes three quarters for it."""
+    is_iso = isinstance(value, str) and re.fullmatch(r"[\d-]{10}T[\d:]{8}(\.\d{3})?Z", value)
+    return datetime.fromisoformat(value) if is_iso else parse_timestamp(value)
 
 
 @cache
