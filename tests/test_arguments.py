@@ -108,13 +108,16 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.group_by_window(len, 5, 2), "reduce_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.group_by_window(len, len), "wants window_size or window_size_func, and not both"),  # type: ignore[arg-type]
     (lambda: ds.scan(0, 5), "scan_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
-    (lambda: ds.scan(object(), len), "which cannot be kept in a position"),
+    (lambda: ds.scan(object(), len), "which a position cannot hold"),
     (lambda: ds.reduce(0, 5), "reduce_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.repeat().reduce(0, max), "reduce would never end"),
     (lambda: ds.apply(5), "transformation_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
-    (lambda: ds.rejection_resample(len, [0.5, 0.6]), "target_dist=[0.5, 0.6] must be a probability for each class"),
-    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1.0]), "1 classes in initial_dist and 2 in target_dist"),
-    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]), "target_dist wants class 1, of which initial_dist has no"),
+    (lambda: ds.rejection_resample(len, [0.5, 0.6]), "target_dist=[0.5, 0.6] must hold a probability for each class"),
+    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1.0]), "initial_dist has 1 classes and target_dist has 2"),
+    (
+        lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]),
+        "class 1 has probability 0.5 in target_dist and 0 in initial_dist",
+    ),
     (lambda: Dataset.counter("5"), "start is '5' (str)"),  # type: ignore[arg-type]
     (lambda: Dataset.random(1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: Dataset.load("a*"), "load() wants the name of one file"),

@@ -1,9 +1,9 @@
-"""What flows through a pipeline: chunks of elements, each with the positions between them.
+"""Chunks flow through a pipeline: elements, with the positions between them.
 
 Rules:
-- A chunk's elements are Frames (records that are not Python objects yet), Columns, or a list of any objects.
+- A chunk's elements are Frames (records that are not Python objects yet), Batches, Columns, or a list of any objects.
 - Chunks are immutable. Their positions (`positions.py`) say where to resume.
-- A chunk with an error is an element that failed: it has no elements, and its position is after that one.
+- A chunk with an error is an element that failed: it has no elements, and its position is after the failed element.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["FAILURE_BYTES", "NUMBERS", "Batches", "Chunk", "Elements", "weigh"]
 
 
 class Batches:
-    """The batches of one size that some records make: each is a window, made when it is taken."""
+    """Batches of `size` records. Each is a window of the same Frames, made when it is asked for."""
 
     __slots__ = ("_count", "_frames", "_size")
 
@@ -48,7 +48,7 @@ class Batches:
 
     @property
     def size(self) -> int:
-        """How many records make a batch."""
+        """The number of records in a batch."""
         return self._size
 
     @overload
@@ -69,16 +69,16 @@ Elements = Frames | Batches | Columns | Sequence[Any]
 
 OBJECT_BYTES = 64
 FAILURE_BYTES = 1 << 10
-"""What an error keeps alive, about."""
+"""About how many bytes an error keeps alive."""
 SPAN_BYTES = 16
 
 NUMBERS: Final = frozenset({bool, int, float, *(np.dtype(code).type for code in "?bBhHiIlLefdFD")})
-"""Types of numbers that all weigh the same."""
+"""Types of numbers whose values all have one size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A run of elements, their positions, and about how many bytes both keep alive; or an element that failed."""
+    """Elements, their positions, and about how many bytes both keep alive; or an element that failed."""
 
     elements: Elements
     positions: Positions
@@ -91,7 +91,7 @@ class Chunk:
         return cls((), shift(positions, index), FAILURE_BYTES, error)
 
     def windows(self, count: int) -> Iterator[Chunk]:
-        """The same elements, `count` at a time, each chunk with its part of the bytes."""
+        """Splits the chunk into chunks of `count` elements."""
         whole = len(self.elements)
         for first in range(0, whole, count):
             last = min(first + count, whole)
@@ -100,19 +100,19 @@ class Chunk:
 
     @classmethod
     def weigh(cls, elements: Elements, positions: Positions) -> Chunk:
-        """A chunk that weighs what its elements and its positions do."""
+        """A chunk whose `nbytes` is computed from its elements and positions."""
         return cls(elements, positions, weigh(elements) + positions.weight(len(elements)))
 
 
 def weigh(elements: Iterable[Any]) -> int:
-    """About how many bytes objects keep alive: what the byte budgets count."""
+    """About how many bytes objects keep alive; memory budgets count these."""
     if isinstance(elements, Frames):
         return weigh_one(elements)
     if isinstance(elements, Columns):
         return weigh(leaves(elements.nest))
     if isinstance(elements, list) and len(elements) > 1 and len(kinds := set(map(type, elements))) == 1:
         kind = kinds.pop()
-        if kind is bytes or kind is str:  # of one simple type there may be a million a second
+        if kind is bytes or kind is str:  # fast: there may be a million elements a second
             return sum(map(len, elements)) + OBJECT_BYTES * len(elements)
         if kind in NUMBERS:
             return len(elements) * weigh_one(elements[0])
@@ -120,22 +120,22 @@ def weigh(elements: Iterable[Any]) -> int:
 
 
 def retained_bytes(column: BytesColumn) -> int:
-    """What strings keep alive: the records around them, of which other features may be the largest part."""
-    if column.is_scattered:  # parsing leaves strings in many buffers only where they are the most of what these hold
+    """How many bytes strings keep alive: also those of the records around them."""
+    if column.is_scattered:  # parsing leaves strings in many buffers only if they fill most of them
         return column.nbytes
     spans = column.spans.reshape(-1, 2)
     return max(column.nbytes, abs(int(spans[-1, 1] - spans[0, 0]))) if len(spans) else 0
 
 
 def weigh_objects(array: npt.NDArray[Any]) -> int:
-    """About how many bytes the objects of an array keep alive: strings, or arrays such as decoded images."""
+    """About how many bytes the strings or arrays in an object array keep alive."""
     if array.size and isinstance(array.flat[0], np.ndarray):
         return sum(each.nbytes + OBJECT_BYTES for each in array.flat)
-    return sum(map(len, array.flat)) + 40 * array.size  # a `bytes` object: 33, and what the allocator rounds up
+    return sum(map(len, array.flat)) + 40 * array.size  # a `bytes` object has 33 more, rounded up by the allocator
 
 
 def weigh_one(element: Any) -> int:
-    if isinstance(element, np.ndarray):  # first: a batch may have dozens
+    if isinstance(element, np.ndarray):  # first, since a batch may have dozens
         return element.nbytes + (weigh_objects(element) if element.dtype.hasobject else 0) + OBJECT_BYTES
     if isinstance(element, Frames):
         return abs(element.extent) + SPAN_BYTES * len(element)
@@ -147,6 +147,6 @@ def weigh_one(element: Any) -> int:
         return weigh(element.values()) + OBJECT_BYTES
     if isinstance(element, tuple | list | CompositeTensor):
         return weigh(element.parts if isinstance(element, CompositeTensor) else element) + OBJECT_BYTES
-    if (chain := getattr(element, "chain", None)) is not None:  # a dataset, as `window` makes them, holds its elements
+    if (chain := getattr(element, "chain", None)) is not None:  # a dataset made by `window` holds its elements
         return weigh(getattr(chain.source, "data", ())) + OBJECT_BYTES
     return int(getattr(element, "nbytes", 0)) + OBJECT_BYTES

@@ -1,11 +1,11 @@
-"""Elements as bytes and back, in columns: what a cache file holds. No I/O, and no pickle: reading runs no code.
+"""Packs elements into bytes, as columns, and unpacks them: the format of cache files. No I/O, and no pickle.
 
 A block is the length of a JSON text (4 bytes, little-endian), that text, and buffers back to back. The text is
-`{"sizes": [bytes of each buffer], "elements": node}`, and a node is a list: its kind, then what that kind needs, where
-numbers called `buffer` say which buffer. Lists whose elements are alike become columns, so that a block of a
-thousand small elements has one node for each of their parts.
+`{"sizes": [bytes of each buffer], "elements": node}`. A node is a list: its kind, then the values of that kind; numbers
+called `buffer` are indices of buffers. Lists of similar elements become columns, so that a block of a thousand small
+elements has one node for each of their parts.
 
-What comes back is what went in: kinds, dtypes, shapes and order, save that arrays are contiguous and can be written to.
+Unpacked elements have the same kinds, dtypes, shapes and order, but their arrays are contiguous and writable.
 """
 
 from __future__ import annotations
@@ -33,15 +33,11 @@ Node = list[Any]
 
 LENGTH_BYTES = 4
 NUMBERS = "biufcmMSU"
-"""Kinds of dtypes whose `str` says all of them."""
+"""Kinds of dtypes that their `str` describes completely."""
 
 
 def pack(elements: Elements) -> bytes:
-    """Elements as one block.
-
-    Raises:
-        TypeError: One of them, or a part of one, is of a type that cannot be stored; the message names it.
-    """
+    """Packs elements into one block; a TypeError names a value that cannot be stored."""
     packing = _Packing()
     node = packing.node(elements)
     head = {"sizes": [len(buffer) for buffer in packing.buffers], "elements": node}
@@ -50,7 +46,7 @@ def pack(elements: Elements) -> bytes:
 
 
 def unpack(block: memoryview) -> Any:
-    """The elements of a block. Frames share its memory; all else is copied out."""
+    """The elements of a block. Frames share its memory; other values are copies."""
     end = LENGTH_BYTES + int.from_bytes(block[:LENGTH_BYTES], "little")
     head = json.loads(bytes(block[LENGTH_BYTES:end]).decode("utf-8", "surrogatepass"))
     buffers = []
@@ -63,25 +59,23 @@ def unpack(block: memoryview) -> Any:
 PLAIN = (str, int, float, bool, type(None))
 STORED = {Frames, Scattered, Batches, Columns, BytesColumn, RaggedTensor, SparseTensor, RaggedRows, SparseRows}
 STORED |= {np.ndarray, bytes, dict, tuple, list, *PLAIN}
-"""Types of values that can be stored; NumPy's scalars can, too."""
+"""Types of values that can be stored, besides NumPy's scalars."""
 
 
 class _Packing:
-    """Makes nodes, and keeps the buffers that they name."""
+    """Makes nodes, and keeps their buffers."""
 
     def __init__(self) -> None:
         self.buffers: list[memoryview] = []
 
     def node(self, value: Any) -> Node:
-        """The node of any value."""
         kind = type(value)
         if kind not in STORED:
             if isinstance(value, np.generic):
                 return ["scalar", *self._raw(np.asarray(value))]
             raise TypeError(
-                f"{with_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a cache file: arrays, "
-                "records, numbers, strings, and dicts, tuples and lists of them can: map elements to these, or cache "
-                "in memory"
+                f"{with_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a cache file: map "
+                "elements to arrays, records, numbers, strings, or dicts, tuples and lists of them, or cache in memory"
             )
         match value:
             case Frames():  # the lengths, and the payloads back to back
@@ -123,13 +117,13 @@ class _Packing:
         return [dtype_name(array.dtype), list(array.shape), self._keep(array.tobytes())]
 
     def _rows(self, values: Sequence[Any]) -> Node:
-        """A list: in columns where its elements are alike."""
+        """A list, as columns if its elements are similar."""
         kinds = set(map(type, values))
         columns = self._columns(kinds.pop(), values) if len(kinds) == 1 else None
         return columns or ["list", [self.node(value) for value in values]]
 
     def _columns(self, kind: type, values: Sequence[Any]) -> Node | None:
-        """Values of one type as columns; None where they differ in something else, or the type has no columns."""
+        """Values of one type as columns; None if their structure differs, or the type has no columns."""
         first = values[0]
         if kind is dict and first and all(list(value) == list(first) for value in values):
             return ["dicts", check_keys(first), [self._rows([value[key] for value in values]) for key in first]]
@@ -151,11 +145,6 @@ class _Packing:
 
 
 def check_keys(value: Mapping[Any, Any]) -> list[Any]:
-    """The keys of a dict.
-
-    Raises:
-        TypeError: One is of a type that cannot be stored.
-    """
     for key in value:
         if type(key) not in PLAIN:
             raise TypeError(f"the key {describe_value(key)} cannot be stored in a cache file: map it to str")
@@ -163,17 +152,12 @@ def check_keys(value: Mapping[Any, Any]) -> list[Any]:
 
 
 class _Unpacking:
-    """Makes values of nodes, over the buffers that they name."""
+    """Makes values of nodes and their buffers."""
 
     def __init__(self, buffers: Sequence[memoryview]) -> None:
         self._buffers = buffers
 
     def value(self, node: Node) -> Any:
-        """The value of a node.
-
-        Raises:
-            ValueError: The node's kind is unknown, or an array would hold objects.
-        """
         match node:
             case ["frames", lengths, payloads]:
                 ends = np.cumsum(np.frombuffer(self._buffers[lengths], "<i8"), dtype=np.int64)
@@ -184,8 +168,8 @@ class _Unpacking:
             case ["columns", nest]:
                 return Columns(self.value(nest))
             case ["column", shape, frames]:
-                found = self.value(frames)
-                return BytesColumn(found.buffer, found.spans.reshape(*shape, 2))
+                strings = self.value(frames)
+                return BytesColumn(strings.buffer, strings.spans.reshape(*shape, 2))
             case ["ragged", values, splits]:
                 return RaggedTensor(self.value(values), tuple(map(self.value, splits)))
             case ["sparse", indices, values, shape]:
@@ -228,23 +212,17 @@ class _Unpacking:
                 sizes = self._raw(*shapes)
                 parts = np.split(self._raw(*flat), np.cumsum(np.prod(sizes, axis=1, dtype=np.int64))[:-1])
                 return [part.reshape(shape) for part, shape in zip(parts, sizes.tolist(), strict=True)]
-        raise ValueError(f"stored elements have no kind {node[0]!r}: the file or the state is damaged")
+        raise ValueError(f"stored elements have the unknown kind {node[0]!r}: the file or the state is damaged")
 
     def _raw(self, dtype: str, shape: Sequence[int], buffer: int) -> npt.NDArray[Any]:
         kind = dtype_by_name(dtype)
-        if kind.hasobject:  # its bytes would be taken for pointers
-            raise ValueError(
-                f"a stored array of dtype {dtype!r}, which holds objects: the file or the state is damaged"
-            )
+        if kind.hasobject:  # NumPy would take the bytes for pointers
+            raise ValueError(f"a stored array has dtype {dtype!r}, which holds objects: the file or state is damaged")
         return np.ndarray(tuple(shape), kind, self._buffers[buffer]).copy()
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """A dtype as text that gives it again.
-
-    Raises:
-        TypeError: There is none: it has fields, or holds objects.
-    """
+    """The text that `dtype_by_name` makes the same dtype of; a TypeError for dtypes with fields or objects."""
     if dtype.kind in NUMBERS:
         return dtype.str
     try:
@@ -256,7 +234,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def digest_of(value: Any) -> str:
-    """A digest of values, whatever holds them."""
+    """A digest of values; equal for equal values in different containers, such as a list and an array of numbers."""
     digest = hashlib.blake2b(digest_size=16)
     for piece in bytes_of(value):
         digest.update(b"%d:" % len(piece) + piece)
@@ -264,7 +242,7 @@ def digest_of(value: Any) -> str:
 
 
 def bytes_of(value: Any) -> Iterator[bytes]:
-    """Bytes that differ where values do."""
+    """Bytes that differ for different values."""
     if isinstance(value, bytes):
         yield value
     elif isinstance(value, dict):
@@ -275,7 +253,7 @@ def bytes_of(value: Any) -> Iterator[bytes]:
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
     elif type(value) is list and len(kinds := set(map(type, value))) == 1 and issubclass(kinds.pop(), np.number):
-        yield from bytes_of(np.array(value))  # numbers are in a list or in an array, as chunks happen to end
+        yield from bytes_of(np.array(value))  # numbers come in a list or an array, depending on where chunks end
     elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray | CompositeTensor):
         kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
         parts = value.parts if isinstance(value, CompositeTensor) else value

@@ -1,10 +1,10 @@
-"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until one is asked for.
+"""Columns: elements that are dicts, tuples or rows of arrays, kept as columns until an element is asked for.
 
 Rules:
-- A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence; all are of one
-  length.
-- A nest is an element, or dicts and tuples of them (named tuples too), as tf.data has them; a list is not a nest.
-- Windows share the memory of what they are a part of. Batches and joined parts are copies, save for Frames.
+- A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence. All columns of
+  some elements have one length.
+- A nest is an element, or dicts and tuples of elements (named tuples too), as in tf.data; a list is not a nest.
+- Windows share memory with the whole. Batches and joined parts are copies, except for Frames.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class Columns:
 
 
 def window(elements: Any, first: int, last: int) -> Any:
-    """Elements first to last (exclusive): of Frames without a copy, since chunks are short-lived."""
+    """Elements first to last (exclusive); Frames and arrays share memory."""
     return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
 
 
 def pieces(elements: Any) -> Iterator[list[Any]]:
-    """All elements as objects, in new lists of at most 1,024 of them: of few where they are long."""
+    """All elements as objects, in new lists of at most 1,024; of long records fewer."""
     if isinstance(elements, Frames):
         yield from elements.pieces()
         return
@@ -102,7 +102,7 @@ def rows(nest: Any) -> list[Any]:
 
 
 def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
-    """The elements at these places. Few records out of a large buffer are copied, so that it is free."""
+    """The elements at these indices. Few records of a large buffer are copied, so that the buffer can be freed."""
     if isinstance(elements, Columns):
         return Columns(map_nest(lambda column: select(column, indices), elements.nest))
     if isinstance(elements, np.ndarray):
@@ -115,14 +115,14 @@ def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
 
 
 def compact(elements: Any) -> Any:
-    """The same elements; records in a buffer much larger than themselves are copied out of it."""
+    """The same elements; records are copied out of a much larger buffer."""
     if isinstance(elements, Columns):
         return Columns(map_nest(compact, elements.nest))
     return elements.trim() if isinstance(elements, Frames) else elements
 
 
 def join_windows(parts: Sequence[Any]) -> Any:
-    """Several windows as one, columns of one structure joined one by one; anything else as a list."""
+    """Joins windows: Frames, arrays and columns of one structure stay that; others become a list."""
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -141,7 +141,7 @@ def join_windows(parts: Sequence[Any]) -> Any:
 
 
 def rows_of(batch: Any) -> Any:
-    """What a batch was made of: Frames stay Frames, other columns become the columns of elements."""
+    """The elements of a batch: Frames for Frames, Columns for other batches."""
     if isinstance(batch, Frames):
         return batch
     nest = map_nest(column_of, batch)
@@ -152,7 +152,7 @@ def rows_of(batch: Any) -> Any:
 
 
 def column_of(value: Any) -> Any:
-    """One part of a batch, as a sequence of rows; text becomes bytes, as in tf.data."""
+    """One part of a batch as a sequence of rows; text becomes bytes, as in tf.data."""
     if isinstance(value, Frames):
         return value
     if isinstance(value, BytesColumn):
@@ -163,14 +163,14 @@ def column_of(value: Any) -> Any:
         return SparseRows.of(value)
     array = as_array(value)
     if array.ndim < 1:
-        raise TypeError(f"{name_type(value)} has no rows: an array, a list or Frames is wanted here")
+        raise TypeError(f"{name_type(value)} has no rows: pass an array, a list or Frames")
     return array
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
-    """A value as an array; strings as objects, which keeps trailing NULs."""
+    """Converts a value to an array; strings become objects, which keep trailing NULs."""
     if isinstance(value, CompositeTensor):
-        raise TypeError(f"{name_type(value)} is not an array: map such elements to arrays first")
+        raise TypeError(f"{name_type(value)} is not an array: map such elements to arrays")
     if isinstance(value, BytesColumn):
         return value.to_numpy()
     if isinstance(value, bytes | str):
@@ -182,19 +182,19 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     else:
         array = with_nulls(value, np.asarray(value))
     if np.ma.is_masked(value):
-        raise TypeError("a masked array where all values are wanted: fill it first")
+        raise TypeError("a masked array has masked values: fill them first")
     if array.dtype.hasobject and (odd := [one for one in array.flat if not hasattr(one, "__len__")]):
         if value is None:
             raise TypeError("None where numbers or bytes are wanted: does the function of map return its element?")
-        found = None if None in odd else odd[0]
         raise TypeError(
-            f"{describe_value(found)} in {name_type(value)} where numbers or bytes are wanted: fill or convert it"
+            f"{describe_value(None if None in odd else odd[0])} in {name_type(value)} where numbers or bytes are "
+            "wanted: fill or convert it"
         )
     return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
 
 
 def strings(values: Sequence[Any]) -> npt.NDArray[np.object_]:
-    """Strings as an object array of bytes, which keeps trailing NULs."""
+    """An object array of strings as bytes, which keeps trailing NULs."""
     return objects([value.encode() if isinstance(value, str) else value for value in values])
 
 
@@ -206,7 +206,6 @@ def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
 
 
 def is_nest(value: Any) -> bool:
-    """Whether a value has parts."""
     return isinstance(value, dict | tuple)
 
 
@@ -220,12 +219,12 @@ def leaves(nest: Any) -> Iterator[Any]:
 
 
 def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
-    """The same nest of what the function makes of each value."""
+    """A nest of the function's results for each value."""
     return map_nests(lambda values: function(values[0]), [nest])
 
 
 def map_nests(function: Callable[[list[Any]], Any], nests: list[Any]) -> Any:
-    """A nest of what the function makes of the values at the same place in nests of one structure."""
+    """A nest of the function's results for the lists of corresponding values in nests of one structure."""
     first = nests[0]
     if not is_nest(first):
         return function(nests)
@@ -236,7 +235,6 @@ def map_nests(function: Callable[[list[Any]], Any], nests: list[Any]) -> Any:
 
 
 def same_nest(one: Any, other: Any) -> bool:
-    """Whether two nests have one structure."""
     if not is_nest(one) or type(one) is not type(other):
         return not is_nest(one) and not is_nest(other)
     if isinstance(one, dict):

@@ -1,6 +1,4 @@
-"""Merging: elements of several chunks in one, in any order. Frames stay Frames: short records are copied together,
-once, long ones stay where they are.
-"""
+"""Merges elements of several chunks, in any order. Frames stay Frames: short records are copied once, long ones not."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ Indices = npt.NDArray[np.int64]
 
 
 def merge_windows(parts: Sequence[Any], order: Indices) -> Any:
-    """Elements of several windows as one chunk's.
+    """Merges elements of several windows.
 
     Args:
         parts: The windows, at least one.
-        order: int64: of each element of the result, its index among all elements of the windows, one after the other.
+        order: int64: for each element of the result, its index among the elements of all windows, back to back.
 
     Returns:
-        Frames of Frames, an array of arrays of one dtype and shape, Columns of Columns of one structure; else a list.
+        Frames for Frames, an array for arrays of one dtype and shape, Columns for Columns of one structure, or a list.
     """
     first = parts[0]
     if all(isinstance(part, Frames) for part in parts):
@@ -41,10 +39,10 @@ def merge_windows(parts: Sequence[Any], order: Indices) -> Any:
 
 
 def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
-    """Elements of several inputs in turn, `block` of each, again and again.
+    """Merges elements of several inputs, `block` of each in turn.
 
     Args:
-        inputs: For each its windows. An input holds exactly what its turns take; the last turn may be a shorter one.
+        inputs: The windows of each input, with exactly the elements that its turns take; the last turn may be shorter.
         block: Elements in a turn.
     """
     windows = [window for one in inputs for window in one]
@@ -61,7 +59,6 @@ def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
 
 
 def gather_frames(parts: Sequence[Frames], order: Indices) -> Frames:
-    """Records of several Frames, in this order."""
     if are_long(parts):
         return Scattered.joining([part.trim() for part in parts]).take(order)
     sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
@@ -71,5 +68,5 @@ def gather_frames(parts: Sequence[Frames], order: Indices) -> Frames:
 
 
 def alike(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    """Whether the rows of two arrays are of one kind: in one array they stay what they are."""
+    """Whether the rows of two arrays have one dtype and shape."""
     return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]

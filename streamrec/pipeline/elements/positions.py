@@ -1,11 +1,11 @@
-"""Positions: the places between a chunk's elements, and what these were made of.
+"""Positions: where a run can resume between a chunk's elements, and what these elements were made of.
 
 Rules:
-- `positions.at(i)` says where to resume so that exactly `elements[i:]` and all that follows come. It is worked out
-  when a state is asked for, never per record. Positions are immutable and hold no data.
-- A position is JSON: the state of the chain's source, how many elements to skip after it, and a state for each stage
-  that has one. So a source may say where a chunk began, and count the elements from there on (`FixedPosition`).
-- Elements that were made of others point to these (`Derived`, `IndexMap`, `Joined`), down to the records of shards.
+- A run resumed at `positions.at(i)` gives exactly `elements[i:]` and all that follows. The position is computed when a
+  state is asked for, never per record. Positions are immutable and hold no data.
+- A position is JSON: the state of the chain's source, the number of elements to skip after it, and a state for each
+  stage that has one. So a source may name the start of a chunk and count elements from there on (`FixedPosition`).
+- Elements that were made of others refer to these (`Derived`, `IndexMap`, `Joined`), down to the records of shards.
 """
 
 from __future__ import annotations
@@ -19,47 +19,46 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "ChunkSlices",
     "Derived",
-    "ElementPlace",
+    "ElementLocation",
     "FixedPosition",
     "IndexMap",
     "Joined",
+    "Location",
     "Nested",
     "NumberedPositions",
-    "Place",
+    "Origin",
     "Position",
     "Positions",
-    "Precursor",
+    "RecordLocation",
     "RecordLocations",
-    "RecordPlace",
     "StageState",
-    "Stretches",
     "group_rows",
-    "records_behind",
     "shift",
+    "trace_origins",
     "with_state",
 ]
 
 Numbers = npt.NDArray[np.int64]
 
 Position = Mapping[str, Any]
-"""JSON: `source` (the source's own state), `skip` (elements after it), `stages` (a state per stage that has one)."""
+"""JSON: `source` (the source's state), `skip` (elements to skip after it), `stages` (the states of stages by key)."""
 
 
-class RecordPlace(NamedTuple):
-    """Where a record is: its shard's URL, its number there, and its header's offset, as far as they are known."""
+class RecordLocation(NamedTuple):
+    """Where a record is: its shard's URL, and its number or its header's offset there."""
 
     path: str
     record: int | None
     offset: int | None = None
 
     def __str__(self) -> str:
-        at = f"byte {self.offset:,}" if self.record is None else f"record {self.record:,}"
-        return f"{self.path}, {at}"
+        return f"{self.path}, byte {self.offset:,}" if self.record is None else f"{self.path}, record {self.record:,}"
 
 
-class ElementPlace(NamedTuple):
-    """Where an element is that came from a cache: the file's URL, and its number among all elements there."""
+class ElementLocation(NamedTuple):
+    """Where an element of a cache file is: the file's URL, and the element's number there."""
 
     path: str
     number: int
@@ -70,11 +69,11 @@ class ElementPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordLocations:
-    """Where records are in their shards, so that a position can name them without their data.
+    """Where records are in their shards, so that a position can refer to them without their data.
 
     Args:
-        references: For each, its shard's number and its header's offset there.
-        sizes: For each, its payload's bytes.
+        references: int64 for each record: `shard << OFFSET_BITS | offset` of its header.
+        sizes: The bytes of each record's payload.
         shards: The version and the compression of each shard, by its number.
         paths: The shards' URLs.
     """
@@ -85,69 +84,65 @@ class RecordLocations:
     paths: Sequence[str] = ()
 
     def take(self, indices: Any) -> RecordLocations:
-        """Those of some records, by indices or a slice."""
+        """The locations of the records at some indices, or in a slice."""
         return RecordLocations(self.references[indices], self.sizes[indices], self.shards, self.paths)
 
     @classmethod
     def join(cls, parts: Sequence[RecordLocations]) -> RecordLocations:
-        """Those of several as one."""
         shards = {shard: each for part in parts for shard, each in part.shards.items()}
         references, sizes = [part.references for part in parts], [part.sizes for part in parts]
         return cls(np.concatenate(references), np.concatenate(sizes), shards, parts[0].paths if parts else ())
 
 
 class Positions:
-    """The places between a chunk's elements."""
+    """Where to resume before each of a chunk's elements, and after the last one."""
 
     __slots__ = ()
 
     def at(self, index: int) -> Position:
-        """Resume there, and exactly `elements[index:]` and what follows come."""
+        """The position from which a run gives exactly `elements[index:]` and what follows."""
         raise NotImplementedError
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        """What element `index`, or row `row` of it if it is a batch, was made of; nothing where that is not known."""
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        """What element `index`, or its row `row` if it is a batch, was made of; empty if that is unknown."""
         return ()
 
     def locations(self) -> RecordLocations | None:
-        """Where the records are that the elements are or were made of, one of each; None where that is not known.
-
-        There may be more of them than elements.
-        """
+        """The location of the one record that each element is or was made of, possibly followed by more; or None."""
         return None
 
     def weight(self, count: int) -> int:
-        """About how many bytes the places between this many elements keep alive, beyond what all positions do."""
+        """About how many bytes the positions of `count` elements keep alive, beyond a constant."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
-class Precursor:
-    """What an element was made of: element `index` of an earlier chunk with these positions; of a batch, its row."""
+class Origin:
+    """What an element was made of: element `index` of an earlier chunk with these positions, or a row of it."""
 
     positions: Positions
     index: int
     row: int = 0
 
 
-Place = RecordPlace | ElementPlace
+Location = RecordLocation | ElementLocation
 
-Stretches = Sequence[tuple[Positions, int, int]]
-"""Elements that follow each other: the positions of their chunk, the first one's index there, and how many."""
+ChunkSlices = Sequence[tuple[Positions, int, int]]
+"""Consecutive elements as slices of chunks: a chunk's positions, the first element's index there, and the count."""
 
 
-def records_behind(positions: Positions, index: int, row: int = 0) -> Iterator[Place]:
-    """What an element or a row of a batch was made of: records, or elements of a cache; as far as they are known."""
-    for found in positions.precursors(index, row):
-        if isinstance(found, Precursor):
-            yield from records_behind(found.positions, found.index, found.row)
+def trace_origins(positions: Positions, index: int, row: int = 0) -> Iterator[Location]:
+    """The known records or cache elements that an element, or a row of a batch, was made of."""
+    for origin in positions.origins(index, row):
+        if isinstance(origin, Origin):
+            yield from trace_origins(origin.positions, origin.index, origin.row)
         else:
-            yield found
+            yield origin
 
 
 @dataclass(frozen=True, slots=True)
 class FixedPosition(Positions):
-    """A place that is known, None for the start; the places after it say how many elements to skip."""
+    """A known position, None for the start; positions after it count the elements to skip."""
 
     position: Position | None
 
@@ -158,7 +153,7 @@ class FixedPosition(Positions):
 
 @dataclass(frozen=True, slots=True)
 class NumberedPositions(Positions):
-    """Positions of elements whose source numbers them; `origin` says what each number was made of."""
+    """Positions of elements that their source numbers; `origin` says what each number was made of."""
 
     first: int
     origin: Positions | None = None
@@ -166,21 +161,21 @@ class NumberedPositions(Positions):
     def at(self, index: int) -> Position:
         return {"source": {"next": self.first + index}}
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return self.origin.precursors(self.first + index, row) if self.origin is not None else ()
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        return self.origin.origins(self.first + index, row) if self.origin is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Derived(Positions):
-    """Positions of elements of which each was made of the one with its index in another chunk."""
+    """Positions of elements that were each made of the element with the same index of another chunk."""
 
     inner: Positions
 
     def at(self, index: int) -> Position:
         return self.inner.at(index)
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return (Precursor(self.inner, index, row),)
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        return (Origin(self.inner, index, row),)
 
     def locations(self) -> RecordLocations | None:
         return self.inner.locations()
@@ -191,11 +186,11 @@ class Derived(Positions):
 
 @dataclass(frozen=True, slots=True)
 class IndexMap(Derived):
-    """Positions of elements that were picked out of others, or of batches of `size` of these.
+    """Positions of elements that were picked out of another chunk, or of batches of `size` of these.
 
     Args:
-        indices: The index of each element's first among the others, and after the last one, where the next one begins.
-        size: How many of the others make one element; 1: the element is the other one itself.
+        indices: The index of each element, or of each batch's first element, in the other chunk; and of the next one.
+        size: The number of elements in a batch; 1 for elements that were picked.
     """
 
     indices: Sequence[int] | Numbers
@@ -204,25 +199,24 @@ class IndexMap(Derived):
     def at(self, index: int) -> Position:
         return self.inner.at(int(self.indices[index]))
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
         if self.size == 1:
-            return (Precursor(self.inner, int(self.indices[index]), row),)
-        return (Precursor(self.inner, int(self.indices[index]) + row),) if row < self.size else ()
+            return (Origin(self.inner, int(self.indices[index]), row),)
+        return (Origin(self.inner, int(self.indices[index]) + row),) if row < self.size else ()
 
     def locations(self) -> RecordLocations | None:
-        found = self.inner.locations() if self.size == 1 else None
-        if found is None:
+        locations = self.inner.locations() if self.size == 1 else None
+        if locations is None:
             return None
-        if isinstance(self.indices, range):
-            return found.take(slice(self.indices.start, None))
-        return found.take(self.indices[:-1])
+        is_range = isinstance(self.indices, range)
+        return locations.take(slice(self.indices[0], None) if is_range else self.indices[:-1])
 
     def weight(self, count: int) -> int:
         return self.inner.weight(count * self.size)
 
 
 def shift(positions: Positions, first: int) -> Positions:
-    """Positions of a chunk without its first elements."""
+    """Positions of a chunk without its `first` elements."""
     return IndexMap(positions, range(first, sys.maxsize)) if first else positions
 
 
@@ -233,7 +227,7 @@ def group_rows(positions: Positions, first: int, size: int) -> Positions:
 
 @dataclass(frozen=True, slots=True)
 class StageState(Derived):
-    """Positions with the state of one stage more, which it gives for each place."""
+    """Positions with the state of one more stage, computed for each index."""
 
     stage: str
     state: Callable[[int], Any]
@@ -244,7 +238,7 @@ class StageState(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Nested(Derived):
-    """Positions of a chain within a source that adds a state of its own."""
+    """Positions of a chain within a source that has a state, too."""
 
     state: Mapping[str, Any]
 
@@ -254,42 +248,42 @@ class Nested(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Positions):
-    """Positions of elements of several chunks, one after the other.
+    """Positions of elements of several chunks, back to back.
 
     Args:
-        stretches: The elements.
-        start: The place if `stretches` is empty; None for the start of the chain.
+        slices: The elements.
+        start: The position if `slices` is empty; None for the start of the chain.
     """
 
-    stretches: Stretches
+    slices: ChunkSlices
     start: Position | None = None
 
     def at(self, index: int) -> Position:
-        for positions, first, count in self.stretches:
+        for positions, first, count in self.slices:
             if index <= count:
                 return positions.at(first + index)
             index -= count
         return self.start or {}
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        for positions, first, count in self.stretches:
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        for positions, first, count in self.slices:
             if index < count:
-                return (Precursor(positions, first + index, row),)
+                return (Origin(positions, first + index, row),)
             index -= count
         return ()
 
     def locations(self) -> RecordLocations | None:
         parts = []
-        for positions, first, count in self.stretches:
-            if (found := positions.locations()) is None:
+        for positions, first, count in self.slices:
+            if (locations := positions.locations()) is None:
                 return None
-            parts.append(found.take(slice(first, first + count)))
+            parts.append(locations.take(slice(first, first + count)))
         return RecordLocations.join(parts)
 
     def weight(self, count: int) -> int:
-        return max((positions.weight(count) for positions, _, _ in self.stretches), default=0)
+        return max((positions.weight(count) for positions, _, _ in self.slices), default=0)
 
 
 def with_state(position: Position, stage: str, state: Any) -> Position:
-    """A position with the state, JSON, of one stage more."""
+    """A position with the JSON state of one more stage."""
     return {**position, "stages": {**position.get("stages", {}), stage: state}}

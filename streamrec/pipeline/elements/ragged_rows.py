@@ -1,8 +1,8 @@
-"""RaggedRows, SparseRows: the rows of a ragged or sparse tensor as a column, and how such tensors become one batch.
+"""RaggedRows, SparseRows: the rows of ragged or sparse tensors as a column; and batches of such tensors.
 
-A column is a few arrays and where each row is in them. Shuffled, picked, joined, padded or batched again, it costs no
-object per row. A batch is as tf.data makes it: of ragged tensors one ragged dimension more in front; of sparse ones one
-dimension more, and of the others the largest that a row has.
+A column is a few arrays and the bounds of each row in them, so shuffling, picking, joining, padding and batching need
+no object per row. As in tf.data, a batch of ragged tensors has one more ragged dimension in front; a batch of sparse
+tensors has one more dimension, and in the others the largest size of a row.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Numbers = npt.NDArray[np.int64]
 
 
 class RaggedRows(Sequence[npt.NDArray[Any]]):
-    """Arrays of numbers or strings that differ in their first dimension alone.
+    """Arrays of numbers or strings that differ only in their first dimension.
 
     Args:
-        values: The values of all, one row after the other or not.
-        starts: int64: where each begins.
-        ends: int64: where each ends, exclusive.
-        splits_dtype: Of the row splits, where they become a ragged tensor again.
+        values: The values of all rows, in any order of rows.
+        starts: int64: where each row begins in `values`.
+        ends: int64: where each row ends, exclusive.
+        splits_dtype: The dtype of row splits when the rows become a ragged tensor.
 
     Examples:
         >>> rows = RaggedRows(np.arange(6), np.array([0, 2, 2]), np.array([2, 2, 6]))
@@ -63,29 +63,27 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
 
     @property
     def lengths(self) -> Numbers:
-        """int64: how long each is."""
         return self.ends - self.starts
 
     @property
     def row_bytes(self) -> Numbers:
-        """int64: how many bytes each has; of strings, with the objects that point to them."""
+        """int64: the bytes of each row; of strings with their pointers."""
         if self.values.dtype == object:
             sizes = np.cumsum([0, *(len(value) + self.values.itemsize for value in self.flat()[0].flat)])
-            found: Numbers = np.diff(sizes[np.append(0, np.cumsum(self.lengths)) * int(np.prod(self.values.shape[1:]))])
-            return found
+            ends = np.append(0, np.cumsum(self.lengths)) * int(np.prod(self.values.shape[1:]))
+            return np.diff(sizes[ends])  # type: ignore[no-any-return]
         return self.lengths * (self.values.itemsize * int(np.prod(self.values.shape[1:])))
 
     @property
     def nbytes(self) -> int:
-        """How many bytes all have."""
         return int(self.row_bytes.sum())
 
     def take(self, indices: Any) -> RaggedRows:
-        """These, by indices or a slice, without a copy of values."""
+        """The rows at some indices, or in a slice; values are shared."""
         return RaggedRows(self.values, self.starts[indices], self.ends[indices], self.splits_dtype)
 
     def flat(self) -> tuple[npt.NDArray[Any], Numbers]:
-        """All values, one row after the other, and the int64 row splits: without a copy where rows are in order."""
+        """All values in the order of rows, and the int64 row splits; values are shared if rows are in order."""
         splits = np.concatenate([[0], np.cumsum(self.lengths)])
         if not len(self):
             return self.values[:0], splits
@@ -94,32 +92,31 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
         return np.concatenate(list(self), dtype=self.values.dtype), splits
 
     def compact(self) -> RaggedRows:
-        """The same, in memory that holds nothing else."""
+        """A copy of the rows, in order and without other values."""
         values, splits = self.flat()
-        own = values.copy() if np.shares_memory(values, self.values) else values
-        return RaggedRows(own, splits[:-1], splits[1:], self.splits_dtype)
+        values = values.copy() if np.shares_memory(values, self.values) else values
+        return RaggedRows(values, splits[:-1], splits[1:], self.splits_dtype)
 
     def tensor(self) -> RaggedTensor:
-        """All rows as one ragged tensor, in memory of its own."""
+        """A ragged tensor with a copy of all rows."""
         rows = self.compact()
         return RaggedTensor(rows.values, (np.append(0, rows.ends).astype(self.splits_dtype),))
 
     def joins(self, other: object) -> bool:
-        """Whether rows of both fit into one column."""
+        """Whether `join` can join both columns."""
         if not isinstance(other, RaggedRows):
             return False
         return self.values.dtype == other.values.dtype and self.values.shape[1:] == other.values.shape[1:]
 
     @classmethod
     def join(cls, parts: Sequence[RaggedRows]) -> RaggedRows:
-        """The rows of several that fit; a copy."""
-        found = [part.flat() for part in parts]
-        splits = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(splits) for _, splits in found]))])
-        values = np.concatenate([values for values, _ in found], dtype=parts[0].values.dtype)
+        """A copy of the rows of several columns."""
+        splits = np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in parts]))])
+        values = np.concatenate([part.flat()[0] for part in parts], dtype=parts[0].values.dtype)
         return cls(values, splits[:-1], splits[1:], parts[0].splits_dtype)
 
     def pad(self, size: int, fill: Any) -> npt.NDArray[Any]:
-        """An array of rows of one size, none of which may be longer; of rows of one dimension."""
+        """A 2D array of the 1D rows, padded to `size`; no row may be longer."""
         values, splits = self.flat()
         native = np.ascontiguousarray(values, np.result_type(values))
         memory = kernels.pad_rows(native, splits, size, np.full(1, fill, native.dtype))
@@ -130,8 +127,8 @@ class SparseRows(Sequence[SparseTensor]):
     """Sparse tensors of one rank.
 
     Args:
-        indices: For each row, int64 of shape [n, rank]: the places of its values.
-        values: For each row its n values.
+        indices: For each row, int64 of shape [n, rank]: the indices of its values.
+        values: For each row, its n values.
         shapes: int64 of shape [rows, rank]: the dense shape of each row.
     """
 
@@ -144,11 +141,7 @@ class SparseRows(Sequence[SparseTensor]):
 
     @classmethod
     def of(cls, tensor: SparseTensor) -> SparseRows:
-        """The rows of a tensor of one dimension or more.
-
-        Raises:
-            FeatureError: Its indices are outside its dense shape, or out of order.
-        """
+        """The rows of a tensor; a FeatureError if its indices are outside its dense shape or out of order."""
         bounds = row_splits(tensor)
         starts, ends = bounds[:-1], bounds[1:]
         shapes = np.broadcast_to(tensor.dense_shape[1:], (len(starts), len(tensor.dense_shape) - 1))
@@ -169,48 +162,43 @@ class SparseRows(Sequence[SparseTensor]):
 
     @property
     def row_bytes(self) -> Numbers:
-        """int64: about how many bytes each keeps alive."""
-        found: Numbers = self.indices.row_bytes + self.values.row_bytes + self.shapes.itemsize * self.shapes.shape[1]
-        return found
+        """int64: about how many bytes each row keeps alive."""
+        nbytes: Numbers = self.indices.row_bytes + self.values.row_bytes + self.shapes.itemsize * self.shapes.shape[1]
+        return nbytes
 
     @property
     def nbytes(self) -> int:
-        """About how many bytes all keep alive."""
         return int(self.row_bytes.sum())
 
     def take(self, indices: Any) -> SparseRows:
-        """These, by indices or a slice, without a copy of values."""
+        """The rows at some indices, or in a slice; values are shared."""
         return SparseRows(self.indices.take(indices), self.values.take(indices), self.shapes[indices])
 
     def compact(self) -> SparseRows:
-        """The same, in memory that holds nothing else."""
+        """A copy of the rows, in order and without other values."""
         return SparseRows(self.indices.compact(), self.values.compact(), self.shapes.copy())
 
     def tensor(self) -> SparseTensor:
-        """All rows as one batch."""
+        """A batch of all rows."""
         indices, _ = self.indices.flat()
         numbers = np.repeat(np.arange(len(self)), self.indices.lengths)
         shape = np.array([len(self), *self.shapes.max(0, initial=0)], np.int64)
         return SparseTensor(np.column_stack([numbers, indices]), self.values.compact().values, shape)
 
     def joins(self, other: object) -> bool:
-        """Whether rows of both fit into one column."""
+        """Whether `join` can join both columns."""
         return isinstance(other, SparseRows) and self.values.joins(other.values) and self.indices.joins(other.indices)
 
     @classmethod
     def join(cls, parts: Sequence[SparseRows]) -> SparseRows:
-        """The rows of several that fit; a copy."""
+        """A copy of the rows of several columns."""
         indices = RaggedRows.join([part.indices for part in parts])
         values = RaggedRows.join([part.values for part in parts])
         return cls(indices, values, np.concatenate([part.shapes for part in parts]))
 
 
 def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
-    """The rows of a ragged tensor: arrays, or ragged tensors where more than one dimension is ragged.
-
-    Raises:
-        FeatureError: Its row splits do not fit its values.
-    """
+    """The rows of a ragged tensor: arrays, or ragged tensors if more than one dimension is ragged."""
     outer, *inner = check_splits(ragged)
     values = plain_values(ragged.flat_values)
     if not inner:
@@ -220,18 +208,14 @@ def ragged_rows(ragged: RaggedTensor) -> Sequence[Any]:
 
 
 def stack_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
-    """Ragged tensors as one batch.
-
-    Raises:
-        ValueError: They have several numbers of ragged dimensions, their inner dimensions differ, or one is not sound.
-    """
+    """Joins ragged tensors to one batch; a ValueError if their ranks or inner shapes differ."""
     for tensor in tensors:
         check_column(tensor)
     flat = [plain_values(tensor.flat_values) for tensor in tensors]
     kinds = {(len(tensor.nested_row_splits), values.shape[1:]) for tensor, values in zip(tensors, flat, strict=True)}
     if len(kinds) > 1:
-        told = " and ".join(f"{depth} ragged dimensions, inner shape {shape}" for depth, shape in sorted(kinds))
-        raise ValueError(f"ragged tensors of {told} do not make one batch")
+        names = " and ".join(f"{depth} ragged dimensions, inner shape {shape}" for depth, shape in sorted(kinds))
+        raise ValueError(f"ragged tensors of {names} do not make one batch")
     levels = list(zip(*(tensor.nested_row_splits for tensor in tensors), strict=True))
     lengths = [np.array([len(splits) - 1 for splits in levels[0]], np.int64)]
     lengths += [np.concatenate([np.diff(splits) for splits in level]) for level in levels]
@@ -240,11 +224,7 @@ def stack_ragged(tensors: Sequence[RaggedTensor]) -> RaggedTensor:
 
 
 def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
-    """Sparse tensors as one batch.
-
-    Raises:
-        ValueError: They are of several ranks, or one is not sound.
-    """
+    """Joins sparse tensors to one batch; a ValueError if their ranks differ."""
     for tensor in tensors:
         check_column(tensor)
     ranks = sorted({len(tensor.dense_shape) for tensor in tensors})
@@ -259,5 +239,4 @@ def stack_sparse(tensors: Sequence[SparseTensor]) -> SparseTensor:
 
 
 def plain_values(values: Any) -> npt.NDArray[Any]:
-    """A tensor's values as an array."""
     return values.to_numpy() if isinstance(values, BytesColumn) else values

@@ -1,6 +1,6 @@
-"""Specs: what is known of an element before there is one, with tf.data's names; and elements made to fit them.
+"""Specs describe the elements of a Dataset, with tf.data's names; `conform` converts values to fit a spec.
 
-A nest of specs, in dicts and tuples, is of an element that looks like it.
+An element that is a dict or tuple has a dict or tuple of specs.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 Shape: TypeAlias = tuple[int | None, ...] | None
-"""Sizes, None for one that varies; None for any number of dimensions."""
+"""The size of each dimension, None for one that varies; None for any number of dimensions."""
 
 
 def as_shape(shape: Any) -> Shape:
-    """A shape as it is kept; TensorFlow's `TensorShape` and -1 are understood."""
+    """Converts a shape, which may be TensorFlow's `TensorShape` or have -1 for sizes that vary."""
     if shape is None or getattr(shape, "rank", 0) is None:
         return None
     try:
@@ -48,7 +48,7 @@ def as_shape(shape: Any) -> Shape:
 
 
 def as_dtype(dtype: Any) -> np.dtype[Any]:
-    """A dtype as it is kept: NumPy's; object for byte strings."""
+    """Converts a dtype to NumPy's; object for byte strings."""
     try:
         return tensor_dtype(dtype)
     except FeatureError as error:
@@ -57,7 +57,7 @@ def as_dtype(dtype: Any) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What all specs say."""
+    """The base of specs."""
 
     shape: Any
     dtype: Any = np.float32
@@ -71,8 +71,8 @@ class TensorSpec(Spec):
     """An array or a number.
 
     Args:
-        shape: Its sizes: `()` for a number or a byte string, None for a size that varies; None for any shape.
-        dtype: NumPy's, TensorFlow's, or a name; `bytes` for byte strings, which is kept as `object`.
+        shape: Sizes: `()` for a number or a byte string, None for a size that varies; None for any shape.
+        dtype: NumPy's, TensorFlow's, or a name; `bytes` for byte strings, which becomes `object`.
 
     Examples:
         >>> TensorSpec([None, 3], "int64")
@@ -83,7 +83,6 @@ class TensorSpec(Spec):
 
 
 def record_spec() -> TensorSpec:
-    """What a record looks like."""
     return TensorSpec((), bytes)
 
 
@@ -101,19 +100,18 @@ class SparseTensorSpec(Spec):
 
 
 def signature_of(nest: Any) -> Any:
-    """A nest of specs, as an argument: TensorFlow's become these."""
+    """A nest of specs as the user passed it; TensorFlow's specs become ours."""
     return map_nest(spec_of, tuple(nest) if isinstance(nest, list) else nest)
 
 
 def spec_of(spec: Any) -> Spec:
-    """One spec, as it is or TensorFlow's."""
     if isinstance(spec, Spec):
         return spec
     kind = type(spec).__name__
     if kind not in ("TensorSpec", "RaggedTensorSpec", "SparseTensorSpec"):
         raise TypeError(
-            f"output_signature holds {describe_value(spec)}: streamrec.TensorSpec(shape, dtype) is wanted, or dicts "
-            "and tuples of them"
+            f"output_signature holds {describe_value(spec)}: pass streamrec.TensorSpec(shape, dtype), or dicts and "
+            "tuples of them"
         )
     if kind == "RaggedTensorSpec":
         return RaggedTensorSpec(spec.shape, spec.dtype, spec.ragged_rank)
@@ -121,11 +119,11 @@ def spec_of(spec: Any) -> Spec:
 
 
 def conform(spec: Any, value: Any) -> Any:
-    """A value as a spec says: numbers and lists become arrays of its dtype, text becomes bytes.
+    """Converts a value to fit a spec: numbers and lists become arrays of its dtype, text becomes bytes.
 
     Raises:
-        TypeError: It looks otherwise, or is of a dtype that does not fit without loss.
-        ValueError: It has another shape.
+        TypeError: The value has another structure, or a dtype that cannot be converted without loss.
+        ValueError: The value has another shape.
     """
     if is_nest(spec):
         return conform_parts(spec, value)
@@ -163,38 +161,34 @@ def conform_array(spec: TensorSpec, value: Any) -> Any:
 
 
 def cast(array: npt.NDArray[Any], value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array of numbers as one of another dtype, where no number is changed by it but by rounding to floats."""
+    """Converts an array made of `value` to a dtype, if this changes numbers only by rounding to floats."""
     if array.dtype == dtype:
         return array
-    own = not isinstance(value, np.ndarray | np.generic)  # Python's numbers have no dtype of their own
     if array.dtype.kind != "O" and (not array.size or np.can_cast(array.dtype, dtype, "safe")):
         return array.astype(dtype)
-    if own and array.dtype.kind in "biuf" and np.can_cast(array.dtype, dtype, "same_kind"):
-        found = array.astype(dtype)
-        if dtype.kind not in "iu" or np.array_equal(found, array):
-            return found
-    if own and array.dtype.kind in "iu" and dtype.kind in "iu":
-        found = array.astype(dtype)
-        if np.array_equal(found, array):
-            return found
+    kinds = array.dtype.kind + dtype.kind
+    related = kinds in ("ui", "iu") or (kinds[0] in "biuf" and np.can_cast(array.dtype, dtype, "same_kind"))
+    if related and not isinstance(value, np.ndarray | np.generic):  # Python's numbers have no dtype
+        converted = array.astype(dtype)
+        if dtype.kind not in "iu" or np.array_equal(converted, array):
+            return converted
     raise TypeError(f"it is {describe_value(value)} of {array.dtype.name}, which does not fit in {dtype.name}")
 
 
 def fits(shape: tuple[int, ...], wanted: Shape) -> bool:
-    """Whether a shape is one of those that are wanted."""
     return wanted is None or (
-        len(shape) == len(wanted) and all(size is None or size == own for own, size in zip(shape, wanted, strict=True))
+        len(shape) == len(wanted) and all(want in (None, size) for size, want in zip(shape, wanted, strict=True))
     )
 
 
 def common_spec(specs: Iterable[Any]) -> Any:
-    """The spec of all parts, where they have one."""
+    """The spec that all parts have; None if they differ."""
     first, *others = specs
     return first if all(other == first for other in others) else None
 
 
 def spec_of_rows(rows: Any) -> Any:
-    """The spec of the elements of columns; None where it is not known."""
+    """The spec of the elements of columns; None if it is unknown."""
     if isinstance(rows, Frames):
         return record_spec()
     specs = map_nest(spec_of_column, rows.nest if isinstance(rows, Columns) else rows)

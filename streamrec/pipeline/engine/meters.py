@@ -23,7 +23,7 @@ from weakref import WeakSet
 from streamrec.display import display_text
 from streamrec.errors import FeatureError
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import records_behind
+from streamrec.pipeline.elements.positions import trace_origins
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
@@ -182,7 +182,7 @@ class CountedStep(Step):
 def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
     """Where a stage failed: the element's number in this run, from 0, and the record that it was made of, if known."""
     row = (error.record if isinstance(error, FeatureError) else None) or 0
-    records = " and ".join(str(record) for record in records_behind(chunk.positions, index, row))
+    records = " and ".join(str(record) for record in trace_origins(chunk.positions, index, row))
     return f", element {number:,} of this run" + (f": {display_text(records)}" if records else "")
 
 

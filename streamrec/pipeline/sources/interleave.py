@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 from streamrec.arguments import flag, integer
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.merge import in_turn
-from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
+from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.sources.inputs import InputBuffer
 
@@ -388,7 +388,7 @@ class InterleavedPositions(Positions):
         places = [slot and slot.places.at(shares.get(number, 0)) for number, slot in enumerate(self.slots)]
         return {"source": {**self.state(places), "cycle": cycle, "block": block}}
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
         number, before = self.turns.giver(index)
         slot = self.slots[self.turns.ready[number]]
-        return () if slot is None else slot.places.precursors(before, row)
+        return () if slot is None else slot.places.origins(before, row)

@@ -1,4 +1,4 @@
-"""Batches: several elements as one; of records as Frames, of which only short ones that straddle chunks are copied."""
+"""Stages that join elements to batches. A batch of records is Frames; it is copied only if it spans several chunks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from streamrec.pipeline.elements.columns import (
     window,
 )
 from streamrec.pipeline.elements.positions import (
+    ChunkSlices,
     Joined,
-    Place,
+    Location,
+    Origin,
     Position,
     Positions,
-    Precursor,
-    Stretches,
     group_rows,
     shift,
 )
@@ -51,11 +51,7 @@ __all__ = [
 
 
 class Batching(Stage):
-    """What the stages have in common that join `batch_size` elements in one.
-
-    Attributes:
-        batch_size, drop_remainder: Fields of each of them.
-    """
+    """The base of stages that join `batch_size` elements to a batch."""
 
     __slots__ = ()
     batch_size: int
@@ -74,13 +70,13 @@ class Batching(Stage):
         return BatchStep(self)
 
     def combine(self, elements: Any) -> Any:
-        """Elements as one batch."""
+        """Joins elements to one batch."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Batching):
-    """Joins `batch_size` elements in one: records to Frames, arrays (in dicts and tuples too) by stacking."""
+    """Joins `batch_size` elements: records to Frames; arrays, in dicts and tuples too, by stacking them."""
 
     batch_size: int
     drop_remainder: bool = False
@@ -98,7 +94,7 @@ class Batch(Batching):
 
 @dataclass(frozen=True, slots=True)
 class PaddedBatch(Batching):
-    """Joins elements whose arrays differ in length: each is padded to the longest, or to a given shape."""
+    """Joins `batch_size` elements whose arrays differ in length, and pads these to the longest or to a given shape."""
 
     batch_size: int
     padding: Padding = Padding()
@@ -110,7 +106,7 @@ class PaddedBatch(Batching):
 
 @dataclass(frozen=True, slots=True)
 class RaggedBatch(Batching):
-    """Joins elements whose arrays differ in length, to ragged tensors."""
+    """Joins `batch_size` elements whose arrays differ in length to ragged tensors."""
 
     batch_size: int
     drop_remainder: bool = False
@@ -120,7 +116,7 @@ class RaggedBatch(Batching):
 
 
 def batch_spec(spec: Any, size: int | None) -> Any:
-    """The spec of batches of elements; `size` is None where they differ."""
+    """The spec of batches of `size` elements; None if the batches differ in size."""
 
     def part(spec: Any) -> Any:
         if isinstance(spec, RaggedTensorSpec):
@@ -132,16 +128,16 @@ def batch_spec(spec: Any, size: int | None) -> Any:
 
 
 class BatchStep(Step):
-    """Joins elements to batches of one size, those that are all in one chunk without holding them."""
+    """Joins elements to batches of one size. It holds only the elements of a batch that the next chunk continues."""
 
     def __init__(self, stage: Batching) -> None:
         super().__init__()
         self._size = stage.batch_size
         self._drop_remainder = stage.drop_remainder
         self._combine = stage.combine
-        self._parts: list[Any] = []  # what is held, for a batch that is not whole
+        self._parts: list[Any] = []  # the elements of an incomplete batch
+        self._slices: list[tuple[Positions, int, int]] = []
         self._held = 0
-        self._stretches: list[tuple[Positions, int, int]] = []
         self._end: tuple[Positions, int] | None = None
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
@@ -152,40 +148,38 @@ class BatchStep(Step):
             self._hold(chunk, 0, first)
         completed = self._try_batch((chunk.positions, first)) if self._held == self._size else []
         last = count - (count - first) % self._size
-        whole = self._whole(chunk, first, last)
+        completed += self._split(chunk, first, last)
         if last < count:
             self._hold(chunk, last, count)
         self._end = (chunk.positions, count)
-        return completed + whole
+        return completed
 
     def flush(self) -> list[Chunk]:
         return self._try_batch(None) if self._parts and not self._drop_remainder else []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What came before an element that failed is a smaller batch; another one begins after it."""
+        """Gives the elements before a failure as a smaller batch; the next batch begins after it."""
         left = self._try_batch(self._end) if self._parts and not self._drop_remainder else []
-        self._parts, self._stretches, self._held = [], [], 0
+        self._parts, self._slices, self._held = [], [], 0
         return [*left, chunk]
 
     def _try_batch(self, end: tuple[Positions, int] | None) -> list[Chunk]:
-        """The batch that was held, or what went wrong with it."""
-        places, parts = HeldPositions(tuple(self._stretches), end), self._parts
-        self._parts, self._stretches, self._held = [], [], 0
+        """Joins the held elements to a batch, or to a failure."""
+        positions, parts = HeldPositions(tuple(self._slices), end), self._parts
+        self._parts, self._slices, self._held = [], [], 0
         try:
             held = join_rows(parts)
-            return [Chunk.weigh([held if isinstance(held, Frames) else self._combine(held)], places)]
+            return [Chunk.weigh([held if isinstance(held, Frames) else self._combine(held)], positions)]
         except Exception as error:
             self.failures.append((error, 0))
-            return [Chunk.failure(error, places, 1)]
+            return [Chunk.failure(error, positions, 1)]
 
-    def _whole(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
-        """The batches whose elements are all in one chunk: of records without a copy."""
+    def _split(self, chunk: Chunk, first: int, last: int) -> list[Chunk]:
+        """Makes the batches whose elements are all in one chunk; those of records share its memory."""
         if first == last:
             return []
-        elements, positions = (
-            window(chunk.elements, first, last),
-            group_rows(chunk.positions, first, self._size),
-        )
+        elements = window(chunk.elements, first, last)
+        positions = group_rows(chunk.positions, first, self._size)
         if isinstance(elements, Frames):
             return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
         out: list[Chunk] = []
@@ -200,50 +194,49 @@ class BatchStep(Step):
         return [*out, *chunk_of(batches, positions, (last - first) // self._size)]
 
     def _hold(self, chunk: Chunk, first: int, last: int) -> None:
-        """Keeps the start of a batch."""
         self._parts.append(compact(window(chunk.elements, first, last)))
-        self._stretches.append((chunk.positions, first, last - first))
+        self._slices.append((chunk.positions, first, last - first))
         self._held += last - first
 
 
 def join_rows(parts: Sequence[Any]) -> Any:
-    """Elements that waited, in order; records are Frames where the first one was in Frames."""
+    """Joins parts of chunks to one; records become Frames if those of the first part are."""
     if isinstance(parts[0], Frames):
         parts = [part if isinstance(part, Frames) else Frames.of(part) for part in parts]
     return join_windows(parts)
 
 
 def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
-    """A chunk of batches, the last of which ends at place `end`; none where there is none."""
+    """A list of one chunk with these batches, the last of which ends at index `end`; an empty list without batches."""
     first = end - len(batches)
     return [Chunk.weigh(batches, shift(positions, first))] if batches else []
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPositions(Positions):
-    """Positions of a batch that several chunks began, or the end of the input cut short.
+    """Positions of a batch that spans several chunks, or is smaller since the input ended or an element failed.
 
     Args:
-        stretches: Its elements.
-        end: The place after it; None for the end of the input.
+        slices: Its elements.
+        end: The chunk's positions and the index after the batch; None at the end of the input.
     """
 
-    stretches: Stretches
+    slices: ChunkSlices
     end: tuple[Positions, int] | None
 
     def at(self, index: int) -> Position:
         if index and self.end is not None:
             positions, inner = self.end
             return positions.at(inner)
-        positions, inner, _ = self.stretches[0]
+        positions, inner, _ = self.slices[0]
         return {**positions.at(inner), "ended": True} if index else positions.at(inner)
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return Joined(self.stretches).precursors(row, 0)
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        return Joined(self.slices).origins(row, 0)
 
 
 def make_batch(elements: Any) -> Any:
-    """Elements as one batch: columns as they are (arrays copied, since windows share their memory), others stacked."""
+    """Joins elements to one batch. Arrays are copied, since windows share their memory."""
     if isinstance(elements, Columns):
         return map_nest(make_batch, elements.nest)
     if isinstance(elements, Frames):
@@ -254,19 +247,15 @@ def make_batch(elements: Any) -> Any:
 
 
 def stack(elements: Sequence[Any]) -> Any:
-    """A batch of elements that are not raw records, as tf.data batches them.
+    """Joins elements other than records to one batch, as tf.data does.
 
-    Dicts and tuples are batched part by part; arrays and numbers get a first dimension, and so do ragged and sparse
-    tensors; `bytes` and `str` become an object array, which keeps trailing NULs.
-
-    Raises:
-        ValueError: The shapes differ; the message names them.
+    Dicts and tuples are batched part by part. Arrays, numbers, and ragged and sparse tensors get a first dimension.
+    `bytes` and `str` become an object array, which keeps trailing NULs.
     """
     return map_nests(stack_part, list(elements))
 
 
 def stack_part(values: list[Any]) -> Any:
-    """One part of a batch."""
     if len(kinds := set(map(type, values))) == 1 and (numbers := numbers_of(values, kinds.pop())) is not None:
         return numbers
     if all(isinstance(value, SparseTensor) for value in values):
@@ -278,12 +267,12 @@ def stack_part(values: list[Any]) -> Any:
     arrays = [as_array(value) for value in values]
     shapes = {array.shape for array in arrays}
     if len(shapes) > 1:
-        raise ValueError(f"elements of shapes {sorted(shapes)} do not make one batch: map them to one shape first")
+        raise ValueError(f"elements of shapes {sorted(shapes)} do not make one batch: map them to one shape")
     return np.stack(arrays)
 
 
 def numbers_of(values: list[Any], kind: type) -> npt.NDArray[Any] | None:
-    """Numbers of one type as an array of the dtype that each of them has; None where there is none."""
+    """Numbers of one type as an array of their dtype; None if they have no common dtype."""
     if kind not in NUMBERS:
         return None
     array = np.array(values)  # all at once: one by one they cost twenty times as much

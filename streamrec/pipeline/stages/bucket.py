@@ -1,11 +1,11 @@
-"""Buckets: batches of elements of about one length, in the order of tf.data's `bucket_by_sequence_length`.
+"""Buckets: batches of elements of similar length, in the order of tf.data's `bucket_by_sequence_length`.
 
 Rules:
-- Elements wait in the bucket of their length; a bucket that has its batch size is given at once. When the input ends,
-  what waits is given in smaller batches, the shortest lengths first.
-- A position says which elements wait (`deferred_positions.py`): a resumed step gets them again, and passes over those
-  between.
-- What waits is picked out of its chunk in columns; records stay Frames.
+- Elements wait in the bucket of their length. A bucket that reaches its batch size becomes a batch at once. When the
+  input ends, the waiting elements become smaller batches, the shortest lengths first.
+- A position says which elements wait (`deferred_positions.py`). A resumed step gets these again, and skips those
+  between them.
+- Waiting elements are columns; records stay Frames.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.batch import chunk_of, join_rows, make_batch
 from streamrec.pipeline.stages.calling import Calling
-from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, Ordinals, Origins, WaitedElements
+from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, GroupOrigins, InputChunks, Ordinals
 from streamrec.pipeline.stages.padding import Padding
 
 __all__ = ["Bucket", "Grouping", "Groups"]
 
-GONE = -1
-"""The bucket of an element that had been given before the run was resumed."""
+DELIVERED = -1
+"""The bucket of an element that was part of a batch before the run was resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket(Stage):
-    """Joins elements of about one length; see `Dataset.bucket_by_sequence_length`. Without padding, as `batch` does."""
+    """Joins elements of similar length; see `Dataset.bucket_by_sequence_length`. `padding=None` stacks them."""
 
     length_of: Callable[..., Any]
     boundaries: tuple[int, ...]
@@ -49,14 +49,13 @@ class Bucket(Stage):
     def __post_init__(self) -> None:
         if len(self.batch_sizes) != len(self.boundaries) + 1:
             raise ValueError(
-                f"{len(self.batch_sizes)} bucket_batch_sizes for {len(self.boundaries)} bucket_boundaries: one more is"
-                " wanted, the last for what is longer than all boundaries"
+                f"{len(self.batch_sizes)} bucket_batch_sizes for {len(self.boundaries)} bucket_boundaries: pass one"
+                " batch size more than boundaries; the last is for elements longer than all boundaries"
             )
         if any(last <= first for first, last in pairwise(self.boundaries)):
-            raise ValueError(f"bucket_boundaries={list(self.boundaries)} must grow from each to the next")
+            raise ValueError(f"bucket_boundaries={list(self.boundaries)} must increase")
 
-    def __repr__(self) -> str:
-        """As in positions: functions differ from run to run but for their names."""
+    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
         padding = f"{self.padding}, pad_to_bucket_boundary={self.pad_to_bucket_boundary}"
         sizes = f"{list(self.boundaries)}, {list(self.batch_sizes)}"
         return f"Bucket({name_of(self.length_of)}, {sizes}, {padding}, drop_remainder={self.drop_remainder})"
@@ -64,30 +63,20 @@ class Bucket(Stage):
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
         return Grouping(self.length_of, self, self.drop_remainder, key, state)
 
-    @property
-    def sizes(self) -> Sequence[int]:
-        return self.batch_sizes
+    def group_of(self, result: Any) -> int:
+        return bisect_right(self.boundaries, int(result))
 
-    def number(self, found: Any) -> int:
-        return bisect_right(self.boundaries, int(found))
-
-    def order(self, group: int) -> int:
-        """The shortest lengths come first."""
+    def sort_key(self, group: int) -> int:
         return group
 
     def batch(self, group: int, elements: Any, origin: Positions) -> Any:
-        """The elements of one bucket as a batch.
-
-        Raises:
-            ValueError: Arrays do not fit together; or are to be padded to a boundary, and are longer than all.
-        """
         if self.padding is None:
             return make_batch(elements)
         if not self.pad_to_bucket_boundary:
             return self.padding.batch(elements)
         if group == len(self.boundaries):
             raise ValueError(
-                "pad_to_bucket_boundary=True, and there is an element as long as the last of"
+                "pad_to_bucket_boundary=True, but an element is as long as the last of"
                 f" bucket_boundaries={list(self.boundaries)} or longer: filter such elements, or add a boundary"
             )
         shapes = bound_shapes(elements[0], self.padding.shapes, self.boundaries[group] - 1)
@@ -95,7 +84,7 @@ class Bucket(Stage):
 
 
 def bound_shapes(element: Any, shapes: Any, length: int) -> Any:
-    """Shapes for elements like this one, with a length where they are unknown; without any, in the first dimension."""
+    """Shapes with `length` for each unknown size; without shapes, for the first dimension of each array."""
     if is_nest(element):
         keys = list(element) if isinstance(element, dict) else range(len(element))
         parts = {key: bound_shapes(element[key], None if shapes is None else shapes[key], length) for key in keys}
@@ -107,47 +96,46 @@ def bound_shapes(element: Any, shapes: Any, length: int) -> Any:
 
 
 class Groups(Protocol):
-    """Which elements wait together, each group by a number from 0 on."""
+    """Assigns elements to groups, which are numbered from 0."""
 
     @property
-    def sizes(self) -> Sequence[int]:
-        """How many elements make a batch, for each group that is known so far."""
+    def batch_sizes(self) -> Sequence[int]:
+        """The number of elements in a batch, for each known group."""
 
-    def number(self, found: Any) -> int:
-        """The group of an element of which the user's function gave this; one that is new is known from then on."""
+    def group_of(self, result: Any) -> int:
+        """The group of an element for which the user's function returned `result`."""
 
-    def order(self, group: int) -> int:
-        """Where a group's remainder comes among those of others."""
+    def sort_key(self, group: int) -> int:
+        """Orders the groups whose elements still wait when the input ends."""
 
     def batch(self, group: int, elements: Any, origin: Positions) -> Any:
-        """What is made of elements of one group, which were made of that."""
+        """Makes a batch of elements of one group; `origin` says what they were made of."""
 
 
 class WaitingElements:
-    """The elements that wait in one bucket: parts of chunks, and their ordinals."""
+    """The elements that wait in one bucket, and their ordinals."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
         self.ordinals = NONE
 
     def add(self, elements: Any, ordinals: Ordinals) -> None:
-        """Keeps some elements more."""
         self._parts.append(elements)
         self.ordinals = np.concatenate([self.ordinals, ordinals])
 
     def release(self) -> Any:
-        """All of them, in order."""
+        """Removes and returns all elements."""
         parts, self._parts, self.ordinals = self._parts, [], NONE
         return join_rows(parts)
 
 
 class Grouping(Calling):
-    """A step that gives each group of elements when it is full.
+    """A step that makes a batch of each group of elements as soon as it is full.
 
     Args:
-        function: Gives what an element's group is found by.
-        groups: Finds it.
-        drop_remainder: Whether what waits at the end is left out.
+        function: The user's function; `groups` assigns an element to a group by its result.
+        groups: The groups.
+        drop_remainder: Whether elements that wait at the end are left out.
         key, state: As for `Stage.start`.
     """
 
@@ -159,29 +147,28 @@ class Grouping(Calling):
         key: str,
         state: Mapping[str, Any] | None,
     ) -> None:
-        super().__init__(function, groups.number)
+        super().__init__(function, groups.group_of)
         self._groups = groups
         self._drop_remainder = drop_remainder
         self._key = key
         self._buckets: list[WaitingElements] = []
-        self._places = Origins()
+        self._inputs = InputChunks()
         self._seen = 0
         self._span: int = state["span"] if state else 0
         self._resumed: Ordinals = np.cumsum(state["waiting"], dtype=np.int64) if state else NONE
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        """The groups that a chunk fills."""
         out, first, count = [], 0, len(chunk.elements)
-        wanted = self._new_indices(count)
-        elements = chunk.elements if len(wanted) == count else select(chunk.elements, wanted) if len(wanted) else ()
-        for results in self._results(elements):
+        new = self._new_indices(count)
+        elements = chunk.elements if len(new) == count else select(chunk.elements, new) if len(new) else ()
+        for results in self._call(elements):
             last = count
             if results.error is not None:
-                last = int(wanted[results.last])
+                last = int(new[results.last])
                 self.failures[-1] = (results.error, last)
             rest = Chunk(window(chunk.elements, first, count), shift(chunk.positions, first), 0) if first else chunk
-            ids = np.full(last - first, GONE, np.int64)
-            ids[wanted[results.first : results.last] - first] = results.results
+            ids = np.full(last - first, DELIVERED, np.int64)
+            ids[new[results.first : results.last] - first] = results.results
             out += self._fill(rest, ids, first)
             if results.error is not None:
                 out += self.fail(Chunk.failure(results.error, chunk.positions, last + 1))
@@ -189,7 +176,7 @@ class Grouping(Calling):
         return out
 
     def _new_indices(self, count: int) -> Ordinals:
-        """The indices of those of the next `count` elements that had not been given before the run was resumed."""
+        """The indices of those of the next `count` elements that no batch had before the run was resumed."""
         passed = min(max(self._span - self._seen, 0), count)
         if not passed:
             return np.arange(count)
@@ -197,33 +184,33 @@ class Grouping(Calling):
         return np.concatenate([again, np.arange(passed, count)])
 
     def _fill(self, chunk: Chunk, ids: Ordinals, first: int) -> list[Chunk]:
-        """The groups that these elements fill, of which the first is element `first` of what was fed."""
-        self._buckets += [WaitingElements() for _ in self._groups.sizes[len(self._buckets) :]]
-        self._places = self._places.then(self._seen, chunk.positions)
-        events = self._events(ids)
+        """Adds elements to their groups and gives full groups; the chunk begins at element `first` of the input."""
+        self._buckets += [WaitingElements() for _ in self._groups.batch_sizes[len(self._buckets) :]]
+        self._inputs = self._inputs.append(self._seen, chunk.positions)
+        events = self._find_full(ids)
         passed = min(max(self._span - self._seen, 0), len(ids))
         ends = [self._seen + end for end in (passed, *(int(indices[-1]) + 1 for _, indices in events))]
-        waiting = [*(bucket.ordinals for bucket in self._buckets), self._seen + np.flatnonzero(ids != GONE)]
+        waiting = [*(bucket.ordinals for bucket in self._buckets), self._seen + np.flatnonzero(ids != DELIVERED)]
 
         def fill() -> Iterator[tuple[int, int]]:
             for bucket, indices in events:
                 self._buckets[bucket].add(select(chunk.elements, indices), indices + self._seen)
                 yield bucket, first + int(indices[-1])
 
-        out = self._batches(fill(), DeferredPositions(self._key, self._places, waiting, ends, False, []))
+        out = self._batches(fill(), DeferredPositions(self._key, self._inputs, waiting, ends, False, []))
         self._keep(chunk.elements, ids, events)
         self._seen += len(ids)
-        self._places = self._places.keep(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
+        self._inputs = self._inputs.keep(np.concatenate([NONE, *(bucket.ordinals for bucket in self._buckets)]))
         return out
 
     def _batches(self, full: Iterable[tuple[int, int | None]], positions: DeferredPositions) -> list[Chunk]:
-        """The batches of what waits in these buckets; with each the index of the element that filled it, if one did."""
+        """Makes batches of full buckets; with each bucket comes the index of the element that filled it, or None."""
         out: list[Chunk] = []
         batches: list[Any] = []
         for number, (bucket, index) in enumerate(full):
             waiting = self._buckets[bucket]
             positions.batches.append(waiting.ordinals)
-            origin = WaitedElements(positions.places, waiting.ordinals)
+            origin = GroupOrigins(positions.inputs, waiting.ordinals)
             try:
                 batches.append(self._groups.batch(bucket, waiting.release(), origin))
             except Exception as error:
@@ -233,40 +220,38 @@ class Grouping(Calling):
         return [*out, *chunk_of(batches, positions, len(positions.batches))]
 
     def flush(self) -> list[Chunk]:
-        """What waits at the end."""
-        return self._remainder(ended=True)
+        return self._batch_remainder(ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What waits when an element failed comes in smaller batches; buckets begin again after it."""
-        left = self._remainder(ended=False)
+        """Gives the elements that wait before a failure in smaller batches; all buckets are empty after it."""
+        left = self._batch_remainder(ended=False)
         self._buckets = [WaitingElements() for _ in self._buckets]
-        self._places, self._resumed = Origins(), NONE
+        self._inputs, self._resumed = InputChunks(), NONE
         self._seen = self._span = 0
         return [*left, chunk]
 
-    def _events(self, ids: Ordinals) -> list[tuple[int, Ordinals]]:
-        """The buckets that these fill, in order, each with the places of those among them that go into the batch."""
+    def _find_full(self, ids: Ordinals) -> list[tuple[int, Ordinals]]:
+        """The buckets that elements fill, in order, each with the indices of its new elements."""
         events = []
-        for bucket in np.unique(ids[ids != GONE]).tolist():
-            size, indices = self._groups.sizes[bucket], np.flatnonzero(ids == bucket)
+        for bucket in np.unique(ids[ids != DELIVERED]).tolist():
+            size, indices = self._groups.batch_sizes[bucket], np.flatnonzero(ids == bucket)
             firsts = range(-len(self._buckets[bucket].ordinals), len(indices) - size + 1, size)
             events += [(bucket, indices[max(first, 0) : first + size]) for first in firsts]
         return sorted(events, key=lambda event: int(event[1][-1]))
 
     def _keep(self, elements: Elements, ids: Ordinals, events: Sequence[tuple[int, Ordinals]]) -> None:
-        """Those that went into no batch wait in their buckets."""
-        gone = dict.fromkeys(range(len(self._buckets)), GONE) | {bucket: int(indices[-1]) for bucket, indices in events}
-        for bucket in np.unique(ids[ids != GONE]).tolist():
+        """Adds the elements that are in no batch to their buckets."""
+        last_used = {bucket: int(indices[-1]) for bucket, indices in events}
+        for bucket in np.unique(ids[ids != DELIVERED]).tolist():
             indices = np.flatnonzero(ids == bucket)
-            indices = indices[indices > gone[bucket]]
+            indices = indices[indices > last_used.get(bucket, -1)]
             if len(indices):
                 self._buckets[bucket].add(select(elements, indices), indices + self._seen)
 
-    def _remainder(self, *, ended: bool) -> list[Chunk]:
-        """Smaller batches of all that waits."""
+    def _batch_remainder(self, *, ended: bool) -> list[Chunk]:
         left = [bucket for bucket, waiting in enumerate(self._buckets) if len(waiting.ordinals)]
         if not left or self._drop_remainder:
             return []
         waiting, ends = [self._buckets[bucket].ordinals for bucket in left], [self._seen] * (len(left) + 1)
-        positions = DeferredPositions(self._key, self._places, waiting, ends, ended, [])
-        return self._batches(((bucket, None) for bucket in sorted(left, key=self._groups.order)), positions)
+        positions = DeferredPositions(self._key, self._inputs, waiting, ends, ended, [])
+        return self._batches(((bucket, None) for bucket in sorted(left, key=self._groups.sort_key)), positions)

@@ -1,6 +1,6 @@
-"""Parsing whole batches of records: Frames in, columns out, no object per record in between.
+"""Parses batches of records: Frames to columns, without an object for each record.
 
-`Parse` is a stage, and a function for `ParallelMap`: several batches at once.
+`Parse` is a stage, and also a function that `ParallelMap` calls for several batches at once.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Parse(Stage):
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
         if isinstance(serialized, Mapping):
-            raise TypeError("parse_example takes records (bytes), and this element is a dict: is it parsed already?")
+            raise TypeError("parse_example takes records (bytes), but this element is a dict: is it parsed already?")
         if is_scalar(serialized):
             return parse_single_example(serialized, self.features, string_columns=self.string_columns)
         return parse_batch(self._plan, serialized, self.string_columns)
 
 
 def column_spec(feature: Any, batch: tuple[int | None, ...]) -> Any:
-    """The spec of one feature's column; None where it is not known."""
+    """The spec of one feature's column; None if it is unknown."""
     match feature:
         case FixedLenFeature():
             return TensorSpec((*batch, *feature.shape), feature.dtype)

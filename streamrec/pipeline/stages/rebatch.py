@@ -1,4 +1,4 @@
-"""Stages that change batches: `Unbatch` splits them into rows, `CyclicBatch` makes batches of several sizes in turn."""
+"""`Unbatch` splits batches into rows; `CyclicBatch` makes batches of several sizes in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.columns import leaves, map_nest, rows_of, window
-from streamrec.pipeline.elements.positions import Position, Positions, Precursor, StageState, shift, with_state
+from streamrec.pipeline.elements.positions import Origin, Position, Positions, StageState, shift, with_state
 from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
 from streamrec.pipeline.stages.batch import Batch, BatchStep, batch_spec
@@ -32,12 +32,7 @@ class Unbatch(Stage):
 
 
 class Unbatching(Step):
-    """Gives the rows of each batch.
-
-    Args:
-        key: As for `Stage.start`.
-        first: How many rows of the first batch had been given before the run was resumed.
-    """
+    """Splits each batch; `first` rows of the first one were given before the run was resumed."""
 
     def __init__(self, key: str, first: int) -> None:
         super().__init__()
@@ -53,7 +48,6 @@ class Unbatching(Step):
         return [part for part in parts if len(part.elements) or part.error]
 
     def _try_batch(self, chunk: Chunk, index: int, batch: Any) -> Chunk:
-        """The rows of one batch, or what is wrong with it."""
         try:
             return self._rows(chunk, index, rows_of(batch))
         except Exception as error:
@@ -61,7 +55,7 @@ class Unbatching(Step):
             return Chunk.failure(error, chunk.positions, index + 1)
 
     def _rows(self, chunk: Chunk, index: int, rows: Any, size: int | None = None) -> Chunk:
-        """The rows of one batch, or of several of one size; without those that came before the run was resumed."""
+        """The rows of one batch, or of several of one size, without those given before the run was resumed."""
         first, self._first = self._first, 0
         positions = RowPositions(chunk.positions, self._key, index, len(rows) if size is None else size, first)
         rows = window(rows, first, len(rows)) if first else rows
@@ -70,7 +64,7 @@ class Unbatching(Step):
 
 @dataclass(frozen=True, slots=True)
 class RowPositions(Positions):
-    """Positions of the rows of batches of `size`, of which the first is `batch`; row `first` of it comes first."""
+    """Positions of the rows of batches of `size`, from row `first` of batch number `batch` on."""
 
     inner: Positions
     stage: str
@@ -82,9 +76,9 @@ class RowPositions(Positions):
         batches, row = divmod(self.first + index, self.size)
         return with_state(self.inner.at(self.batch + batches), self.stage, row)
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
-        batches, own = divmod(self.first + index, self.size)
-        return (Precursor(self.inner, self.batch + batches, own),)
+    def origins(self, index: int, row: int) -> Sequence[Origin]:
+        batches, row = divmod(self.first + index, self.size)
+        return (Origin(self.inner, self.batch + batches, row),)
 
 
 def row_spec(spec: Any) -> Any:
@@ -96,7 +90,7 @@ def row_spec(spec: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CyclicBatch(Stage):
-    """Joins elements to batches of these sizes, again and again."""
+    """Joins elements to batches of these sizes in turn."""
 
     batch_sizes: tuple[int, ...]
     drop_remainder: bool = False
@@ -145,7 +139,7 @@ class _CyclicBatching(BatchStep):
         return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What came before an element that failed is a smaller batch; the next size's batch begins after it."""
+        """Gives the elements before a failure as a smaller batch; a batch of the next size begins after it."""
         *left, failure = super().fail(chunk)
         if left:
             self._take_turn()
@@ -153,7 +147,7 @@ class _CyclicBatching(BatchStep):
         return [*left, replace(failure, positions=StageState(chunk.positions, self._key, lambda _: turn))]
 
     def _part(self, chunk: Chunk, first: int, last: int) -> Chunk:
-        """Elements of a chunk that go into one batch; after them comes the turn of the next size."""
+        """The elements of a chunk that belong to one batch; the position after them has the next size's turn."""
         turn, count, turns = self._turn, last - first, len(self._sizes)
 
         def turn_at(index: int) -> int:

@@ -1,7 +1,7 @@
-"""Resample: elements are left out at random, so that their classes come as often as a target says.
+"""Resample: leaves out elements at random, so that their classes get the target distribution.
 
-Of a class of which there are too many, an element is kept with the probability that makes it as rare as wanted. How
-often classes come is given, or counted as the elements pass, from ten of each class on, as tf.data does it.
+An element of a class that is too frequent is kept with the probability that gives the class its target share. The
+input's distribution is given, or counted while elements pass; as in tf.data, counts begin at ten for each class.
 """
 
 from __future__ import annotations
@@ -24,30 +24,26 @@ from streamrec.pipeline.stages.select import select_chunk
 
 __all__ = ["Resample", "distribution"]
 
-Shares = npt.NDArray[np.float64]
+Probabilities = npt.NDArray[np.float64]
 NO_CLASSES: Final[npt.NDArray[np.int64]] = np.empty(0, np.int64)
 
 
-def distribution(name: str, shares: Any) -> tuple[float, ...]:
-    """How likely each class is: numbers that sum up to 1.
-
-    Raises:
-        ValueError: There are none, or they are negative, or sum up to something else.
-    """
-    parts = tuple(number(name, share, 0) for share in shares)
-    if not parts or not np.isclose(sum(parts), 1):
-        raise ValueError(f"{name}={list(parts)} must be a probability for each class, 1.0 in all")
-    return parts
+def distribution(name: str, probabilities: Any) -> tuple[float, ...]:
+    """The probability of each class, which must sum to 1; errors use `name`."""
+    checked = tuple(number(name, probability, 0) for probability in probabilities)
+    if not checked or not np.isclose(sum(checked), 1):
+        raise ValueError(f"{name}={list(checked)} must hold a probability for each class; they must sum to 1.0")
+    return checked
 
 
 @dataclass(frozen=True, slots=True)
 class Resample(Stage):
-    """Of pairs of a random number below 2**32 and an element, those that are kept, as pairs of a class and an element.
+    """Takes pairs of a random number below 2**32 and an element; gives pairs of a class and an element that is kept.
 
     Args:
-        class_func: Gives an element's class, from 0 on.
-        target: How likely each class is to be.
-        initial: How likely each is in the input; None to count.
+        class_func: Returns an element's class, from 0 on.
+        target: The probability of each class in the output.
+        initial: The probability of each class in the input; None to count.
     """
 
     class_func: Callable[..., Any]
@@ -59,13 +55,12 @@ class Resample(Stage):
         if self.initial is None:
             return
         if len(self.initial) != len(self.target):
-            raise ValueError(f"{len(self.initial)} classes in initial_dist and {len(self.target)} in target_dist")
-        for index, (there, wanted) in enumerate(zip(self.initial, self.target, strict=True)):
-            if wanted and not there:
-                raise ValueError(f"target_dist wants class {index}, of which initial_dist has nothing")
+            raise ValueError(f"initial_dist has {len(self.initial)} classes and target_dist has {len(self.target)}")
+        for index, (initial, target) in enumerate(zip(self.initial, self.target, strict=True)):
+            if target and not initial:
+                raise ValueError(f"class {index} has probability {target} in target_dist and 0 in initial_dist")
 
-    def __repr__(self) -> str:
-        """As in positions: functions differ from run to run but for their names."""
+    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
         return f"Resample({name_of(self.class_func)}, {list(self.target)}, {self.initial and list(self.initial)})"
 
     def start(self, key: str, state: Sequence[int] | None) -> Step:
@@ -80,22 +75,22 @@ class _Resampling(Calling):
         self._counts = np.array([10] * len(stage.target) if state is None else state, np.int64)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """An element that failed is of no class."""
+        """Counts a failure in no class."""
         return [replace(chunk, positions=self._positions(chunk.positions, NO_CLASSES))]
 
-    def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
-        """Those that are kept of some elements, all of which are counted."""
+    def _give(self, chunk: Chunk, results: Results) -> list[Chunk]:
+        """Counts all elements; gives those that are kept."""
         inner, classified = shift(chunk.positions, results.first), results.results
         classes = np.array([kind for kind, _, _ in classified], np.int64)
         numbers = np.array([drawn for _, drawn, _ in classified], np.float64)
-        kept = np.flatnonzero(numbers < self._chances(classes) * 2.0**RANDOM_BITS)
+        kept = np.flatnonzero(numbers < self._keep_probabilities(classes) * 2.0**RANDOM_BITS)
         positions = self._positions(inner, classes)
         self._counts = self._counts + np.bincount(classes, minlength=len(self._counts))
         pairs = [pair for _, _, pair in classified]
         return select_chunk(Chunk.weigh(pairs, positions), kept, len(pairs))
 
     def _positions(self, inner: Positions, classes: npt.NDArray[np.int64]) -> Positions:
-        """Positions of elements of these classes, with how many of each class had come before."""
+        """Positions of elements of these classes, with the counts of each class before."""
         before = self._counts
 
         def counts(index: int) -> list[int]:
@@ -104,31 +99,27 @@ class _Resampling(Calling):
         return StageState(inner, self._key, counts)
 
     def _classify(self, drawn: Any, element: Any) -> tuple[int, int, tuple[Any, Any]]:
-        found = call_function(self._stage.class_func, element)
-        kind = int(found)
+        result = call_function(self._stage.class_func, element)
+        kind = int(result)
         if not 0 <= kind < len(self._stage.target):
             raise ValueError(
-                f"{name_of(self._stage.class_func)} gave the class {kind}, and target_dist has "
+                f"{name_of(self._stage.class_func)} returned class {kind}, but target_dist has "
                 f"{len(self._stage.target)} classes, from 0 on"
             )
-        return kind, int(drawn), (found, element)
+        return kind, int(drawn), (result, element)
 
-    def _chances(self, classes: npt.NDArray[np.int64]) -> Shares:
-        """How likely each element is to be kept."""
+    def _keep_probabilities(self, classes: npt.NDArray[np.int64]) -> Probabilities:
+        """The probability to keep each element."""
         target = np.array(self._stage.target)
         if self._stage.initial is not None:
-            return shares_to_keep(target, np.array(self._stage.initial))[classes]
-        came = np.zeros((len(classes), len(target)), np.int64)
-        came[np.arange(len(classes)), classes] = 1
-        counts = self._counts + np.cumsum(came, axis=0)
-        chances: Shares = shares_to_keep(target, counts / counts.sum(axis=1, keepdims=True))[
-            np.arange(len(classes)), classes
-        ]
-        return chances
+            return keep_probabilities(target, np.array(self._stage.initial))[classes]
+        counts = self._counts + np.cumsum(np.eye(len(target), dtype=np.int64)[classes], axis=0)
+        each = keep_probabilities(target, counts / counts.sum(axis=1, keepdims=True))
+        return each[np.arange(len(classes)), classes]
 
 
-def shares_to_keep(target: Shares, initial: Shares) -> Shares:
-    """The share of each class that is kept: all of the class that is rarest relative to its target."""
+def keep_probabilities(target: Probabilities, initial: Probabilities) -> Probabilities:
+    """The probability to keep an element of each class: 1 for the class that is rarest relative to its target."""
     ratios = np.divide(target, initial, out=np.zeros(np.broadcast(target, initial).shape), where=initial > 0)
-    shares: Shares = ratios / ratios.max(axis=-1, keepdims=True)
-    return shares
+    probabilities: Probabilities = ratios / ratios.max(axis=-1, keepdims=True)
+    return probabilities

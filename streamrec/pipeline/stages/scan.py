@@ -1,8 +1,8 @@
-"""Scan: a function that gets a state with each element, and returns the next state with its result.
+"""Scan: calls a function with a state and an element; it returns the next state and a result.
 
-A position holds the state before a chunk's first element, and how many elements of the chunk had been seen: a run that
-goes on there calls the function for these once more. So one state is kept for each chunk, and not one for each element.
-An element at which the function fails leaves the state as it was, as in tf.data; what follows counts from there.
+A position holds the state before a chunk's first element, and the number of elements of the chunk that were seen. A
+resumed run calls the function for these again. So each chunk keeps one state, not each element. As in tf.data, the
+state does not change if the function fails.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of, pack, unpack
 from streamrec.pipeline.elements.positions import (
     Derived,
+    Origin,
     Position,
     Positions,
-    Precursor,
     StageState,
     shift,
     with_state,
@@ -33,7 +33,7 @@ __all__ = ["Scan"]
 
 @dataclass(frozen=True, slots=True)
 class Scan(Stage):
-    """The second value of `scan_func(state, element)`; the first is the next state. See `Dataset.scan`."""
+    """Gives the second value of `scan_func(state, element)`; the first is the next state. See `Dataset.scan`."""
 
     scan_func: Callable[..., Any]
     initial_state: Any = field(compare=False)
@@ -42,16 +42,11 @@ class Scan(Stage):
 
     @classmethod
     def of(cls, initial_state: Any, scan_func: Callable[..., Any]) -> Scan:
-        """A scan that begins with this state.
-
-        Raises:
-            TypeError: The state cannot be kept in a position.
-        """
+        """A scan that begins with this state; a TypeError if positions cannot hold it."""
         pack_state(initial_state)
         return cls(scan_func, initial_state, digest_of(initial_state))
 
-    def __repr__(self) -> str:
-        """As in positions: functions differ from run to run but for their names."""
+    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
         return f"Scan({name_of(self.scan_func)}, initial_state of digest {self.digest})"
 
     def cardinality(self, count: int) -> int:
@@ -63,49 +58,48 @@ class Scan(Stage):
 
 
 class _Scanning(Calling):
-    def __init__(self, function: Callable[..., Any], key: str, state: Any, again: int) -> None:
+    def __init__(self, function: Callable[..., Any], key: str, state: Any, repeated: int) -> None:
         super().__init__(self._scan)
         self._scan_func = function
         self._key = key
         self._state = state
-        self._again = again  # elements whose results had been given before the run was resumed
+        self._repeated = repeated  # elements whose results were given before the run was resumed
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before, out = pack_state(self._state), []
-        for first, results, error in self._results([(element,) for element in chunk.elements]):
-            used = min(self._again, len(results))
-            self._again -= used
-            if used < len(results):
+        for first, results, error in self._call([(element,) for element in chunk.elements]):
+            repeated = min(self._repeated, len(results))
+            self._repeated -= repeated
+            if repeated < len(results):
                 positions = ScanPositions(chunk.positions, first, self._key, before)
-                out.append(Chunk.weigh(results[used:], shift(positions, used)))
+                out.append(Chunk.weigh(results[repeated:], shift(positions, repeated)))
             if error is not None:
                 before = pack_state(self._state)
                 out.append(Chunk.failure(error, self._same_state(chunk), first + len(results) + 1))
         return out
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """An element that failed before the scan leaves its state as it is."""
         return [replace(chunk, positions=self._same_state(chunk))]
 
     def _same_state(self, chunk: Chunk) -> Positions:
-        """Positions before and after an element that failed: the scan has the same state at both."""
+        """Positions before and after a failure, where the scan has the same state."""
         state = {"state": pack_state(self._state), "seen": 0}
         return StageState(chunk.positions, self._key, lambda _: state)
 
     def _scan(self, element: Any) -> Any:
-        given = self._scan_func(self._state, element)
-        if not isinstance(given, tuple | list) or len(given) != 2:
+        pair = self._scan_func(self._state, element)
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(
-                f"{name_of(self._scan_func)} gave {describe_value(given)}: scan wants a function that gives a pair, "
+                f"{name_of(self._scan_func)} returned {describe_value(pair)}: the function of scan must return a pair, "
                 "the next state and an element"
             )
-        self._state, result = given
+        self._state, result = pair
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class ScanPositions(Derived):
-    """Positions of what was made of a chunk's elements from `first` on: the place there, and how many were seen."""
+    """Positions of the results for a chunk's elements from `first` on."""
 
     first: int
     stage: str
@@ -114,21 +108,20 @@ class ScanPositions(Derived):
     def at(self, index: int) -> Position:
         return with_state(self.inner.at(self.first), self.stage, {"state": self.state, "seen": index})
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
-        return (Precursor(self.inner, self.first + index, row),)
+    def origins(self, index: int, row: int) -> Sequence[Origin]:
+        return (Origin(self.inner, self.first + index, row),)
 
 
 def pack_state(state: Any) -> str:
-    """A state as text."""
     try:
         return b64encode(pack([state])).decode()
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"scan's state is {describe_value(state)}, which cannot be kept in a position: use arrays, numbers, "
-            "strings, and dicts, tuples and lists of them"
+            f"the state of scan is {describe_value(state)}, which a position cannot hold: use arrays, numbers, strings,"
+            " and dicts, tuples and lists of them"
         ) from error
 
 
 def unpack_state(text: str) -> Any:
-    """The state again: a copy, so that a function that changes it in place changes no other."""
+    """The state as a new copy, which a function may change in place."""
     return unpack(memoryview(b64decode(text)))[0]

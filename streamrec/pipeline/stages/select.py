@@ -1,6 +1,6 @@
 """Stages that pick elements (take, skip, shard, filter, take_while, unique, ignore_errors), and enumerate.
 
-Frames stay Frames. Those that count say in their positions how many elements they had seen; `unique` says which.
+Frames stay Frames. Positions of stages that count hold the number of elements seen; those of `unique` hold digests.
 """
 
 from __future__ import annotations
@@ -31,25 +31,24 @@ logger = logging.getLogger("streamrec")
 
 
 class Counted(Stage):
-    """A stage that goes by how many elements came before each; positions hold that number."""
+    """A stage whose result depends on the number of elements before each; positions hold that number."""
 
     __slots__ = ()
     counts_failures: ClassVar[bool] = False
-    """Whether an element that failed has a number, too."""
 
     def start(self, key: str, state: int | None) -> Step:
         return _Counting(self, key, state or 0)
 
     def is_done(self, seen: int) -> bool:
-        """Whether it needs no more elements than these."""
+        """Whether the stage needs no more elements after `seen` ones."""
         return False
 
     def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
-        """What it makes of a chunk before which this many elements came."""
+        """The output for a chunk that comes after `seen` elements."""
         raise NotImplementedError
 
     def finish(self, seen: int) -> None:
-        """The input has ended."""
+        """Called when the input has ended."""
 
 
 class _Counting(Step):
@@ -78,7 +77,7 @@ class _Counting(Step):
 
 @dataclass(frozen=True, slots=True)
 class Take(Counted):
-    """The first `count` elements; all of them where `count` is -1, as in tf.data."""
+    """Gives the first `count` elements; with -1 all of them, as in tf.data."""
 
     count: int
     picks: ClassVar[bool] = True
@@ -107,7 +106,7 @@ class Take(Counted):
 
 @dataclass(frozen=True, slots=True)
 class Skip(Counted):
-    """All but the first `count` elements; none where `count` is -1, as in tf.data."""
+    """Gives all but the first `count` elements; with -1 none, as in tf.data."""
 
     count: int
     picks: ClassVar[bool] = True
@@ -132,7 +131,7 @@ class Skip(Counted):
 
 @dataclass(frozen=True, slots=True)
 class Shard(Counted):
-    """Every element whose number, modulo `num_shards`, is `index`."""
+    """Gives each element whose number modulo `num_shards` is `index`."""
 
     num_shards: int
     index: int
@@ -155,9 +154,9 @@ class Shard(Counted):
     def finish(self, seen: int) -> None:
         if 0 < seen <= self.index:
             warn_once(
-                f"shard({self.num_shards}, {self.index}) gives nothing: it came after {seen:,} elements. In "
+                f"shard({self.num_shards}, {self.index}) gives no elements: its input has only {seen:,}. In "
                 "distributed training the other ranks wait for this one. Use fewer shards, or give shard() more "
-                "elements: records in place of file names, or repeat()"
+                "elements: records instead of file names, or repeat()"
             )
 
 
@@ -183,7 +182,7 @@ class Enumerate(Counted):
 
 @dataclass(frozen=True, slots=True)
 class Filter(Stage):
-    """The elements for which a function gives something true."""
+    """Gives the elements for which a function returns a true value."""
 
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
@@ -194,13 +193,13 @@ class Filter(Stage):
 
 
 class _Filtering(Calling):
-    def _make(self, chunk: Chunk, results: Results) -> list[Chunk]:
+    def _give(self, chunk: Chunk, results: Results) -> list[Chunk]:
         return select_chunk(chunk, results.first + np.flatnonzero(results.results), results.last)
 
 
 @dataclass(frozen=True, slots=True)
 class TakeWhile(Stage):
-    """The elements before the first for which a function gives something false."""
+    """Gives the elements before the first one for which a function returns a false value."""
 
     function: Callable[..., Any]
     offload: ClassVar[Offload] = Offload.ALWAYS
@@ -217,7 +216,7 @@ class TakeWhile(Stage):
 class _TakingWhile(Calling):
     def feed(self, chunk: Chunk) -> list[Chunk]:
         out = []
-        for results in self._results(chunk.elements):
+        for results in self._call(chunk.elements):
             out += select_chunk(chunk, np.arange(results.first, results.last), results.last)
             if isinstance(results.error, Enough):
                 self.done = True
@@ -232,19 +231,15 @@ class Enough(Exception):  # noqa: N818
     """The element at which `take_while` ends."""
 
 
-def check_true(verdict: Any) -> bool:
-    if not verdict:
+def check_true(result: Any) -> bool:
+    if not result:
         raise Enough
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class IgnoreErrors(Stage):
-    """Leaves out elements that failed in stages before it; the run's statistics count them.
-
-    Args:
-        log_warning: Whether each is logged.
-    """
+    """Leaves out elements that failed in earlier stages, and optionally logs them; the run's statistics count them."""
 
     log_warning: bool = field(default=False, repr=False)
 
@@ -270,10 +265,9 @@ class _Ignoring(Step):
 
 @dataclass(frozen=True, slots=True)
 class Unique(Stage):
-    """Each element once, where it comes first.
+    """Gives each element once, where it comes first.
 
-    What came before is kept as digests of 16 bytes, in the run and in its positions: that is what a state of a run with
-    many different elements weighs.
+    The run and its positions hold a digest of 16 bytes for each distinct element, so states grow with their number.
     """
 
     offload: ClassVar[Offload] = Offload.LONG
@@ -290,7 +284,7 @@ class _Unique(Step):
         super().__init__()
         self._key = key
         self._seen = {seen[at : at + DIGEST_BYTES] for at in range(0, len(seen), DIGEST_BYTES)}
-        self._in_order = bytearray(seen)  # it only grows: positions look at a beginning of it
+        self._in_order = bytearray(seen)  # only grows: a position refers to a prefix
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         before = len(self._seen)
@@ -300,14 +294,14 @@ class _Unique(Step):
         return select_chunk(replace(chunk, positions=positions), indices, len(chunk.elements))
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """An element that failed does not count as seen."""
+        """A failure does not count as seen."""
         return [replace(chunk, positions=self._positions(chunk, len(self._seen), np.array([], np.int64)))]
 
-    def _positions(self, chunk: Chunk, before: int, given: npt.NDArray[np.int64]) -> Positions:
-        """Positions with the digests of all that had been given: `before` the chunk, and elements `given` of it."""
+    def _positions(self, chunk: Chunk, before: int, indices: npt.NDArray[np.int64]) -> Positions:
+        """Positions with the digests of the `before` elements given earlier, and of those at `indices` of the chunk."""
 
         def digests(index: int) -> str:
-            count = before + int(np.searchsorted(given, index))
+            count = before + int(np.searchsorted(indices, index))
             return b64encode(bytes(self._in_order[: count * DIGEST_BYTES])).decode()
 
         return StageState(chunk.positions, self._key, digests)
@@ -322,7 +316,7 @@ class _Unique(Step):
 
 
 def find_candidates(elements: Any) -> list[int]:
-    """The indices of elements that may be new: of a column of numbers, each number's first."""
+    """The indices of elements that may be new: in a column of numbers, the first of each number."""
     column = elements.nest if isinstance(elements, Columns) else None
     if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind != "O":
         return sorted(np.unique(column, return_index=True)[1].tolist())
@@ -330,7 +324,7 @@ def find_candidates(elements: Any) -> list[int]:
 
 
 def select_chunk(chunk: Chunk, indices: npt.NDArray[np.int64], seen: int) -> list[Chunk]:
-    """The elements at these indices among the first `seen`, in order; no chunk where there are none."""
+    """A list of one chunk with the elements at sorted indices below `seen`; an empty list without indices."""
     count = len(indices)
     if not count:
         return []

@@ -1,12 +1,12 @@
-"""Windows: elements that follow each other, as a dataset of their own; and those of one key (`group_by_window`).
+"""Windows: datasets of consecutive elements (`window`), or of elements with one key (`group_by_window`).
 
 Rules:
-- A window is a dataset in memory (`Slices`), in columns: several can run at once, any number of times.
-- A tuple or dict becomes a tuple or dict of datasets in `window`, as in tf.data, and stays an element in
-  `group_by_window`.
-- What the next windows need is held. A position is that of the first element of the next window, so that a resumed run
-  reads again what was held; where that element did not come yet, it says how many are passed over.
-- Stages do not know `Dataset`: they are given what makes one.
+- A window is a dataset in memory (`Slices`), in columns. Several can run at once, any number of times.
+- In `window`, as in tf.data, a tuple or dict becomes a tuple or dict of datasets; in `group_by_window` it stays an
+  element.
+- A step holds the elements that later windows need. A position is that of the next window's first element, so a resumed
+  run reads held elements again. If that element has not come yet, the position says how many elements to skip.
+- Stages do not import `Dataset`: they get a function that makes one.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from streamrec.pipeline.elements.columns import (
     select,
     window,
 )
-from streamrec.pipeline.elements.positions import Position, Positions, Precursor, with_state
+from streamrec.pipeline.elements.positions import Origin, Position, Positions, with_state
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.bucket import Grouping
-from streamrec.pipeline.stages.deferred_positions import Origins, WaitedElements
+from streamrec.pipeline.stages.deferred_positions import GroupOrigins, InputChunks
 from streamrec.tfrecord import Frames
 
 __all__ = ["GroupByWindow", "Window"]
 
 MakeDataset = Callable[[Any, Positions], Any]
-"""Makes a dataset in memory of columns, which know what they were made of."""
+"""Makes a dataset in memory from columns and the positions of what they were made of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window(Stage):
-    """Datasets of `size` elements; see `Dataset.window`."""
+    """Gives datasets of `size` elements; see `Dataset.window`."""
 
     size: int
     shift: int
@@ -56,7 +56,7 @@ class Window(Stage):
 
     @property
     def reach(self) -> int:
-        """How many elements a window spans, from its first to its last."""
+        """The number of elements from a window's first to its last."""
         return (self.size - 1) * self.stride + 1
 
     def cardinality(self, count: int) -> int:
@@ -68,69 +68,69 @@ class Window(Stage):
 
 
 class _Windowing(Step):
-    def __init__(self, stage: Window, key: str, passed: int) -> None:
+    def __init__(self, stage: Window, key: str, skipped: int) -> None:
         super().__init__()
         self._stage = stage
         self._key = key
-        self._next = passed  # the ordinal of the next window's first element
+        self._next = skipped  # the ordinal of the next window's first element
         self._seen = 0
-        self._parts: list[Any] = []  # the last elements that came
+        self._parts: list[Any] = []  # the elements that are held: the last ones seen
         self._held = 0
-        self._places = Origins()
+        self._inputs = InputChunks()
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         count = len(chunk.elements)
-        self._places = self._places.then(self._seen, chunk.positions)
+        self._inputs = self._inputs.append(self._seen, chunk.positions)
         self._parts.append(chunk.elements)
         self._held += count
         self._seen += count
-        whole = max(0, (self._seen - self._next - self._stage.reach) // self._stage.shift + 1)
-        return self._windows(whole, ended=False)
+        complete = max(0, (self._seen - self._next - self._stage.reach) // self._stage.shift + 1)
+        return self._make_windows(complete, ended=False)
 
     @property
     def _windows_left(self) -> int:
-        """How many windows begin among what is held, the last of them smaller."""
+        """The number of windows that begin among the held elements; some are smaller."""
         return 0 if self._stage.drop_remainder else max(0, -(-(self._seen - self._next) // self._stage.shift))
 
     def flush(self) -> list[Chunk]:
-        return self._windows(self._windows_left, ended=True)
+        return self._make_windows(self._windows_left, ended=True)
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """What is held when an element failed comes in smaller windows; others begin after it."""
-        out = self._windows(self._windows_left, ended=False)
+        """Gives the elements held before a failure in smaller windows; the next window begins after it."""
+        out = self._make_windows(self._windows_left, ended=False)
         self._next = self._seen = self._held = 0
-        self._parts, self._places = [], Origins()
+        self._parts, self._inputs = [], InputChunks()
         return [*out, chunk]
 
-    def _windows(self, count: int, *, ended: bool) -> list[Chunk]:
-        """`count` windows that begin among the elements held; then drops the elements that no window needs."""
-        stage, first, made = self._stage, self._next, []
+    def _make_windows(self, count: int, *, ended: bool) -> list[Chunk]:
+        """Makes `count` windows of held elements, and drops the elements that no later window needs."""
+        stage, first, windows = self._stage, self._next, []
         self._next += count * stage.shift
         origin = self._seen - self._held
         rows = join_windows(self._parts) if self._held and (count or self._next > origin) else None
         for at in range(first, self._next, stage.shift):
-            wanted = np.arange(at, min(at + stage.reach, self._seen), stage.stride)
-            made_of = WaitedElements(self._places, wanted)
-            made.append(stage_window(select(rows, wanted - origin), stage.dataset_of, made_of))
-        positions = WindowPositions(self._places, self._key, first, stage.shift, self._seen, ended)
+            ordinals = np.arange(at, min(at + stage.reach, self._seen), stage.stride)
+            origins = GroupOrigins(self._inputs, ordinals)
+            windows.append(make_window(select(rows, ordinals - origin), stage.dataset_of, origins))
+        positions = WindowPositions(self._inputs, self._key, first, stage.shift, self._seen, ended)
         if rows is not None:
             self._keep(rows, min(self._next, self._seen) - origin)
-        return [Chunk([nest for nest, _ in made], positions, sum(held for _, held in made))] if made else []
+        return [Chunk([nest for nest, _ in windows], positions, sum(size for _, size in windows))] if windows else []
 
     def _keep(self, rows: Any, first: int) -> None:
-        """Holds elements from the given one on."""
+        """Drops the held elements before the given one."""
         self._held = len(rows) - first
         self._parts = [compact(window(rows, first, len(rows)))] if self._held else []
-        needed = min(self._seen - self._held, self._seen - 1)  # the last chunk has the place after all
-        low = max(0, bisect_right(self._places.firsts, needed) - 1)
-        self._places = Origins(self._places.firsts[low:], self._places.positions[low:])
+        needed = min(self._seen - self._held, self._seen - 1)  # the last chunk has the position after all elements
+        low = max(0, bisect_right(self._inputs.firsts, needed) - 1)
+        self._inputs = InputChunks(self._inputs.firsts[low:], self._inputs.positions[low:])
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPositions(Positions):
-    """Positions of windows, of which the first begins with the element of ordinal `first`."""
+    """Positions of windows; the first one begins with the element of ordinal `first`."""
 
-    places: Origins
+    inputs: InputChunks
     stage: str
     first: int
     shift: int
@@ -140,17 +140,16 @@ class WindowPositions(Positions):
     def at(self, index: int) -> Position:
         start = self.first + index * self.shift
         if start < self.seen:
-            return self.places.at(start)
-        found = with_state(self.places.at(self.seen), self.stage, start - self.seen)
-        return {**found, "ended": True} if self.ended else found
+            return self.inputs.at(start)
+        position = with_state(self.inputs.at(self.seen), self.stage, start - self.seen)
+        return {**position, "ended": True} if self.ended else position
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
-        """The first element of a window."""
-        return (self.places.precursor(self.first + index * self.shift),)
+    def origins(self, index: int, row: int) -> Sequence[Origin]:
+        return (self.inputs.origin(self.first + index * self.shift),)
 
 
-def stage_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> tuple[Any, int]:
-    """A window of elements, as a nest of datasets, and the bytes that they hold."""
+def make_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> tuple[Any, int]:
+    """A nest of datasets of these elements, and the bytes that they hold."""
     if isinstance(elements, Columns):
         nest = map_nest(lambda column: column, elements.nest)
     elif not isinstance(elements, Frames) and is_nest(elements[0]):
@@ -162,15 +161,14 @@ def stage_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> t
 
 @dataclass(frozen=True, slots=True)
 class GroupByWindow(Stage):
-    """Pairs of a key and the dataset of that many elements of that key; see `Dataset.group_by_window`."""
+    """Gives pairs of a key and a dataset of `size` elements with that key; see `Dataset.group_by_window`."""
 
     key_func: Callable[..., Any]
     size: int | Callable[[Any], Any]
     dataset_of: MakeDataset
     offload: ClassVar[Offload] = Offload.ALWAYS
 
-    def __repr__(self) -> str:
-        """As in positions: functions differ from run to run but for their names."""
+    def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
         size = name_of(self.size) if callable(self.size) else self.size
         return f"GroupByWindow({name_of(self.key_func)}, {size})"
 
@@ -179,32 +177,29 @@ class GroupByWindow(Stage):
 
 
 class KeyedGroups:
-    """A group for each key that has come."""
+    """A group for each key seen."""
 
     def __init__(self, size: int | Callable[[Any], Any], dataset_of: MakeDataset) -> None:
-        self.sizes: list[int] = []
+        self.batch_sizes: list[int] = []
         self._size = size
         self._dataset_of = dataset_of
         self._keys: list[int] = []
         self._numbers: dict[int, int] = {}
 
-    def number(self, found: Any) -> int:
-        """The number of a key's group."""
-        key = index(found)
+    def group_of(self, result: Any) -> int:
+        key = index(result)
         if key not in self._numbers:
             size = index(self._size(np.int64(key))) if callable(self._size) else self._size
             if size < 1:
-                raise ValueError(f"window_size_func gave {size} for the key {key}: a window has 1 element or more")
+                raise ValueError(f"window_size_func returned {size} for key {key}: a window has at least 1 element")
             self._numbers[key] = len(self._keys)
             self._keys.append(key)
-            self.sizes.append(size)
+            self.batch_sizes.append(size)
         return self._numbers[key]
 
-    def order(self, group: int) -> int:
-        """The smallest keys come first."""
+    def sort_key(self, group: int) -> int:
         return self._keys[group]
 
     def batch(self, group: int, elements: Any, origin: Positions) -> Any:
-        """A key, and the dataset of its elements."""
         data = elements.nest if isinstance(elements, Columns) else elements
         return np.int64(self._keys[group]), self._dataset_of(data, origin)

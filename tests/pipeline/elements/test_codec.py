@@ -135,5 +135,5 @@ def test_what_cannot_be_stored_is_named(value: Any, name: str) -> None:
 
 def test_stored_objects_are_not_pointers() -> None:
     block = bytes(pack([np.arange(1)])).replace(b'"<i8"', b'"|O8"')
-    with pytest.raises(ValueError, match=r"a stored array of dtype '\|O8', which holds objects"):
+    with pytest.raises(ValueError, match=r"a stored array has dtype '\|O8', which holds objects"):
         unpack(memoryview(block))

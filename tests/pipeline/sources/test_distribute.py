@@ -307,7 +307,7 @@ def test_shard_of_a_shorter_list_is_reported(caplog: pytest.LogCaptureFixture) -
     names = Dataset.from_tensor_slices(["a", "b"])
     counts, [said] = counts_and_warnings([names.shard(97, rank) for rank in (0, 1, 96)], caplog)
     assert counts == [1, 1, 0]
-    assert said.startswith("shard(97, 96) gives nothing: it came after 2 elements")
+    assert said.startswith("shard(97, 96) gives no elements: its input has only 2.")
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])

@@ -133,7 +133,7 @@ def test_ragged_and_sparse_batches_have_rows() -> None:
 def test_what_has_no_rows_is_not_unbatched(files: list[str]) -> None:
     with pytest.raises(TypeError, match="an int has no rows"):
         list(TFRecordDataset(files).map(len).unbatch())
-    with pytest.raises(ValueError, match=r"the parts of an element have \[1, 2\] rows"):
+    with pytest.raises(ValueError, match=r"the columns have \[1, 2\] rows"):
         list(TFRecordDataset(files).map(lambda record: (np.zeros(1), np.zeros(2))).unbatch())
 
 
@@ -381,7 +381,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     dataset = Dataset.range(3)
     with pytest.raises(ValueError, match="2 bucket_batch_sizes for 2 bucket_boundaries"):
         dataset.bucket_by_sequence_length(len, [1, 2], [1, 2])
-    with pytest.raises(ValueError, match="must grow"):
+    with pytest.raises(ValueError, match="must increase"):
         dataset.bucket_by_sequence_length(len, [2, 2], [1, 2, 3])
     with pytest.raises(ValueError, match="1 or more"):
         dataset.bucket_by_sequence_length(len, [2], [1, 0])

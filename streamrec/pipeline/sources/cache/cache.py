@@ -33,12 +33,12 @@ from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Chunk, weigh
 from streamrec.pipeline.elements.columns import Columns, is_nest, map_nest, window
 from streamrec.pipeline.elements.positions import (
-    ElementPlace,
+    ElementLocation,
     Nested,
     NumberedPositions,
+    Origin,
     Position,
     Positions,
-    Precursor,
 )
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.engine.budget import Share
@@ -173,11 +173,11 @@ class CachedPositions(Positions):
             return {"source": number}
         return {"source": {**number, "version": self.file.version, "inner": dict(self.inner.at(self.used + index))}}
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | ElementPlace]:
+    def origins(self, index: int, row: int) -> Sequence[Origin | ElementLocation]:
         """A file keeps elements and not what they were made of: which of them it is."""
         if self.file is not None:
-            return (ElementPlace(self.file.path, self.first + index),)
-        return (Precursor(self.inner, self.used + index, row),)
+            return (ElementLocation(self.file.path, self.first + index),)
+        return (Origin(self.inner, self.used + index, row),)
 
 
 async def remember(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:

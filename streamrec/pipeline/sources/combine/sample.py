@@ -25,7 +25,7 @@ from streamrec.arguments import describe_value
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merge_windows
-from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
+from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import Signal
@@ -241,6 +241,6 @@ class SampledPositions(Positions):
         parts = [places.at(share) for places, share in zip(self.parts, shares, strict=True)]
         return {"source": {"choices": self.choices.at(choice), "parts": parts}}
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
         part = int(self.chosen[index])
-        return self.parts[part].precursors(int(np.count_nonzero(self.chosen[:index] == part)), row)
+        return self.parts[part].origins(int(np.count_nonzero(self.chosen[:index] == part)), row)

@@ -8,7 +8,7 @@ from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns, leaves, map_nest
-from streamrec.pipeline.elements.positions import Joined, Place, Position, Positions, Precursor
+from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.engine.ranks import Rank
@@ -92,5 +92,5 @@ class ZippedPositions(Positions):
     def at(self, index: int) -> Position:
         return {"source": {"parts": [places.at(index) for places in self.parts]}}
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
-        return [found for places in self.parts for found in places.precursors(index, row)]
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
+        return [found for places in self.parts for found in places.origins(index, row)]

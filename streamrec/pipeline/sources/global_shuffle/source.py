@@ -22,7 +22,7 @@ from streamrec.arguments import choice
 from streamrec.display import display_name
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
-from streamrec.pipeline.elements.positions import Position, Positions, RecordPlace
+from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
 from streamrec.pipeline.engine.description import derive_seed
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
 from streamrec.pipeline.engine.queue import background
@@ -208,11 +208,11 @@ class GlobalShuffle(AssignedSource):
         return min(budget, needed + 24 * self.block_bytes)  # as many ahead fill the wire
 
 
-def place_in(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordPlace:
+def place_in(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordLocation:
     """Where the record is that is at a position of an order."""
     (number,) = order.records(np.array([position])).tolist()
     shard = int(np.searchsorted(index.first_records, number, side="right")) - 1
-    return RecordPlace(index.shards[shard].path, number - int(index.first_records[shard]))
+    return RecordLocation(index.shards[shard].path, number - int(index.first_records[shard]))
 
 
 async def check_listed(index: Index, opened: OpenSource) -> None:
@@ -241,9 +241,9 @@ class StepPositions(Positions):
     steps: Steps
     first: int
     digest: str
-    place_of: Callable[[int], RecordPlace]
+    place_of: Callable[[int], RecordLocation]
 
-    def precursors(self, index: int, row: int) -> Sequence[RecordPlace]:
+    def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
         positions = self.steps.positions(self.first + index * self.steps.workers)
         return (self.place_of(int(positions[row])),) if row < len(positions) else ()
 

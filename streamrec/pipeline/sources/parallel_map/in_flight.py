@@ -25,13 +25,13 @@ from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import (
     FixedPosition,
+    Origin,
     Position,
     Positions,
-    Precursor,
     RecordLocations,
     shift,
 )
-from streamrec.pipeline.stages.deferred_positions import Origins
+from streamrec.pipeline.stages.deferred_positions import InputChunks
 
 __all__ = ["Delivered", "ElementRun", "InFlight"]
 
@@ -299,7 +299,7 @@ class InFlight:
         self.result_bytes -= nbytes
         while len(self._fed) > 1 and self._fed[1][0] <= self._deliver.low:
             self._fed.popleft()
-        fed = Origins(*zip(*self._fed, strict=True))
+        fed = InputChunks(*zip(*self._fed, strict=True))
         places = ResultPositions(fed, self._deliver.copy(), tuple(parts))
         positions: Positions = places if results else shift(places, 1)
         for first, last in parts:
@@ -317,7 +317,7 @@ class ResultPositions(Positions):
         parts: The ordinals of these results, in runs, in the order of delivery.
     """
 
-    fed: Origins
+    fed: InputChunks
     delivered: Delivered
     parts: tuple[tuple[int, int], ...]
 
@@ -334,10 +334,10 @@ class ResultPositions(Positions):
         done = [[first - low, last - low] for first, last in delivered.beyond]
         return {"source": {"inner": dict(self.fed.at(low)), "done": done}}
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor]:
+    def origins(self, index: int, row: int) -> Sequence[Origin]:
         for first, last in self.parts:
             if index < last - first:
-                return (self.fed.precursor(first + index, row),)
+                return (self.fed.origin(first + index, row),)
             index -= last - first
         return ()
 

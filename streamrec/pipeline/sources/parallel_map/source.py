@@ -47,7 +47,7 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Halt, Stage
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
-from streamrec.pipeline.stages.calling import call_function, extend, is_async, results_of
+from streamrec.pipeline.stages.calling import call_each, call_function, extend, is_async
 
 __all__ = ["ParallelMap"]
 
@@ -282,7 +282,7 @@ def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[A
     began, end = perf_counter(), 0
     for piece in pieces(elements):
         end += len(piece)
-        made = results_of(function, piece, iter(piece))
+        made = call_each(function, piece, iter(piece))
         while (count := len(results)) < end:
             if count:
                 halt.ends(piece)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Joined, Position, Positions, RecordLocations, RecordPlace
+from streamrec.pipeline.elements.positions import Joined, Position, Positions, RecordLocation, RecordLocations
 from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.sources.inputs import InputBuffer
 from streamrec.pipeline.sources.interleave import (
@@ -74,8 +74,8 @@ class BlockPositions(Positions):
         end = int(self.spans[index, 0]) - HEADER_BYTES if index < count else int(self.spans[-1, 1]) + FOOTER_BYTES
         return {"slot": [self.shard, self.origin + end, self.record + index, self.version, self.compression]}
 
-    def precursors(self, index: int, row: int) -> Sequence[RecordPlace]:
-        return (RecordPlace(self.paths[self.shard], self.record + index),) if self.paths else ()
+    def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
+        return (RecordLocation(self.paths[self.shard], self.record + index),) if self.paths else ()
 
     def locations(self) -> RecordLocations:
         offsets = self.spans[:, 0] + (self.origin - HEADER_BYTES)

@@ -38,12 +38,12 @@ from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import (
     FixedPosition,
-    Place,
+    Location,
+    Origin,
     Position,
     Positions,
-    Precursor,
+    RecordLocation,
     RecordLocations,
-    RecordPlace,
     shift,
 )
 from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, START, TAG, BufferStore, Numbers, spans_of
@@ -462,7 +462,7 @@ class ShuffledPositions(Positions):
         rows = self.base.rows_after(iter(self.entries), self.gone, self.count)
         return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
 
-    def precursors(self, index: int, row: int) -> Sequence[Precursor | Place]:
+    def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
         reference = int(self.base.rows_after(iter(self.entries), self.gone, self.count)[index, REFERENCE])
         for first, count, positions in tuple(self.recent):  # a copy at once: the buffer may be fed meanwhile
             if self.shards is None:
@@ -470,11 +470,11 @@ class ShuffledPositions(Positions):
             else:
                 found = np.flatnonzero(locations_in(positions).references == reference).tolist()
             if found:
-                return (Precursor(positions, found[0], row),)
+                return (Origin(positions, found[0], row),)
         if self.shards is None or not self.paths:
             return ()
         offset = reference & ((1 << OFFSET_BITS) - 1)
-        return (RecordPlace(self.paths[reference >> OFFSET_BITS], None, offset),)
+        return (RecordLocation(self.paths[reference >> OFFSET_BITS], None, offset),)
 
     def at(self, index: int) -> Position:
         if not self.ordered:
