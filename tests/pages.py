@@ -11,7 +11,7 @@ What each kind of fenced block means:
 - `bash` and all others: for reading only, such as lines that install packages.
 
 `...` in an output stands for anything. A block that names torch, TensorFlow, JAX, Ray or their like runs where that is
-installed, as in CI.
+installed, as in CI; so do the blocks that use the names it defines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(r"^(?P<indent> *)```(?P<kind>\w*)(?P<info>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.M | re.S)
 TITLE = re.compile(r'title="([^"]+)"')
-PEERS = ("torch", "torchdata", "lightning", "accelerate", "tensorflow", "jax", "grain", "ray")
+PEERS = ("torch", "torchdata", "torchvision", "lightning", "accelerate", "tensorflow", "jax", "orbax", "grain", "ray")
 ARROW, MORE, OUTPUT = "# -> ", "#    ", "Output"
 EXIT_CODE = re.compile(r"\[exit code (\d+)\]\n\Z")
 
@@ -76,8 +76,11 @@ def peers_in(block: Block) -> list[str]:
 
 def run(page: Path, environment: Mapping[str, str], names: dict[str, Any]) -> None:
     """Runs a page's blocks in the working directory: commands in `environment`, Python in the namespace `names`."""
+    undefined: set[str] = set()
     for block, following in itertools.zip_longest(found := list(blocks(page)), found[1:]):
-        if any(importlib.util.find_spec(peer) is None for peer in peers_in(block)):
+        missing = any(importlib.util.find_spec(peer) is None for peer in peers_in(block))
+        if missing or (block.kind == "python" and undefined & names_in(block, ast.Load)):
+            undefined |= names_in(block, ast.Store) - names.keys() if block.kind == "python" else set()
             continue
         if block.kind == "console":
             run_commands(block, page, environment)
@@ -87,6 +90,21 @@ def run(page: Path, environment: Mapping[str, str], names: dict[str, Any]) -> No
         elif block.kind == "python":
             output = following.text if following and following.title == OUTPUT else ""
             run_python(block, page, names, output)
+
+
+def names_in(block: Block, context: type[ast.expr_context]) -> set[str]:
+    """The names that a block uses (Load), or that it defines (Store)."""
+    tree = list(ast.walk(ast.parse(block.text)))
+    found = {node.id for node in tree if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+    if context is ast.Store:
+        found |= {node.name for node in tree if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        found |= {
+            alias.asname or alias.name.split(".")[0]
+            for node in tree
+            for alias in getattr(node, "names", ())
+            if isinstance(alias, ast.alias)
+        }
+    return found
 
 
 def run_python(block: Block, page: Path, names: dict[str, Any], output: str) -> None:
