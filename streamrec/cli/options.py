@@ -12,6 +12,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
+
+from streamrec.cli.output import PROGRESS
 
 CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account_name", "account_key")
 """Options that are never numbers."""
@@ -28,6 +31,11 @@ Decorated = Callable[..., Any]
 def examples(*lines: str) -> str:
     """The end of a command's help: what people type."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def complete_files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What the shell completes where a path or URL is typed: the names of files."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def parse_options(_: click.Context, parameter: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
@@ -149,8 +157,17 @@ shard_root = click.option(
     is_eager=True,
     expose_value=False,
     callback=Sources.keep,
+    shell_complete=complete_files,
     help="The directory of the shards, if the manifest or index is in another one.",
 )
+target = click.argument("target", shell_complete=complete_files)
+
+
+def file_option(*names: str, metavar: str = "FILE", **how: Any) -> Callable[[Decorated], Decorated]:
+    """Adds an option that takes a path or URL."""
+    return click.option(*names, metavar=metavar, shell_complete=complete_files, **how)
+
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 features = click.option(
     "--features", metavar="A,B", callback=parse_names, help="Only these features, separated by commas."
@@ -158,10 +175,46 @@ features = click.option(
 overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 
 
+def keep_progress(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keeps what `--progress` and `-q` say; `-q` counts."""
+    if value and context.meta.get(PROGRESS) != "quiet":
+        context.meta[PROGRESS] = "quiet" if parameter.name == "quiet" else value
+
+
+QUIET_OPTIONS: Final = (
+    click.Option(
+        ["--progress"],
+        type=click.Choice(["auto", "never"]),
+        expose_value=False,
+        callback=keep_progress,
+        help="auto: a bar in a terminal, else a line every ten seconds, on standard error.  [default: auto]",
+    ),
+    click.Option(
+        ["-q", "--quiet"],
+        is_flag=True,
+        expose_value=False,
+        callback=keep_progress,
+        help="Print neither progress nor notes; only results and errors.",
+    ),
+)
+"""What every command has."""
+
+
 def sources(function: Decorated) -> Decorated:
     """Adds SOURCE..., at least one, and `--shard-root`."""
-    argument = click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", callback=Sources.from_argument)
-    return argument(shard_root(function))
+    return names_argument("sources", "SOURCE...")(shard_root(function))
+
+
+def names_argument(name: str, metavar: str) -> Callable[[Decorated], Decorated]:
+    """Adds an argument of one or more names."""
+    return click.argument(
+        name,
+        nargs=-1,
+        required=True,
+        metavar=metavar,
+        callback=Sources.from_argument,
+        shell_complete=complete_files,
+    )
 
 
 def selection_options(count: int | None) -> Callable[[Decorated], Decorated]:

@@ -10,23 +10,27 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from time import monotonic
+from typing import Any, Final, TextIO
 
 import click
 
 from streamrec.display import display_text, escape, escape_json, mask_secrets
 
 UNITS = ("kB", "MB", "GB", "TB", "PB")
+PROGRESS: Final = "streamrec.progress"
+"""What `--progress` says, in the context of the command: "auto", "never", or "quiet" of `-q`."""
 
 
-def print_json(value: Any, *, data: bool = False) -> None:
+def print_json(value: Any, *, data: bool = False, file: TextIO | None = None) -> None:
     """Prints one line of JSON, without characters that a terminal obeys.
 
     Args:
         value: Any value.
         data: Whether strings are values of records, which stay as they are. In all others secrets are masked.
+        file: Where it goes; None for standard output.
     """
-    print(escape_json(json.dumps(value if data else mask_value(value), ensure_ascii=False)))
+    print(escape_json(json.dumps(value if data else mask_value(value), ensure_ascii=False)), file=file)
 
 
 def mask_value(value: Any) -> Any:
@@ -58,6 +62,17 @@ def print_record(*lines: str) -> None:
 def print_error(text: object) -> None:
     """Prints a line on standard error."""
     click.echo(f"streamrec: {display_text(str(text))}", err=True)
+
+
+def print_note(text: object) -> None:
+    """Prints a line on standard error that is not an error, unless `-q` was typed."""
+    if progress_mode() != "quiet":
+        print_error(text)
+
+
+def progress_mode() -> str:
+    context = click.get_current_context(silent=True)
+    return "auto" if context is None else context.meta.get(PROGRESS, "auto")
 
 
 def format_bytes(count: int | None) -> str:
@@ -118,9 +133,12 @@ class Meter:
 
 @contextmanager
 def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[Meter]:
-    """Shows a bar while the block runs, where standard error is a terminal."""
-    if quiet or not sys.stderr.isatty():
+    """Shows a bar while the block runs; where standard error is not a terminal, prints a line every ten seconds."""
+    if quiet or progress_mode() != "auto":
         yield Meter()
+        return
+    if not sys.stderr.isatty():
+        yield Meter(line_printer(doing, total))
         return
     rich = import_module("rich.progress")
     columns = rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn(), rich.TimeRemainingColumn()
@@ -128,6 +146,23 @@ def progress(doing: str, total: int | None, *, quiet: bool = False) -> Iterator[
     with rich.Progress(rich.TextColumn(doing), *columns, console=console, transient=True) as shown:
         task = shown.add_task("", total=total)
         yield Meter(lambda done: shown.update(task, completed=done))
+
+
+def line_printer(doing: str, total: int | None) -> Callable[[int], None]:
+    """A function that takes how many bytes are done, and prints that every ten seconds."""
+    began = last = monotonic()
+
+    def show(done: int) -> None:
+        nonlocal last
+        now = monotonic()
+        if now < last + 10:
+            return
+        last, speed = now, done / (now - began)
+        size = "" if total is None else f" of {format_bytes(total)}"
+        left = f", {(total - done) / speed:,.0f} s left" if total is not None and 0 < done <= total else ""
+        print_error(f"{doing}: {format_bytes(done)}{size}, {format_bytes(round(speed))}/s{left}")
+
+    return show
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -1,7 +1,7 @@
 """The program: which commands there are, and how each of them ends.
 
-Exit codes: 0 all is well; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 130 Ctrl-C;
-141 the reader of standard output is gone (as for a program that SIGPIPE ends).
+Exit codes: 0 all is well; 1 the data is bad; 2 the command was typed wrong; 3 the store failed; 4 what would be
+written exists already; 130 Ctrl-C; 141 the reader of standard output is gone (as for a program that SIGPIPE ends).
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any, Final
 import click
 
 import streamrec
-from streamrec.cli.output import print_error
+from streamrec.cli.options import QUIET_OPTIONS
+from streamrec.cli.output import print_error, print_json
 from streamrec.display import display_text
 from streamrec.errors import (
+    AlreadyExistsError,
     CorruptRecordError,
     FeatureError,
     IntegrityError,
@@ -75,6 +77,7 @@ class Commands(click.Group):
             return None
         module = import_module(f"streamrec.cli.commands.{FILES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
+        command.params += [option for option in QUIET_OPTIONS if option not in command.params]
         return command
 
     def resolve_command(
@@ -106,7 +109,7 @@ class Commands(click.Group):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 good, 1 the data is bad, 2 wrong usage, 3 the store failed, 130 interrupted.",
+    epilog="Exit codes: 0 good, 1 bad data, 2 wrong usage, 3 the store failed, 4 it exists already, 130 interrupted.",
 )
 @click.version_option(streamrec.__version__)
 @click.option("-v", "--verbose", is_flag=True, help="Show the log: retries, losses, shards that were written.")
@@ -122,13 +125,16 @@ def streamrec_command(verbose: bool) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command; returns the exit code. Says in a line what went wrong, on standard error."""
+    """Runs one command; returns the exit code. Says in a line what went wrong, on standard error; or as JSON."""
+    as_json = "--json" in arguments
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names and data may hold what the terminal cannot show
     try:
         code = streamrec_command.main(list(arguments), prog_name="streamrec", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.ClickException as error:
+        if as_json:
+            return print_failure(error.format_message(), error, error.exit_code, as_json)
         shown, message = StringIO(), error.format_message()
         error.show(shown)
         text = shown.getvalue()
@@ -137,19 +143,31 @@ def run(arguments: Sequence[str]) -> int:
         click.echo(display_text(text, lines=True), err=True, nl=False)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort) as error:
-        print_failure("interrupted", error)
-        return 130
-    except StreamrecError as error:
-        print_failure(error, error)
-        bad_data = CorruptRecordError | TruncatedShardError | FeatureError | ManifestError | IntegrityError
-        return BAD_DATA if isinstance(error, bad_data) else 2 if isinstance(error, MissingExtraError) else STORE_FAILED
-    except OSError as error:  # standard output on a full disk, say
-        print_error(error)
-        return STORE_FAILED
+        return print_failure("interrupted", error, 130, as_json)
+    except (StreamrecError, OSError) as error:  # OSError: standard output on a full disk, say
+        return print_failure(error, error, exit_code_of(error), as_json)
 
 
-def print_failure(what: object, error: BaseException) -> None:
+def exit_code_of(error: StreamrecError | OSError) -> int:
+    match error:
+        case CorruptRecordError() | TruncatedShardError() | FeatureError() | ManifestError() | IntegrityError():
+            return BAD_DATA
+        case MissingExtraError():
+            return 2
+        case AlreadyExistsError():
+            return 4
+    return STORE_FAILED
+
+
+def print_failure(what: object, error: BaseException, code: int, as_json: bool) -> int:
     """Prints what went wrong, and the notes: where old data is kept that could not be put back, for example."""
-    print_error(what)
-    for note in getattr(error, "__notes__", ()):
-        print_error(note)
+    notes = getattr(error, "__notes__", [])
+    if as_json:
+        places = {name: getattr(error, name, None) for name in ("path", "offset", "record", "feature")}
+        found = {name: value for name, value in places.items() if value is not None}
+        row = {"error": type(error).__name__, "message": str(what), **found, "notes": notes, "exit_code": code}
+        print_json(row, file=sys.stderr)
+        return code
+    for line in (what, *notes):
+        print_error(line)
+    return code

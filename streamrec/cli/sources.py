@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from streamrec.cli.options import Sources
-from streamrec.cli.output import plural, print_error
+from streamrec.cli.output import plural, print_note
 from streamrec.display import display_name
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards import Expected, expand_name, list_shards, read_manifest, sizes_of
@@ -141,7 +141,7 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
     shards = {path: item for path, item in shards.items() if not TEXT.fullmatch(path)} or shards
     if others := [item.path for item in inside if item.path not in shards and not SILENT.fullmatch(item.path)]:
         named = ", ".join(display_name(path.removeprefix(directory)) for path in others[:3])
-        print_error(
+        print_note(
             f"{display_name(directory)}: left out {plural(len(others), 'object')} whose names are not those of "
             f"shards: {named}{', ...' if len(others) > 3 else ''}"
         )
@@ -164,7 +164,7 @@ async def shards_below(storages: Storages, directory: str, manifests: list[str] 
             manifests.append(manifest.path)
         elif differing:
             name, first = display_name(manifest.path), display_name(differing[0])
-            print_error(
+            print_note(
                 f"{name} says otherwise of {plural(len(differing), 'shard')}, the first of them {first}: what the "
                 f"directory holds is read; streamrec verify {name} tells more"
             )

@@ -19,7 +19,7 @@ from streamrec import Frames, NotFoundError, RetryPolicy, ShardWriter
 from streamrec.cli.output import print_error
 from streamrec.cli.sources import MANIFESTS, Item, directory_of
 from streamrec.display import display_name
-from streamrec.errors import ManifestError
+from streamrec.errors import AlreadyExistsError, ManifestError
 from streamrec.shards import Manifest, ShardInfo, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.storage import Identity, Replacement, Storages
 
@@ -61,9 +61,7 @@ def compression_of(name: str, wanted: str | None) -> str:
     return next((kind for ending, kind in ENDINGS.items() if name.endswith(ending)), "")
 
 
-async def refuse_existing(
-    storages: Storages, paths: Sequence[str], advice: str = "choose another name, or add --overwrite"
-) -> None:
+async def refuse_existing(storages: Storages, paths: Sequence[str], otherwise: str = "add --overwrite") -> None:
     """Lets nothing be replaced."""
     for path in paths:
         storage = await storages.at(path)
@@ -71,7 +69,7 @@ async def refuse_existing(
             await storage.stat(path)
         except NotFoundError:
             continue
-        raise click.UsageError(f"{path} already exists: {advice}")
+        raise AlreadyExistsError(f"it already exists: choose another name, or {otherwise}", path)
 
 
 async def refuse_sources(
@@ -108,7 +106,7 @@ async def refuse_matching(storages: Storages, pattern: str) -> None:
     if not is_numbered(pattern):
         await refuse_existing(storages, [pattern])
     async for info in list_numbered(storages, pattern):
-        raise click.UsageError(f"{info.path} already exists: choose another name, or add --overwrite")
+        raise AlreadyExistsError("it already exists: choose another name, or add --overwrite", info.path)
 
 
 async def write_text(url: str, text: str, read: Iterable[str], storage_options: Mapping[str, Any]) -> None:

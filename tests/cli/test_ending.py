@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from fsspec.registry import _registry
 from gcsfs.core import GCSFileSystem
 
 from streamrec import encode_record, encode_records
+from streamrec.cli import output
 from tests.cli.conftest import COMMAND, Bucket, Call, examples, interrupt_stalled, run, start, typed
 from tests.servers.real import Store
 
@@ -40,7 +43,6 @@ from tests.servers.real import Store
         (["convert", "SHARD", "SHARD"], "choose another name for"),
         (["convert", "SHARD", "out/"], "say with --to what is written there"),
         (["convert", "--shard-records", "3", "SHARD", "out.parquet"], "write out.parquet-{shard:05d}"),
-        (["convert", "SHARD", "there.jsonl"], "there.jsonl already exists"),
         (["convert", "--schema", "there.jsonl", "SHARD", "a.parquet"], "streamrec info --json SOURCE > there.jsonl"),
         (["convert", "--text", "wrods", "SHARD", "a.parquet"], "no record has wrods: they have image, label, score"),
         (["convert", "--text", "label", "SHARD", "a.parquet"], "label is int64, and only bytes become text"),
@@ -103,6 +105,37 @@ def test_progress_is_shown_in_a_terminal_alone(shard: Path) -> None:
     assert run("verify", shard).err == ""
 
 
+def test_progress_in_a_file_is_plain_lines(shard: Path, called: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "monotonic", itertools.count(0, 20).__next__)
+    lines = called("verify", shard).err.splitlines()
+    size = output.format_bytes(shard.stat().st_size)
+    assert re.fullmatch(rf"streamrec: verifying: [\d.]+ kB of {size}, [\d.]+ k?B/s, \d+ s left", lines[0])
+    for quiet in (["--progress", "never"], ["-q"]):
+        assert called("verify", *quiet, shard).err == ""
+    (shard.parent / "notes.txt").write_text("text")
+    assert "left out 1 object" in called("count", "--progress", "never", shard.parent).err
+    assert called("count", "-q", shard.parent).err == called("ls", "-q", shard.parent).err == ""
+    assert "no such file" in called("count", "-q", "nothing").err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "found"),
+    [
+        ("cat SHARD", 1, {"error": "CorruptRecordError", "record": 100}),
+        ("count", 2, {"error": "MissingParameter"}),
+        ("info nothing", 3, {"error": "NotFoundError", "path": "nothing"}),
+        ("convert SHARD SHARD.jsonl", 4, {"error": "AlreadyExistsError", "path": "SHARD.jsonl"}),
+        ("reshard SHARD SHARD.jsonl", 4, {"error": "AlreadyExistsError", "path": "SHARD.jsonl"}),
+    ],
+)
+def test_errors_are_json_on_request(damaged: Path, called: Call, words: str, code: int, found: dict[str, Any]) -> None:
+    Path(f"{damaged}.jsonl").write_text("")
+    done = called(*words.replace("SHARD", str(damaged)).split(), "--json")
+    error = json.loads(done.err.replace(str(damaged), "SHARD"))
+    assert found.items() <= error.items()
+    assert (done.code, error["exit_code"], error["notes"]) == (code, code, [])
+
+
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['click'] = None; from streamrec.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -143,15 +176,12 @@ def test_head_loads_little(tmp_path: Path) -> None:
     assert loaded.isdisjoint({"rich", "streamrec.pipeline", "streamrec.shards.shard_writer", "streamrec.example.parse"})
 
 
-def test_the_shell_completes() -> None:
-    environment = {
-        **os.environ,
-        "_STREAMREC_COMPLETE": "bash_complete",
-        "COMP_WORDS": "streamrec re",
-        "COMP_CWORD": "1",
-    }
+@pytest.mark.parametrize("words", ["re", "info fl", "convert flowers/ fl", "index fl", "doctor fl", "stat --html fl"])
+def test_the_shell_completes_commands_and_files(words: str) -> None:
+    typed = {"COMP_WORDS": f"streamrec {words}", "COMP_CWORD": str(len(words.split()))}
+    environment = {**os.environ, "_STREAMREC_COMPLETE": "bash_complete", **typed}
     done = subprocess.run([COMMAND], capture_output=True, text=True, env=environment)
-    assert done.stdout == "plain,reshard\n"
+    assert done.stdout == ("plain,reshard\n" if words == "re" else "file,fl\n")
 
 
 def test_every_command_has_help_and_module_runs() -> None:

@@ -104,7 +104,7 @@ class Sweep:
     "--seconds", type=click.FloatRange(0.05), default=1.0, show_default=True, help="Duration of each measurement."
 )
 @click.option("--write", is_flag=True, help="Write test objects (256 MB) below SOURCE, a directory, and remove them.")
-@click.option("--html", metavar="FILE", help="Also write a page with the curves to FILE, a path or URL.")
+@options.file_option("--html", help="Also write a page with the curves to FILE, a path or URL.")
 @options.as_json
 @options.source_options
 def bench_command(sources: options.Sources, seconds: float, write: bool, html: str | None, as_json: bool) -> None:

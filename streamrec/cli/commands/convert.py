@@ -20,7 +20,7 @@ import click
 from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, print_error, print_json, print_line, print_written, progress
+from streamrec.cli.output import Meter, print_json, print_line, print_note, print_written, progress
 from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.display import display_name, join_names
@@ -89,12 +89,12 @@ class Conversion:
     ),
 )
 @options.sources
-@click.argument("target")
+@options.target
 @click.option("--from", "source", type=FORMAT, help="The format of SOURCE.  [default: by its name]")
 @click.option("--to", "wanted", type=FORMAT, help="The format of TARGET.  [default: by its name]")
 @options.features
 @click.option("--text", metavar="A,B", callback=options.parse_names, help="Features to write as text in Parquet.")
-@click.option("--schema", metavar="FILE", help="A file with the kinds of features, as `streamrec info --json` prints.")
+@options.file_option("--schema", help="A file with the kinds of features, as `streamrec info --json` prints.")
 @click.option(
     "--shard-bytes",
     metavar="SIZE",
@@ -159,7 +159,7 @@ def convert_command(
         connect(ray_address)
     written = run(convert(sources, schema, how))
     if changed := str(reading.changes):
-        print_error(changed)
+        print_note(changed)
     if as_json:
         files = [{"path": file.path, "records": file.records, "bytes": file.bytes} for file in written]
         print_json({"files": files, "manifest": how.manifest})

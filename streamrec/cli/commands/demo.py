@@ -25,7 +25,7 @@ NAMES: Final = ("daisy", "dandelion", "rose", "sunflower", "tulip")
 
 
 @click.command("demo", epilog=options.examples("streamrec demo flowers/", "streamrec demo s3://bucket/flowers/"))
-@click.argument("target", default="flowers/")
+@click.argument("target", default="flowers/", shell_complete=options.complete_files)
 @options.overwrite
 @options.as_json
 @options.storage_options

@@ -50,7 +50,7 @@ LOOKS: Final = 10
     "doctor",
     epilog=options.examples("streamrec doctor s3://bucket/train/", "streamrec doctor --write s3://bucket/scratch/"),
 )
-@click.argument("url")
+@click.argument("url", shell_complete=options.complete_files)
 @click.option(
     "--write/--no-write",
     default=None,

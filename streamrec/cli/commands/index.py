@@ -52,7 +52,7 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
         "streamrec index --stat train.index",
     ),
 )
-@click.argument("names", nargs=-1, required=True, metavar="[SOURCE...] INDEX", callback=options.Sources.from_argument)
+@options.names_argument("names", "[SOURCE...] INDEX")
 @options.shard_root
 @click.option("--from-idx", metavar="PATTERN", help="The files of tfrecord2idx, one per shard, in the same order.")
 @click.option(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from streamrec.cli import options
-from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record, print_table
+from streamrec.cli.output import format_bytes, plural, print_json, print_line, print_record, print_table, progress_mode
 from streamrec.cli.reading import Sample, count_all, run, take_sample, total_bytes
 from streamrec.cli.records import as_json as record_as_json
 from streamrec.cli.records import as_lines
@@ -42,7 +42,7 @@ def ls_command(sources: options.Sources, human: bool, as_json: bool) -> None:
     width = max(map(len, sizes))
     for item, size in zip(found, sizes, strict=True):
         print_line(f"{size:>{width}}  {item.path}")
-    if len(found) > 1 and total is not None:
+    if len(found) > 1 and total is not None and progress_mode() != "quiet":
         click.echo(f"{len(found):,} files, {format_bytes(total)}", err=True)
 
 

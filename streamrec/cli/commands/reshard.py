@@ -22,7 +22,7 @@ import numpy as np
 from streamrec import Framer, Frames, ShardWriter, StorageError, encode_records
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
-from streamrec.cli.output import Meter, plural, print_error, print_json, print_line, print_written, progress
+from streamrec.cli.output import Meter, plural, print_json, print_line, print_note, print_written, progress
 from streamrec.cli.reading import batches, count_all, count_one, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.display import display_name
@@ -55,7 +55,7 @@ class ReshardPlan:
     ),
 )
 @options.sources
-@click.argument("target")
+@options.target
 @click.option("--shards", type=click.IntRange(1), metavar="N", help="Write N shards with about equally many records.")
 @click.option(
     "--shard-bytes",
@@ -74,7 +74,7 @@ class ReshardPlan:
 @click.option(
     "--temp", type=click.Path(exists=True, file_okay=False), help="The directory for records that are buffered."
 )
-@click.option(
+@options.file_option(
     "--manifest", metavar="URL", help="Where to write the manifest.  [default: manifest.json next to the shards]"
 )
 @options.overwrite
@@ -174,7 +174,7 @@ async def warn_leftovers(storages: Storages, target: writing.Target, shards: Seq
     new = {shard.path for shard in shards}
     left = [info.path async for info in list_numbered(storages, target.pattern) if info.path not in new]
     if left:
-        print_error(f"{plural(len(left), 'older shard')} left next to the new ones: {display_name(left[0])} ...")
+        print_note(f"{plural(len(left), 'older shard')} left next to the new ones: {display_name(left[0])} ...")
 
 
 async def write_on(

@@ -59,7 +59,7 @@ DIGITS: Final = 40
 )
 @options.sources
 @options.features
-@click.option("--html", metavar="FILE", help="Also write a page with plots and thumbnails to FILE, a path or URL.")
+@options.file_option("--html", help="Also write a page with plots and thumbnails to FILE, a path or URL.")
 @options.as_json
 @options.source_options
 def stat_command(sources: options.Sources, features: Sequence[str] | None, html: str | None, as_json: bool) -> None:

@@ -32,7 +32,9 @@ from streamrec.storage import Replacement, is_url
     ),
 )
 @options.sources
-@click.option("--repair", metavar="URL", help="Write the good records to this directory, or for one shard to this URL.")
+@options.file_option(
+    "--repair", metavar="URL", help="Write the good records to this directory, or for one shard to this URL."
+)
 @click.option("--overwrite", is_flag=True, help="Let --repair replace existing files.")
 @ray_option
 @options.as_json
