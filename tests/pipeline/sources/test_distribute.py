@@ -303,6 +303,22 @@ def test_a_global_shuffle_of_fewer_records_than_ranks_is_reported(caplog: pytest
     assert said.startswith(f"of 5 ranks, these get nothing of the 3 records of {folder}/train.index: 3, 4. Pass even=")
 
 
+def test_blocks_of_a_global_shuffle_that_many_ranks_read_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    folder = folder_of([100, 100])
+    write_index_sync(f"{folder}/train-*", f"{folder}/train.index")
+
+    def ranks(groups: int | None) -> list[Dataset[Any]]:
+        records = TFRecordDataset(f"{folder}/train-*")
+        shuffled = records.global_shuffle(
+            1, index=f"{folder}/train.index", quality="blocks", global_batch_size=100, slot_groups=groups
+        )
+        return [shuffled.with_options(rank=rank, world_size=50) for rank in range(50)]
+
+    _, [said] = counts_and_warnings(ranks(None), caplog)
+    assert "20 groups of slots for 50 ranks, so about 2 ranks read each block: pass slot_groups=50" in said
+    assert counts_and_warnings(ranks(50), caplog)[1] == []
+
+
 def test_shard_of_a_shorter_list_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     names = Dataset.from_tensor_slices(["a", "b"])
     counts, [said] = counts_and_warnings([names.shard(97, rank) for rank in (0, 1, 96)], caplog)

@@ -120,6 +120,7 @@ class GlobalShuffle(AssignedSource):
                 runs = (each.ravel() for step, each in steps.runs(first, many) if not steps.fills_up(step))
                 take = read_exact(order, records, runs, tasks, budget)
             else:
+                self._warn_shared(order, steps)
                 groups = steps.groups(order, first)
                 limit = self._limit(index, len(groups) * order.window * self.block_bytes, len(groups), budget)
                 take = BlockReading(order, records, groups, tasks, limit, within.session.threads).take
@@ -180,6 +181,15 @@ class GlobalShuffle(AssignedSource):
             )
         what = f"the {records:,} records of {display_name(self.index)}"
         warn_uneven(reader, loads, what, "Pass even='pad' to global_shuffle")
+
+    def _warn_shared(self, order: BlockOrder, steps: Steps) -> None:
+        """Says when more than two ranks read each block, and how one rank alone does."""
+        if steps.world_size > 2 * order.groups:
+            times = steps.world_size // order.groups
+            warn_once(
+                f"global_shuffle has {order.groups} groups of slots for {steps.world_size} ranks, so about {times} "
+                f"ranks read each block: pass slot_groups={steps.world_size}, or a multiple, and one rank reads each"
+            )
 
     def _is_exact(self, index: Index) -> bool:
         return mean_bytes(index) >= EXACT_BYTES if self.quality is None else self.quality == "exact"
