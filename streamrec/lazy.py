@@ -39,4 +39,6 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         value = namespace[name] = getattr(import_module(module_of[name]), name)
         return value
 
-    return import_name, lambda: sorted({*namespace, *module_of}), list(module_of)
+    rooms = () if "." in package else (module.removeprefix(f"{package}.") for module in module_of.values())
+    public = sorted({*module_of, *rooms})  # a module that was imported may be internal
+    return import_name, lambda: public, list(module_of)

@@ -202,6 +202,7 @@ def test_public_names() -> None:
     rooms = [module.partition(".")[2] for module, _ in IMPORT.findall(stub) if module != "streamrec"]
     pages = "".join(page.read_text() for page in (PACKAGE.parent / "docs" / "reference").glob("*.md"))
     assert all(f"<!-- names of {room} -->" in pages for room in rooms)
+    assert dir(streamrec) == sorted([*streamrec.__all__, *rooms])
     for module, name in re.findall(r"::: streamrec\.(\w+)\.(\w+)", pages):
         assert name in import_module(f"streamrec.{module}").__all__, name
     for name in streamrec.__all__:

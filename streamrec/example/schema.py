@@ -45,6 +45,7 @@ class FeatureSummary:
         without_kind: Records that hold the feature without a kind: parsing takes it for missing.
         shortest_list: For a feature list: the fewest steps of a record; None for other features.
         longest_list: The most steps; None for other features.
+        without_values: Records that have no value of it: they lack the feature, or hold it empty or without a kind.
     """
 
     name: str
@@ -56,6 +57,7 @@ class FeatureSummary:
     without_kind: int = 0
     shortest_list: int | None = None
     longest_list: int | None = None
+    without_values: int = 0
 
     @property
     def missing_rate(self) -> float:
@@ -143,16 +145,20 @@ class _Counter:
     dtype: Dtype | None = None
     present: int = 0
     without_kind: int = 0
+    with_values: int = 0
     lengths: tuple[int, int] | None = None
     lists: int = 0
     steps: int = 0
     list_lengths: tuple[int, int] | None = None
 
     def see(self, message: Any, record: int) -> None:
+        self.with_values += bool(self.see_values(message, record))
+
+    def see_values(self, message: Any, record: int) -> int:
         kind = message.WhichOneof("kind")
         if kind is None:
             self.without_kind += 1
-            return
+            return 0
         dtype = FIELDS[kind]
         if self.dtype not in (None, dtype):
             assert self.dtype is not None
@@ -164,22 +170,24 @@ class _Counter:
             )
         self.dtype = dtype
         self.present += 1
-        self.lengths = _widen(self.lengths, len(getattr(message, kind).value))
+        length = len(getattr(message, kind).value)
+        self.lengths = _widen(self.lengths, length)
+        return length
 
     def see_list(self, message: Any, record: int) -> None:
         self.lists += 1
         self.steps += len(message.feature)
         self.list_lengths = _widen(self.list_lengths, len(message.feature))
-        for step in message.feature:
-            self.see(step, record)
+        self.with_values += sum(self.see_values(step, record) for step in message.feature) > 0
 
     def summary(self, records: int) -> FeatureSummary:
         shortest_list, longest_list = self.list_lengths or (None, None)
+        without_values = records - self.with_values
         if self.lists:
             shortest_list = 0 if self.lists < records else shortest_list
             records = self.steps
         seen = self.present, *(self.lengths or (0, 0)), self.without_kind
-        return FeatureSummary(self.name, self.dtype, records, *seen, shortest_list, longest_list)
+        return FeatureSummary(self.name, self.dtype, records, *seen, shortest_list, longest_list, without_values)
 
 
 def _widen(bounds: tuple[int, int] | None, length: int) -> tuple[int, int]:

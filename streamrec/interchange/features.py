@@ -358,4 +358,5 @@ def join_summaries(one: FeatureSummary, other: FeatureSummary) -> FeatureSummary
         without_kind=one.without_kind + other.without_kind,
         shortest=min((item.shortest for item in seen), default=0),
         longest=max((item.longest for item in seen), default=0),
+        without_values=one.records - one.without_values,
     )

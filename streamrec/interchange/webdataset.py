@@ -4,7 +4,8 @@ r"""WebDataset tar: the features of a record are files, one after the other: `KE
 - One byte string is a file as it is: `.jpg` or `.png` where it is such an image, `.txt` where it is text,
   else `.bin`. Any other number of them is a `.json` list as in `jsonl.py`; so is a feature without a kind.
 - A feature has one ending in all records: `.json` where one of them needs it, else `.bin` where they differ.
-- `/`, `%`, `\` and control characters in a feature's name are written as `%2F` and the like.
+- `/` in a feature's name is written as a dot, and the header has the name. It is written as `%2F` where two features
+  would have the same files. So are `%`, `\` and control characters.
 - The key is the record's number. A feature `__key__`, one byte string, is the key itself, where it can be one; reading
   gives it back. A header at the beginning says that a tar was written here; of other tars every key becomes `__key__`.
 - Of other tars, what follows the first dot of a name is the feature, and the file is its value: `0001.jpg` is the
@@ -17,9 +18,11 @@ import io
 import json
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import IO, Any, BinaryIO, Final, Self, cast
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl, unquote_to_bytes, urlencode
 
 import numpy as np
 
@@ -40,6 +43,9 @@ from streamrec.interchange.features import (
 from streamrec.interchange.jsonl import feature_from_json, feature_to_json
 
 MARK: Final = {"STREAMREC.members": "key.feature.type"}
+NAMES: Final = "STREAMREC.names"
+"""The header's field with the features whose names have a slash: what their files have in its place, and the name."""
+
 KEY: Final = "__key__"
 NO_FEATURE: Final = "__empty__"
 """The one file of a record that has no feature."""
@@ -60,7 +66,10 @@ class WebDatasetEncoder(FileEncoder):
         self._endings = {column.name: column.ending for column in columns}
         self._number = first
         self._last = ""
-        self._beginning = tarfile.TarInfo.create_pax_global_header(MARK)  # no tar may hold nothing else
+        self._names = names_in_files(self._endings)
+        dotted = {file: name for name, file in self._names.items() if file != escape(name)}
+        header = MARK | ({NAMES: urlencode(dotted)} if dotted else {})
+        self._beginning = tarfile.TarInfo.create_pax_global_header(header)  # no tar may hold nothing else
 
     def write(self, records: Iterable[bytes]) -> bytes:
         """The members of these records."""
@@ -83,10 +92,30 @@ class WebDatasetEncoder(FileEncoder):
         self._number, self._last = self._number + 1, key
         files = [] if features else [member(f"{key}.{NO_FEATURE}", b"")]
         for name, values in features.items():
-            escaped = SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
             ending = self._endings.get(name, "json")
-            files.append(member(f"{key}.{escaped}.{ending}", content_of(values, ending)))
+            files.append(member(f"{key}.{self._names.get(name) or escape(name)}.{ending}", content_of(values, ending)))
         return b"".join(files)
+
+
+def escape(name: str) -> str:
+    return SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name)
+
+
+def names_in_files(names: Iterable[str]) -> dict[str, str]:
+    """What each feature is called in the names of its files.
+
+    Examples:
+        >>> names_in_files(["image/encoded", "a/b", "a.b"])
+        {'image/encoded': 'image.encoded', 'a/b': 'a%2Fb', 'a.b': 'a.b'}
+    """
+    dotted = {name: escape(name.replace("/", ".")) for name in names}
+    times = Counter(dotted.values())
+    return {name: file if times[file] == 1 else escape(name) for name, file in dotted.items()}
+
+
+@lru_cache(1)
+def names_in_header(text: str) -> Mapping[str, str]:
+    return dict(parse_qsl(text, keep_blank_values=True))
 
 
 def key_in(features: Mapping[str, FeatureValues]) -> str | None:
@@ -187,8 +216,9 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
                 record, features = example_of(features), {}
                 yield record
             last, ours = key, MARK.items() <= tar.pax_headers.items()
+            names = names_in_header(tar.pax_headers.get(NAMES, "")) if ours else None
             if suffix != NO_FEATURE:
-                features |= feature_of_file(suffix, contents_of(member_file), ours, reading)
+                features |= feature_of_file(suffix, contents_of(member_file), names, reading)
             if reading.wants(KEY) and not (ours and key.isdigit()):
                 features[KEY] = FeatureValues(BYTES, [key.encode("utf-8", "surrogateescape")])
         if last is not None:
@@ -234,16 +264,19 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     return np.frombuffer(data, dtype, shape[0], file.tell())
 
 
-def feature_of_file(suffix: str, data: bytes, ours: bool, reading: Reading) -> dict[str, FeatureValues]:
+def feature_of_file(
+    suffix: str, data: bytes, names: Mapping[str, str] | None, reading: Reading
+) -> dict[str, FeatureValues]:
     """The feature of a file by its name; nothing where it is not wanted."""
-    name, values = feature_of(suffix, data, ours)
+    name, values = feature_of(suffix, data, names)
     return {name: values} if reading.wants(name) else {}
 
 
-def feature_of(suffix: str, data: bytes, ours: bool) -> tuple[str, FeatureValues]:
-    """A feature's name and values."""
+def feature_of(suffix: str, data: bytes, names: Mapping[str, str] | None) -> tuple[str, FeatureValues]:
+    """A feature's name and values; `names` are those that the header has, None for a tar of another program."""
     escaped, dot, kind = suffix.rpartition(".")
-    name = unquote_to_bytes(escaped).decode() if ours else escaped
+    ours = names is not None
+    name = escaped if names is None else names.get(escaped) or unquote_to_bytes(escaped).decode()
     if kind == "npy" and dot:
         array = array_in(data)
         found = next((known for known, dtype in DTYPES.items() if array is not None and array.dtype == dtype), None)

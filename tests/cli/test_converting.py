@@ -458,6 +458,26 @@ def test_memory_is_bounded(tmp_path: Path, ending: str) -> None:
     assert back_4 < back + half
 
 
+def test_features_get_new_names(shard: Path, tmp_path: Path, called: Call) -> None:
+    rename = ("--rename", "image=image/encoded", "--rename", "label=score", "--rename", "score=label")
+    for ending in ("tfrecord", "parquet", "jsonl", "tar"):
+        made, back = tmp_path / f"made.{ending}", tmp_path / f"{ending}.back"
+        done = called("convert", *rename, "--features", "image,label,score", shard, made)
+        assert done.code == 0, done.err
+        assert called("convert", made, back).code == 0
+        found = called("head", "--json", "-n", "1", "--from-record", "1", back).json
+        assert (found["label"], found["score"], [*found]) == ([0.125], [1], ["image/encoded", "label", "score"])
+    with tarfile.open(tmp_path / "made.tar") as tar:
+        assert tar.getnames()[:2] == ["000000000.image.encoded.png", "000000000.score.npy"]
+    for words, code, said in (
+        ("lable=x", 2, "--rename: no record has lable: they have image, label, score, words"),
+        ("label=score", 1, "record 1, feature 'score': the record has a feature of this name"),
+        ("label", 2, "--rename takes OLD=NEW"),
+    ):
+        done = called("convert", "--rename", words, shard, tmp_path / "wrong.jsonl")
+        assert (done.code, said in done.err, (tmp_path / "wrong.jsonl").exists()) == (code, True, False), done.err
+
+
 def test_a_feature_has_one_name_in_all_tars(tmp_path: Path, called: Call) -> None:
     jpeg, png = b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n"
     rows = [

@@ -86,14 +86,14 @@ def test_info_says_what_a_data_set_is(shard: Path, called: Call) -> None:
     assert (found["shards"], found["records"], found["bytes"]) == (1, 240, shard.stat().st_size)
     assert found["compression"] == [""]
     features = {item["name"]: item for item in found["features"]}
-    assert features["score"]["present"] == pytest.approx(2 / 3, abs=0.01)
+    assert (found["looked_at"], features["score"]["missing"], features["words"]["missing"]) == (125, 42, 42)
     assert features["words"]["parse"] == "RaggedFeature('string')"
     assert features["label"] == {
         "name": "label",
         "kind": "int64",
         "values": [1, 1],
         "steps": None,
-        "present": 1.0,
+        "missing": 0,
         "parse": "FixedLenFeature([], 'int64')",
     }
     assert found["sample"]["label"] == [0]
@@ -138,7 +138,7 @@ def test_stat_shows_figures_and_writes_a_page(shard: Path, tmp_path: Path, calle
     assert label["frequent"] == [[0, 60], [1, 60], [2, 60], [3, 60]]
     assert label["histogram"] == [[0, 1, 60], [1, 2, 60], [2, 3, 60], [3, 4, 60]]
     assert (score["missing"], score["numbers"]["min"], score["numbers"]["max"]) == (80, 0.125, 239 / 8)
-    assert words["values_per_record"]["max"] == 2
+    assert (words["missing"], words["values_per_record"]["max"]) == (80, 2), "as info has it"
     text = page.read_text()
     assert text.count("data:image/png;base64,") == 12
     assert text.count('class="plot"') == 1 + len(features)
@@ -183,8 +183,9 @@ def test_a_context_and_a_feature_list_of_one_name_are_both_shown(tmp_path: Path,
         assert "  context x: 7\n" in text
         assert "  feature_lists x: [[1, 2], 3]\n" in text
     assert called("info", "--json", shard).json["sample"] == wanted
-    shown = [(item["name"], item["steps"]) for item in called("info", "--json", shard).json["features"]]
-    assert shown == [("id", None), ("x", None), ("tags", [2, 2]), ("x", [2, 2])]
+    features = called("info", "--json", shard).json["features"]
+    shown = [(item["name"], item["steps"], item["missing"]) for item in features]
+    assert shown == [("id", None, 0), ("x", None, 0), ("tags", [2, 2], 0), ("x", [2, 2], 0)]
     assert called("cat", "--as", "raw", "--features", "x", shard).out == "7123"
     stats = called("stat", "--json", shard).json["features"]
     found = [(item["name"], item["feature_list"], item["values_per_record"]["mean"]) for item in stats]

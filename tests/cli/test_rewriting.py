@@ -22,8 +22,8 @@ def test_verify_reports_the_places_and_repairs(shard: Path, damaged: Path, tmp_p
     done = run("verify", "--json", "--repair", f"{tmp_path}/clean/", shard.parent)
     assert done.code == 1
     good, bad = done.json["shards"]
-    assert (good["records"], good["damages"]) == (240, 0)
-    assert (bad["records"], bad["damages"]) == (238, 2)
+    assert (good["records"], good["damages"], good["bytes"]) == (240, 0, shard.stat().st_size)
+    assert (bad["records"], bad["damages"], bad["bytes"]) == (238, 2, damaged.stat().st_size)
     losses = [(loss["byte"], loss["record"]) for loss in bad["losses"]]
     assert losses == [(place(shard, 100), 100), (place(shard, 239), 238)]
     wanted = [record for number, record in enumerate(examples(239)) if number != 100]
@@ -37,7 +37,10 @@ def test_verify_reports_the_places_and_repairs(shard: Path, damaged: Path, tmp_p
 def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path, called: Call) -> None:
     called("reshard", "--shards", "3", shard, f"{tmp_path}/new/")
     first, second, _ = sorted((tmp_path / "new").glob("*.tfrecord"))
-    assert called("verify", f"{tmp_path}/new/manifest.json").code == 0
+    manifest = f"{tmp_path}/new/manifest.json"
+    about = {"path": manifest, "ok": True, "shards": 3, "bytes": shard.stat().st_size}
+    found = {"ok": True, "manifests": [about], "problems": [], "shards": []}
+    assert called("verify", "--json", manifest).json == found
     first.unlink()
     data, fifth = bytearray(second.read_bytes()), place(second, 5)
     data[fifth + 30] ^= 1

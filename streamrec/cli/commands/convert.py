@@ -51,6 +51,7 @@ class Conversion:
 
     Attributes:
         source: The format of what is read; None: as names end.
+        renames: New names of features, by those in what is read.
         columns: What the files hold; None where that is not known yet, or no file needs it.
     """
 
@@ -64,6 +65,7 @@ class Conversion:
     shard_records: int | None
     overwrite: bool
     on_cluster: bool
+    renames: Mapping[str, str]
     columns: tuple[Field, ...] | None = None
 
     @property
@@ -93,6 +95,7 @@ class Conversion:
 @click.option("--from", "source", type=FORMAT, help="The format of SOURCE.  [default: by its name]")
 @click.option("--to", "wanted", type=FORMAT, help="The format of TARGET.  [default: by its name]")
 @options.features
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Rename a feature; may be repeated.")
 @click.option("--text", metavar="A,B", callback=options.parse_names, help="Features to write as text in Parquet.")
 @options.file_option("--schema", help="A file with the kinds of features, as `streamrec info --json` prints.")
 @click.option(
@@ -113,6 +116,7 @@ def convert_command(
     source: str | None,
     wanted: str | None,
     features: Sequence[str] | None,
+    renames: Sequence[str],
     text: Sequence[str] | None,
     schema: str | None,
     shard_bytes: int | None,
@@ -134,6 +138,7 @@ def convert_command(
         endings = ", ".join(endings[0] for endings in FORMATS.values())
         raise click.UsageError(f"{target} has the ending of a format that is not written: use {endings}, or --to")
     form = format_of(target, wanted)
+    names = parse_renames(renames)
     if text and form.name != "parquet":
         raise click.UsageError(
             f"--text is for Parquet, which {target} is not: JSON lines has text wherever bytes are UTF-8, and TFRecord "
@@ -152,9 +157,8 @@ def convert_command(
     reading = Reading(None if features is None else tuple(features))
     goal = writing.Target(pattern, compression, target_options or sources.storage_options)
     limits = shard_bytes, shard_records
-    how = Conversion(
-        source, reading, sources.storage_options, goal, form, text or (), *limits, overwrite, ray_address is not None
-    )
+    here = source, reading, sources.storage_options, goal, form, text or ()
+    how = Conversion(*here, *limits, overwrite, ray_address is not None, names)
     if ray_address is not None:
         connect(ray_address)
     written = run(convert(sources, schema, how))
@@ -167,6 +171,20 @@ def convert_command(
     print_written("file", written)
     if how.manifest is not None:
         print_line(f"manifest: {how.manifest}")
+
+
+def parse_renames(words: Sequence[str]) -> dict[str, str]:
+    """New names of features by the old ones.
+
+    Examples:
+        >>> parse_renames(["image/encoded=image", "id=key"])
+        {'image/encoded': 'image', 'id': 'key'}
+    """
+    pairs = [(old, new) for old, _, new in (word.partition("=") for word in words)]
+    for column in zip(*pairs, strict=True):
+        if not all(column) or len(set(column)) < len(column):
+            raise click.UsageError("--rename takes OLD=NEW, each name once: write --rename image/encoded=image")
+    return dict(pairs)
 
 
 def target_pattern(target: str, form: Format) -> str:
@@ -186,11 +204,12 @@ async def convert(sources: Sequence[str], schema: str | None, how: Conversion) -
         if schema is not None:
             columns = await read_schema(storages, schema, how.reading)
             kinds = {column.name: column.kind for column in columns if column.kind is not None}
+            columns = tuple(replace(column, name=how.renames.get(column.name, column.name)) for column in columns)
             how = replace(how, reading=replace(how.reading, kinds=kinds), columns=as_text(columns, how.text))
         objects = Replacement(goal, stages=how.overwrite, keeps=False, spared=spared)
         async with locate_errors(found, how), objects:
             written = await write(found, how, objects)
-            check_features(how.reading, sum(file.records for file in written))
+            check_features(how, sum(file.records for file in written))
         return written
 
 
@@ -271,12 +290,14 @@ async def write_one(how: Conversion, work: tuple[str, Item]) -> tuple[ShardInfo,
     return written, how.reading.changes
 
 
-def check_features(reading: Reading, records: int) -> None:
+def check_features(how: Conversion, records: int) -> None:
     """Refuses a result that lacks a feature that was asked for, before it replaces anything."""
-    missing = [name for name in reading.features or () if name not in reading.changes.features]
-    if missing and records:
-        known = join_names(sorted(reading.changes.features)) or "no features"
-        raise click.UsageError(f"--features: no record has {', '.join(missing)}: they have {known}")
+    known = how.reading.changes.features
+    for option, names in (("--features", how.reading.features or ()), ("--rename", how.renames)):
+        missing = [name for name in names if name not in known]
+        if missing and records:
+            have = join_names(sorted(known)) or "no features"
+            raise click.UsageError(f"{option}: no record has {', '.join(missing)}: they have {have}")
 
 
 async def read_schema(storages: Storages, path: str, reading: Reading) -> tuple[Field, ...]:
@@ -294,33 +315,34 @@ async def read_schema(storages: Storages, path: str, reading: Reading) -> tuple[
 
 async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
     """The records of files, one file after the other, as serialized Examples."""
+    number = 0
     async with storages_for(how.storage_options) as storages:
         for form, group in groupby(found, lambda item: format_of(item.path, how.source)):
             files = list(group)
             if form.name == "tfrecord":
-                blocks = read_tfrecords(files, how, meter)
+                sample = await take_sample(files)
+                blocks = batches(files, sample.record_bytes, meter)
             else:
                 blocks = decode(storages, files, form, how.reading, meter)
             async with aclosing(blocks):
                 async for frames in blocks:
+                    if how.renames or (how.reading.features is not None and form.name == "tfrecord"):
+                        frames = await anyio.to_thread.run_sync(select_features, frames, number, how)
+                    number += len(frames)
                     yield frames
 
 
-async def read_tfrecords(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGenerator[Frames, None]:
-    """The records of TFRecord shards, maybe with some of their features only."""
-    sample, number = await take_sample(found), 0
-    async with aclosing(batches(found, sample.record_bytes, meter)) as blocks:
-        async for frames in blocks:
-            if how.reading.features is not None:
-                frames = await anyio.to_thread.run_sync(select_features, frames, number, how.reading)
-            number += len(frames)
-            yield frames
-
-
-def select_features(frames: Frames, first: int, reading: Reading) -> Frames:
-    """The records with the features that are wanted."""
-    rows = (features_of(record, number) for number, record in enumerate(frames, first))
-    return Frames.of(example_of({name: row[name] for name in row if reading.wants(name)}) for row in rows)
+def select_features(frames: Frames, first: int, how: Conversion) -> Frames:
+    """The records with the features that are wanted, under their new names."""
+    selected = []
+    for number, record in enumerate(frames, first):
+        row = {name: values for name, values in features_of(record, number).items() if how.reading.wants(name)}
+        renamed = {how.renames.get(name, name): values for name, values in row.items()}
+        if len(renamed) < len(row):
+            twice = next(new for old, new in how.renames.items() if old in row and new in row)
+            raise FeatureError("the record has a feature of this name: give --rename another one", twice, number)
+        selected.append(example_of(renamed))
+    return Frames.of(selected)
 
 
 async def decode(

@@ -112,8 +112,8 @@ def info_command(sources: options.Sources, exact: bool, as_python: bool, as_json
     if sample.schema is not None:
         click.echo()
         print_line(f"features, as {plural(len(sample.records), 'record')} from the beginnings of shards show them")
-        columns = ("feature", "kind", ">values", ">present", f"parse_{sample.kind} takes")
-        print_table(columns, (feature_row(item) for item in all_features(sample)))
+        columns = ("feature", "kind", ">missing", ">values", f"parse_{sample.kind} takes")
+        print_table(columns, (feature_row(item, len(sample.records)) for item in all_features(sample)))
     if sample.records:
         click.echo("\nthe first record")
         for line in as_lines(sample.records[0], sample.kind):
@@ -144,10 +144,10 @@ def all_features(sample: Sample) -> tuple[FeatureSummary, ...]:
     return () if sample.schema is None else sample.schema.summaries + sample.schema.list_summaries
 
 
-def feature_row(item: FeatureSummary) -> tuple[str, ...]:
+def feature_row(item: FeatureSummary, records: int) -> tuple[str, ...]:
     values = f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
     steps = "" if item.longest_list is None else f", {item.shortest_list:,} to {item.longest_list:,} steps"
-    return item.name, kind_of(item), values + steps, f"{1 - item.missing_rate:.1%}", item.code
+    return item.name, kind_of(item), f"{item.without_values / records:.1%}", values + steps, item.code
 
 
 def kind_of(item: FeatureSummary) -> str:
@@ -163,6 +163,7 @@ def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict
         "bytes": total_bytes(shards),
         "compression": list(sample.compressions),
         "kind": sample.kind,
+        "looked_at": len(sample.records),
         "record_bytes": sample.record_bytes,
         "features": [
             {
@@ -170,7 +171,7 @@ def to_json(shards: Sequence[Item], sample: Sample, records: int | None) -> dict
                 "kind": kind_of(item),
                 "values": [item.shortest, item.longest],
                 "steps": None if item.longest_list is None else [item.shortest_list, item.longest_list],
-                "present": 1 - item.missing_rate,
+                "missing": item.without_values,
                 "parse": item.code,
             }
             for item in all_features(sample)

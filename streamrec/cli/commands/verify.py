@@ -54,7 +54,11 @@ def verify_command(
     ok = all(reports) and not any(scan.damages for scan in scans)
     if as_json:
         problems = [asdict(problem) for report in reports for problem in report.problems]
-        print_json({"ok": ok, "problems": problems, "shards": [scan.as_json() for scan in scans]})
+        manifests = [
+            {"path": each.manifest, "ok": each.ok, "shards": each.shards, "bytes": each.bytes} for each in reports
+        ]
+        shards = [scan.as_json() for scan in scans]
+        print_json({"ok": ok, "manifests": manifests, "problems": problems, "shards": shards})
     else:
         print_findings(reports, scans)
     return 0 if ok else BAD_DATA
@@ -150,6 +154,7 @@ class ShardScan:
 
     Attributes:
         path: Its URL.
+        bytes: How many bytes were read, as they are stored.
         records: The number of good records.
         losses: The first thousand damaged places, in order.
         damages: The number of damaged places.
@@ -158,6 +163,7 @@ class ShardScan:
     """
 
     path: str
+    bytes: int
     records: int
     losses: tuple[streamrec.tfrecord.Loss, ...]
     damages: int
@@ -172,6 +178,7 @@ class ShardScan:
         ]
         return {
             "path": self.path,
+            "bytes": self.bytes,
             "records": self.records,
             "damages": self.damages,
             "losses": losses,
@@ -201,8 +208,9 @@ async def scan(
                 await writer.write_batch(frames)
         if writer is not None:
             await copy_long_records(reader, writer)
-        lost_bytes = reader.statistics.lost_bytes
-    return ShardScan(shard.path, reader.place.record, tuple(reader.losses), reader.skipped, lost_bytes, copy)
+        read = reader.statistics
+    losses = tuple(reader.losses)
+    return ShardScan(shard.path, read.bytes, reader.place.record, losses, reader.skipped, read.lost_bytes, copy)
 
 
 async def copy_long_records(reader: streamrec.shards.ShardReader, writer: streamrec.ShardWriter) -> None:
