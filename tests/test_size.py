@@ -93,7 +93,7 @@ def foreign_private_names() -> set[str]:
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
     "lines of Python": (46_950, lambda: count_lines(PACKAGE.rglob("*.py"))),
     "files": (213, lambda: len(trees())),
-    "classes": (467, lambda: sum(class_names().values())),
+    "classes": (468, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
     "lines of tests": (43_700, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (3, lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__")),

@@ -931,7 +931,8 @@ class Dataset(Runnable[T]):
                 and `map` of several calls. True by default.
             memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked on, or waits for the
                 consumer. By default an eighth of the machine's memory (or the container's), 64 MiB to 1 GiB;
-                `iterator.memory_budget` tells.
+                `iterator.memory_budget` tells. All runs of a process together read ahead at most twice the largest of
+                their budgets. A record that does not fit is read when the consumer waits for it.
             epoch: The epoch that the first iteration is, from 0; later iterations are those after it. With the seed, it
                 decides every order that changes from epoch to epoch.
             rank: The rank that iterates, from 0, for a `distribute` or `global_shuffle` that was given none.

@@ -19,7 +19,6 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from types import TracebackType
@@ -32,7 +31,8 @@ from streamrec.errors import ClosedError
 from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import as_array, map_nest
-from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED
+from streamrec.pipeline.elements.positions import Positions
+from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED, HeldBytes
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.meters import Telemetry
 from streamrec.pipeline.engine.options import Options
@@ -55,6 +55,7 @@ class Run:
 
     Attributes:
         elements: Those under way.
+        held: What it holds ahead of its consumer.
     """
 
     def __init__(
@@ -72,15 +73,16 @@ class Run:
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         self._options = options
         self.elements: Iterator[Any] = iter(())
-        self._under_way: tuple[Chunk, Iterator[Any]] | None = None  # one value, for threads that ask for the state
+        self._under_way: tuple[int, Positions, Iterator[Any]] | None = None  # one value, for threads that ask for it
         self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
+        self.held = HeldBytes(self.memory_budget, self.telemetry.queued_bytes)
 
     async def start(self) -> AsyncGenerator[Chunk]:
         """The chunks, which are read as they are taken, in a session that is closed after them."""
         options = self._options
         budget = max(1, self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget))
         with collecting(self.telemetry.storage):
-            async with session() as opened:
+            async with session(self.held) as opened:
                 within = RunContext(
                     opened,
                     self.telemetry.root,
@@ -94,17 +96,28 @@ class Run:
                     async for chunk in chunks:
                         yield chunk
 
+    def waits(self) -> None:
+        """The consumer asks for a chunk."""
+        self.telemetry.waits()
+        self.held.consumer_waits()
+
+    def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
+        """It has got one, and works on its elements, as this iterator gives them."""
+        self.held.is_wanted = False
+        self.telemetry.takes(chunk, elements)
+
     def enter(self, chunk: Chunk) -> Exception | None:
         """Hands out a chunk's elements from now on; gives the error of an element that failed."""
         elements = list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
         self.elements = iter(elements)  # an iterator that knows how many are left
-        self._under_way = replace(chunk, error=None), self.elements
-        self.telemetry.takes(chunk, self.elements)
+        self._under_way = len(elements), chunk.positions, self.elements  # without the chunk: its records were copied
+        self.takes(chunk, self.elements)
         return chunk.error
 
     def leave(self) -> None:
         """The consumer takes nothing more."""
         self.elements = iter(())
+        self.held.is_wanted = False
         self.telemetry.ends()
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
@@ -112,9 +125,9 @@ class Run:
         position, under_way = self.position, self._under_way
         if under_way is None:
             return partial(state_of, self.chain, self._options.epoch, position)
-        chunk, rest = under_way
-        taken = len(chunk.elements) - length_hint(rest)
-        return partial(state_at, self.chain, self._options.epoch, chunk.positions, taken, position["seed"])
+        count, positions, rest = under_way
+        taken = count - length_hint(rest)
+        return partial(state_at, self.chain, self._options.epoch, positions, taken, position["seed"])
 
 
 class Iteration:
@@ -187,7 +200,7 @@ class DatasetIterator(Iteration, Generic[T]):
                 return
             if self._over is not None:
                 raise ClosedError(self._over)
-            self._telemetry.waits()
+            self._run.waits()
             try:
                 chunk = next(self._chunks)
             except BaseException as error:
@@ -284,7 +297,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
     async def _refill(self) -> None:
         if self._over is not None:
             raise ClosedError(self._over)
-        self._telemetry.waits()
+        self._run.waits()
         try:
             await asyncio.sleep(0)  # before anything is taken, which a cancellation would lose
             chunk = next(self._windows, None) or await self._next_window()

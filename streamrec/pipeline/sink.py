@@ -100,11 +100,11 @@ async def take_all(
     records = nbytes = 0
     async with background() as tasks:
         tasks.start_soon(fill, queue, run.start())
-        telemetry.waits()
+        run.waits()
         while (chunk := await queue.get()) is not None:
             if chunk.error is not None:
                 raise chunk.error
-            telemetry.takes(chunk, iter(()))
+            run.takes(chunk, iter(()))
             made = encoder.frames(chunk.elements)
             blocks = (
                 made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
@@ -114,7 +114,7 @@ async def take_all(
                 records += len(frames)
                 nbytes += frames.nbytes + FRAME_BYTES * len(frames)
             report(records, nbytes)
-            telemetry.waits()
+            run.waits()
     return records, nbytes
 
 

@@ -3,7 +3,8 @@
 Rules:
 - Bytes land in blocks of our own (`Framer.reserve`), are framed where they landed, and never copied again.
 - Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A record that
-  is longer than a block gets room step by step, as its bytes arrive: a length alone allocates nothing.
+  is longer than a block gets room at once where the shard is known to be that long; else step by step, as its bytes
+  arrive: a length alone allocates nothing.
 - Records that came before damage, or before the network failed despite retries, are returned first; the error comes
   from the next read.
 - What `on_error` leaves out is a Loss: kept, logged and given to `on_loss`. The framer does it within a shard; this
@@ -20,7 +21,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from operator import length_hint
@@ -103,6 +104,8 @@ class ShardReader:
         block_bytes: How much is framed at a time.
         losses: What was left out because of damage so far, in order; the first thousand of it.
         skipped: How many losses there were.
+        reserve: Called before a record that is longer than a block, with how many bytes it wants; waits until it may
+            have them. None: it may.
     """
 
     path: str
@@ -145,6 +148,8 @@ class ShardReader:
         self._reading: asyncio.Task[Frames | None] | None = None
         self._current = NO_FRAMES
         self._records: Iterator[bytes] = iter(())
+        self.reserve: Callable[[int], Awaitable[None]] | None = None
+        self._long_at = -1
 
     @classmethod
     async def open(
@@ -332,6 +337,10 @@ class ShardReader:
 
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
         """Fills one block, or as much of it as there is, and frames it; with what ended the bytes, if an error did."""
+        wanted, position = self._framer.wants, self._framer.position
+        if self.reserve is not None and wanted > self.block_bytes and position != self._long_at:
+            self._long_at = position
+            await self.reserve(wanted)
         room = self._framer.reserve(self._room())
         filled, failure = 0, None
         try:
@@ -385,7 +394,9 @@ class ShardReader:
         if self._options.block_records > 1 and records:
             block = self._end_after_group(block, records)
         missing = self._framer.wants - self._framer.held
-        size = max(block, min(missing, max(self._framer.held, 16 << 20)))
+        is_there = self.info.size is not None and not self.compression_type  # the framer compared its length with that
+        step = 1 << 30 if is_there else 16 << 20
+        size = max(block, min(missing, max(self._framer.held, step)))
         return self._source.room(size, missing) if isinstance(self._source, PieceStream) else size
 
     def _end_after_group(self, block: int, records: int) -> int:

@@ -329,6 +329,7 @@ class Connections:
         flowing: How many connections there are whose bytes are waited for.
         each: Bytes that came on each of these, on average, since the run began.
         pace: What one connection gives, as measured; an object store's usual figures until then.
+        fits: Whether the run of these connections may hold this many bytes more.
     """
 
     def __init__(
@@ -347,6 +348,7 @@ class Connections:
         self._search = search or KneeSearch(START, MAX_CONNECTIONS)
         self._shares: set[StreamShare] = set()
         self.pace = ConnectionSpeed()
+        self.fits: Callable[[int], bool] = lambda nbytes: True
         self._latencies: deque[float] = deque(maxlen=32)
         self._rates: deque[float] = deque(maxlen=32)
         # of the files that the process may have open, an eighth may be ahead of their turn
@@ -401,26 +403,17 @@ class Connections:
 
     def reserve(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
         """Takes room for a block; False where it is not to be had now."""
-        if share.reserved + nbytes > self._room(urgent) or not self.take(nbytes):
+        all_held = self.held + nbytes
+        if share.reserved + nbytes > self._room(urgent) or all_held > self.limit or not self.fits(nbytes):
             self._short = True
             return False
         share.reserved += nbytes
+        self.held = all_held
         return True
 
     def release(self, share: StreamShare, nbytes: int) -> None:
         """Gives reserved bytes back: their consumer has them, or they are not wanted."""
         share.reserved -= nbytes
-        self.give(nbytes)
-
-    def take(self, nbytes: int) -> bool:
-        """Takes room for bytes of no stream here; False, and none taken, where it is not to be had now."""
-        if self.held + nbytes > self.limit:
-            return False
-        self.held += nbytes
-        return True
-
-    def give(self, nbytes: int) -> None:
-        """Gives such room back."""
         self.held -= nbytes
         if not self.held:
             self._free_blocks.clear()

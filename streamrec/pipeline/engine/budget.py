@@ -10,6 +10,8 @@ Rules:
   shuffle holds depends on it, and so does its order. Where the default is less than 1 GiB, since the machine has less
   memory than others, a shuffle whose order would depend on it is an error (`Options.follows_memory`).
 - A share that is too small for one chunk holds one chunk, or nothing would move.
+- What sources of shards and the queue to the consumer hold is counted as well, for all runs of a process (`HeldBytes`).
+  Shares do not depend on other runs.
 
 | what | share of what reaches it | at most |
 |---|---|---|
@@ -24,19 +26,31 @@ Rules:
 | `cache(filename)`: what is on its way into the file | a half | 40 MiB |
 | `from_generator`: what was made ahead | a quarter | 4 MiB |
 | `global_shuffle`: windows of blocks, requests ahead | all, save for two chunks | 8 MiB a chunk; 24 blocks ahead |
-| shards: queues, ranges ahead of their turn | all | 6 MiB a queue; ranges as many as fill the wire |
+| shards: queues, ranges ahead of their turn | all, together | 6 MiB a queue; ranges as many as fill the wire |
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final
+from weakref import WeakValueDictionary
 
-__all__ = ["CONSUMER", "DEFAULT", "UNCOUNTED", "Share", "cgroup_limits", "default_budget", "machine_memory"]
+__all__ = [
+    "CONSUMER",
+    "DEFAULT",
+    "UNCOUNTED",
+    "HeldBytes",
+    "Share",
+    "answer",
+    "cgroup_limits",
+    "default_budget",
+    "machine_memory",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +80,111 @@ CONSUMER: Final = Share(4, 64 << 20)
 
 UNCOUNTED: Final = Share(16, 64 << 20)
 """What is left free: blocks keep some memory to use it again, and a copy and its original exist at the same time."""
+
+
+class HeldBytes:
+    """The ledger of what one run holds ahead of its consumer: who wants to read asks here first.
+
+    A run holds at most its budget, and at most as much as is free, where all runs of the process together have twice
+    the largest budget: the first may fill its own, and each further one takes at most half of what the others leave.
+    A 64th of its budget it has in any case.
+
+    Nothing waits for ever: while the consumer waits, and nothing is in its queue, what it waits for is read even where
+    it does not fit (`admit`). Such reads follow each other, so that one record at most is too much.
+
+    Args:
+        budget: Bytes that the run may hold.
+        queued: Gives how many bytes wait for the consumer.
+
+    Attributes:
+        parts: What else holds bytes, each with how many in `held`: shards' queues, and ranges ahead of their turn.
+        is_wanted: Whether the consumer waits. Its thread sets it.
+
+    Examples:
+        >>> held = HeldBytes(1000, queued=lambda: 600)
+        >>> held.fits(400), held.fits(401)
+        (True, False)
+    """
+
+    _runs: ClassVar[WeakValueDictionary[int, HeldBytes]] = WeakValueDictionary()
+
+    def __init__(self, budget: int, queued: Callable[[], int] = int) -> None:
+        self.parts: list[Any] = []
+        self.is_wanted = False
+        self._budget = budget
+        self._queued = queued
+        self._admitted: dict[object, int] = {}
+        self._waiting: dict[object, asyncio.Future[None]] = {}
+        self._exceeding: object = None
+        self._runs[id(self)] = self
+
+    @property
+    def nbytes(self) -> int:
+        """How many it holds, or is about to."""
+        held: int = sum(part.held for part in self.parts)
+        return self._queued() + sum(self._admitted.values()) + held
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether the run may hold this many more."""
+        own = self.nbytes + nbytes
+        if own > self._budget or own <= self._budget // 64:
+            return own <= self._budget
+        runs = [run for reference in self._runs.valuerefs() if (run := reference()) is not None]
+        others = sum(run.nbytes for run in runs if run is not self)
+        return others + 2 * own <= 2 * max(run._budget for run in runs)
+
+    async def admit(self, holder: object, nbytes: int, is_next: Callable[[], bool]) -> None:
+        """Waits until `holder` may read this many bytes, and counts them; in place of those that it was admitted for.
+
+        Args:
+            holder: Who reads; `arrived` says that it has.
+            nbytes: How many.
+            is_next: Whether the consumer waits for them, as far as `holder` knows.
+        """
+        more = nbytes - self._admitted.get(holder, 0)
+        if self._waiting or not self.fits(more):
+            await self._wait(holder, more, is_next)
+        self._admitted[holder] = nbytes
+
+    async def _wait(self, holder: object, more: int, is_next: Callable[[], bool]) -> None:
+        has_turn = not self._waiting  # first come, first served
+        try:
+            while True:
+                waiter = self._waiting[holder] = asyncio.get_running_loop().create_future()
+                if has_turn and self.fits(more):  # looked at when the consumer's thread can see that this waits
+                    return
+                if self._exceeding is None and self.is_wanted and not self._queued() and is_next():
+                    self._exceeding = holder
+                if self._exceeding is holder:
+                    return
+                await waiter
+                has_turn = True
+        finally:
+            del self._waiting[holder]
+
+    def arrived(self, holder: object) -> None:
+        """What `holder` was admitted for is there, and counts where it is now; or it will not come."""
+        self._admitted.pop(holder, None)
+        if self._exceeding is holder:
+            self._exceeding = None
+        self.notify()
+
+    def consumer_waits(self) -> None:
+        """The consumer asks for more; from any thread."""
+        self.is_wanted = True
+        self.notify()
+
+    def notify(self) -> None:
+        """Those that wait look again whether they may go on; from any thread."""
+        if self._waiting:
+            for waiter in list(self._waiting.values()):
+                waiter.get_loop().call_soon_threadsafe(answer, waiter)
+
+
+def answer(waiter: asyncio.Future[None]) -> None:
+    """What is waited for is there; the task that waited may have been cancelled."""
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 DEFAULT: Final = Share(8, 1 << 30)

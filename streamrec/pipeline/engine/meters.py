@@ -393,6 +393,10 @@ class Telemetry:
         """Seconds that the consumer waited."""
         return self._consumer.seconds(CONSUMER_WAITING, perf_counter())
 
+    def queued_bytes(self) -> int:
+        """How many bytes wait for the consumer now."""
+        return self.queued()
+
     def stats(self) -> Stats:
         """The run's figures now; from any thread."""
         storage, queued = self.storage.snapshot(), self.queued()

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
 
+from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.threads import Threads
@@ -53,10 +54,14 @@ class Session:
 
     Attributes:
         threads: The run's.
+        held: What the run holds.
     """
 
-    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, threads: Threads, run: Session | None) -> None:
+    def __init__(
+        self, tasks: TaskGroup, stack: AsyncExitStack, threads: Threads, held: HeldBytes, run: Session | None
+    ) -> None:
         self.threads = threads
+        self.held = held
         self._tasks = tasks
         self._stack = stack
         self._run = self if run is None else run
@@ -109,6 +114,8 @@ class Session:
             max_connections=options.max_connections,
         )
         storages = await self._stack.enter_async_context(new)
+        storages.connections.fits = self.held.fits
+        self.held.parts.append(storages.connections)
         self._clients.append((options, storages))
         return storages
 
@@ -116,13 +123,17 @@ class Session:
     async def branch(self) -> AsyncGenerator[Session]:
         """A session for a chain that comes and goes within the run: its listings end with it, clients stay."""
         async with AsyncExitStack() as stack, background() as tasks:
-            yield Session(tasks, stack, self.threads, self._run)
+            yield Session(tasks, stack, self.threads, self.held, self._run)
 
 
 @asynccontextmanager
-async def session() -> AsyncGenerator[Session]:
-    """A session; when its block is left by any way, listings are cancelled, stores closed, threads ended."""
+async def session(held: HeldBytes | None = None) -> AsyncGenerator[Session]:
+    """A session; when its block is left by any way, listings are cancelled, stores closed, threads ended.
+
+    Args:
+        held: What the run holds; None where nothing is read.
+    """
     async with AsyncExitStack() as stack, background() as tasks:
         threads = Threads()
         stack.callback(threads.close)
-        yield Session(tasks, stack, threads, None)
+        yield Session(tasks, stack, threads, held or HeldBytes(0), None)

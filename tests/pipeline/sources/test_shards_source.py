@@ -17,7 +17,7 @@ from streamrec.pipeline import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.storage import RetryPolicy
-from streamrec.storage.connections import MAX_OPEN, Connections
+from streamrec.storage.connections import MAX_OPEN
 from tests.pipeline.distributed_shards import Indexed, folder_of, indexed, numbered, of
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
 from tests.servers.faults import NO_FAULTS, Faults
@@ -128,22 +128,6 @@ def test_a_large_shard_is_read_by_ranges(store: ObjectStore) -> None:
     assert len(of_kind(store, "read")) > 3
     store.faults = NO_FAULTS
     assert list(dataset_of(store, ["s3://large/a", "s3://large/b"])) == LARGE * 2
-
-
-def test_places_without_a_shard_lend_their_room_for_the_epoch(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits: list[int] = []
-    widen = Connections.widen
-
-    def noted(connections: Connections, nbytes: int) -> None:
-        widen(connections, nbytes)
-        limits.append(connections.limit >> 20)
-
-    monkeypatch.setattr(Connections, "widen", noted)
-    dataset = dataset_of(store, "s3://large/a", num_parallel_reads=16).with_options(memory_budget=256 << 20)
-    assert list(dataset) == LARGE
-    assert limits == [176 - 20 * 6, 176 - 2 * 6, 176 - 20 * 6, 0]  # 256 without the consumer's 64, and a sixteenth
 
 
 def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> None:

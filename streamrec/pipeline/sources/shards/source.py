@@ -9,10 +9,10 @@ shards come, and in which order, never depends on it.
 
 Rules:
 - A task that fails puts its error into its queue, after the records before it: tasks raise nothing.
-- What all queues hold, and the blocks that are being filled, stay within the budget; but a queue may always hold
-  one block, or one record, or nothing would move. Of the budget, the queues in the cycle and the first ones after
-  it keep their shares; what is left holds ranges ahead of their turn and small shards further ahead. Where
-  there are fewer shards than places, so do the shares of the places without one.
+- A queue that has a place holds its share of the budget, one further ahead a small shard; each may hold one block.
+- All queues, and ranges ahead of their turn, together hold what the run may hold: `HeldBytes` is asked before a block
+  or a long record is read. Where it says no, only the shard that the interleave waits for goes on, while the consumer
+  waits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -33,6 +34,7 @@ from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Derived, Position
 from streamrec.pipeline.elements.specs import record_spec
+from streamrec.pipeline.engine.budget import answer
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import background, run_ahead
@@ -84,14 +86,9 @@ class Shards(Source):
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @property
-    def ahead(self) -> int:
-        """How many shards after those in the cycle are opened before their turn comes, at least."""
-        return max(2, self.plan.cycle_length // 4)
-
-    @property
     def places(self) -> int:
-        """How many queues keep a share of the budget."""
-        return self.plan.cycle_length + self.ahead
+        """How many queues keep a share of the budget: those in the cycle, and a few that are opened ahead of it."""
+        return self.plan.cycle_length + max(2, self.plan.cycle_length // 4)
 
     def lines(self) -> Iterator[str]:
         yield f"Shards({self.plan!r}, {format_names(self.filenames)})"
@@ -101,14 +98,9 @@ class Shards(Source):
         return await session.open(self, self.stores, 0, self.filenames, self.memo)
 
     async def opened(self, within: RunContext) -> OpenSource:
-        """Its stores and listing; what its queues leave of the budget, its stores may hold ahead of them."""
-        return await within.session.open(
-            self, self.stores, self.beside(self.places, within.budget), self.filenames, self.memo
-        )
-
-    def beside(self, queues: int, budget: int) -> int:
-        """What this many queues leave of a budget."""
-        return max(0, budget - queues * queue_bytes(self.options.block_bytes or MIN_BLOCK_BYTES))
+        """Its stores and listing; what its queues leave of the budget, or half of it, its stores may hold ahead."""
+        ahead = max(within.budget // 2, within.budget - self.places * QUEUE_BYTES)
+        return await within.session.open(self, self.stores, ahead, self.filenames, self.memo)
 
     def element_spec(self) -> Any:
         return record_spec()
@@ -157,7 +149,7 @@ async def interleaved(
         paths=listing.labels,
     )
     async with background() as tasks:
-        with closing(Fetchers(shards, opened, tasks, within)) as fetchers:
+        with closing(Fetchers(shards, opened, tasks, within, interleave)) as fetchers:
             while True:
                 ahead = fetchers.ahead
                 await listing.until(interleave.reach(ahead))
@@ -181,7 +173,14 @@ async def interleaved(
 class Fetchers:
     """The tasks that fetch shards into queues."""
 
-    def __init__(self, shards: Shards, opened: OpenSource, tasks: TaskGroup, within: RunContext) -> None:
+    def __init__(
+        self,
+        shards: Shards,
+        opened: OpenSource,
+        tasks: TaskGroup,
+        within: RunContext,
+        interleave: ShardInterleave,
+    ) -> None:
         self._shards = shards
         self._options = shards.options
         self._storages = opened.storages
@@ -193,8 +192,9 @@ class Fetchers:
         self._sizes: deque[int] = deque(maxlen=16)
         self._typical_bytes = 0
         self._started: set[int] = set()
-        self._beyond: dict[ShardQueue, int] = {}
-        self._unused = 0
+        self._interleave = interleave
+        self._run = within.session.held
+        self._run.parts.append(self)
         self._behind = 0
         self._awaited: set[ShardQueue] = set()
         self._arrival: asyncio.Future[None] | None = None
@@ -205,10 +205,11 @@ class Fetchers:
     def ahead(self) -> int:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes
+        cycle, places = self._shards.plan.cycle_length, self._shards.places
         fit = self._connections.limit // (size + SLACK_BYTES)
         if not self._sizes or (size > SMALL_BYTES and fit < 4):
-            return self._shards.ahead
-        return max(self._shards.ahead, self._connections.streams_for(size) - self._shards.plan.cycle_length)
+            return places - cycle
+        return max(places, self._connections.streams_for(size)) - cycle
 
     def due(self, end: int) -> bool:
         """Whether to look for queues to feed, where those before shard `end` should be: short shards start together."""
@@ -222,13 +223,15 @@ class Fetchers:
     def feed(self, queues: list[ShardQueue]) -> None:
         """Starts a task for each queue that has none, or one for short ones; beyond the places, within the budget."""
         places, starting = self._shards.places, list[ShardQueue]()
-        self._lend()
-        self._settle(set(queues[places:]))
+        room = self._typical_bytes + SLACK_BYTES
         for number, queue in enumerate(queues):
             if queue.shard in self._started:
                 continue
-            if number >= places and not self._admit(queue):
-                break
+            if number >= places:
+                planned = places * QUEUE_BYTES + (number + 1 - places) * room
+                if planned > self._budget or not self._run.fits(room):
+                    break
+                queue.limit = SMALL_BYTES + SLACK_BYTES
             self._started.add(queue.shard)
             starting.append(queue)
         self._behind = max((queue.shard + 1 for queue in starting), default=self._behind)
@@ -239,40 +242,13 @@ class Fetchers:
                 self._tasks.start_soon(self._feed, queue)
 
     def close(self) -> None:
-        """Takes back what was lent."""
-        self._connections.widen(-self._unused)
+        """Nothing is held any more."""
+        self._run.parts.remove(self)
 
-    def _lend(self) -> None:
-        """What places without a shard would hold is lent to ranges, as soon as that is known."""
-        if self._unused or not self._listing.complete:
-            return
-        places, shards = self._shards.places, max(len(self._listing.paths), 2)  # a shard alone has larger blocks
-        if shards < places:
-            beside = self._shards.beside
-            self._unused = beside(shards, self._budget) - beside(places, self._budget)
-            self._connections.widen(self._unused)
-
-    def _admit(self, queue: ShardQueue) -> bool:
-        room = self._typical_bytes + SLACK_BYTES
-        if not self._connections.take(room):
-            return False
-        self._beyond[queue] = room
-        return True
-
-    def _whole(self, queue: ShardQueue, size: int | None) -> int | None:
-        """What a queue beyond the places may hold: all of its shard where there is room. None for one in its place."""
-        room = self._beyond.get(queue)
-        more = (size or 0) + SLACK_BYTES - (room or 0)
-        if room is not None and more > 0 and self._connections.take(more):
-            room = self._beyond[queue] = room + more
-        return room
-
-    def _settle(self, beyond: set[ShardQueue]) -> None:
-        """Queues that have a place by now, or are gone, give their room back."""
-        for queue in [queue for queue in self._beyond if queue not in beyond]:
-            self._connections.give(self._beyond.pop(queue))
-            if queue.limit:
-                queue.limit = max(queue.limit, min(self._share, QUEUE_BYTES))
+    @property
+    def held(self) -> int:
+        """Bytes of all queues; from any thread."""
+        return sum(queue.held for queue in list(self._interleave.queues.values()))
 
     @property
     def _share(self) -> int:
@@ -282,6 +258,7 @@ class Fetchers:
 
     def wake(self) -> None:
         """Records were taken: queues that have room again may go on, one in each turn of the loop."""
+        self._run.notify()
         if not self._waking:
             self._wake_next()
 
@@ -298,6 +275,7 @@ class Fetchers:
         for queue in queues & self._resting.keys():
             answer(self._resting.pop(queue))
         self._arrival = asyncio.get_running_loop().create_future()
+        self._run.notify()
         try:
             await self._arrival
         finally:
@@ -387,25 +365,40 @@ class Fetchers:
         try:
             if reader.info.size is not None:
                 self._note_sizes([reader.info.size])
-            limit = self._whole(queue, reader.info.size) or min(self._share, queue_bytes(reader.most_block_bytes))
-            queue.open(reader.info.version, reader.compression_type, limit)
+            limit = min(self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes))  # one block fills, one is taken
+            queue.open(reader.info.version, reader.compression_type, max(limit, queue.limit))
+            reader.reserve = partial(self._admit, queue)
             while (frames := await reader.read_alone()) is not None:
+                self._run.arrived(queue)
                 count = len(frames)
                 begun = reader.place.record - count
                 first, last = portion.within(begun, count)
                 if first < last:
                     queue.push(frames if last - first == count else frames.window(first, last), begun + first)
                     self._arrived(queue)
+                del frames  # or a block would be held while the next one waits for room
                 if portion.ends(begun + count):
                     return
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
+                await self._admit(queue, reader.block_bytes)
             if expected is not None and not reader.skipped:
                 expected.check_records(portion.path, reader.place.record)
         finally:
+            self._run.arrived(queue)
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
+
+    async def _admit(self, queue: ShardQueue, nbytes: int) -> None:
+        """Waits until the run may hold more bytes of a shard."""
+        await self._run.admit(queue, nbytes, partial(self._is_next, queue))
+
+    def _is_next(self, queue: ShardQueue) -> bool:
+        """Whether the interleave waits for this shard; or for any whose turn has come, whichever is there first."""
+        if self._arrival is None or self._arrival.done():
+            return False
+        return queue in self._awaited or (not self._awaited and queue.shard < self._interleave.next_shard)
 
     def _options_for(self, queue: ShardQueue) -> ReadOptions:
         """How one shard is read: blocks of which two of the usual size fit in its share, and the compression if known.
@@ -419,14 +412,3 @@ class Fetchers:
         block = min(wanted, max(self._share // (2 * blocks), MIN_BLOCK_BYTES))
         compression = self._options.compression_type if queue.start.compression is None else queue.start.compression
         return replace(self._options, block_bytes=block, compression_type=compression, block_records=group)
-
-
-def answer(waiter: asyncio.Future[None]) -> None:
-    """What is waited for is there; the task that waited may have been cancelled."""
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-def queue_bytes(block_bytes: int) -> int:
-    """How much a queue may hold, for blocks of a size: at least two, so that one fills while one is taken."""
-    return max(QUEUE_BYTES, 2 * block_bytes)
