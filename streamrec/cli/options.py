@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,19 @@ SECRET: Final = re.compile("secret|token|password|account_key|connection_string"
 
 SOURCES: Final = "streamrec.sources"
 
+TOKEN: Final = re.compile(
+    r"""\s*([=!]=|[<>]=?|[()]|'[^']*'|"[^"]*"|`[^`]+`|[A-Za-z_][\w./-]*|[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))"""
+)
+"""A word of `--where`."""
+
+COMPARISONS: Final = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 Decorated = Callable[..., Any]
@@ -99,6 +113,63 @@ def parse_size(_: click.Context, parameter: click.Parameter, text: str | None) -
     return size
 
 
+def parse_where(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+    """What `--where` says, as a tree. Nothing of it runs as Python.
+
+    Examples:
+        >>> parse_where(None, None, "label == 3 and not (name < 'm' or image/width)")
+        ('and', ('==', 'label', 3), ('not', ('or', ('<', 'name', 'm'), ('has', 'image/width'))))
+    """
+    if text is None:
+        return None
+    words, place = list[str](), 0
+    while found := TOKEN.match(text, place):
+        words.append(found[1])
+        place = found.end()
+    try:
+        if text[place:].strip():
+            raise ValueError(f"{text[place:].strip()!r} has no meaning here")
+        expression = parse_joined(words, "or", "and")
+        if words:
+            raise ValueError(f"{words[0]!r} follows a whole expression")
+    except (ValueError, RecursionError) as error:
+        message = f"{text!r}: {error}: write \"label == 3 and not (name == 'cat' or `image/width` > 90)\""
+        raise click.BadParameter(message, param=parameter) from error
+    return expression
+
+
+def parse_joined(words: list[str], *joins: str) -> tuple[Any, ...]:
+    """Takes an expression off the words: comparisons that `joins` join, the weakest of these first."""
+    if joins:
+        found = parse_joined(words, *joins[1:])
+        while words[:1] == [joins[0]]:
+            found = words.pop(0), found, parse_joined(words, *joins[1:])
+        return found
+    word = words.pop(0) if words else "the end"
+    if word == "not":
+        return "not", parse_joined(words)
+    if word == "(":
+        found = parse_joined(words, "or", "and")
+        if words[:1] != [")"]:
+            raise ValueError("a bracket is not closed")
+        words.pop(0)
+        return found
+    if not re.match("[A-Za-z_`]", word) or word in ("and", "or", "the end"):
+        raise ValueError(f"{word!r} where the name of a feature is wanted")
+    if words[:1] and words[0] in COMPARISONS:
+        return words.pop(0), word.strip("`"), parse_literal(words.pop(0) if words else "the end")
+    return "has", word.strip("`")
+
+
+def parse_literal(word: str) -> str | int | float:
+    if word[0] in "'\"":
+        return word[1:-1]
+    try:
+        return int(word) if re.fullmatch("[+-]?[0-9]+", word) else float(word)
+    except ValueError:
+        raise ValueError(f"{word!r} where a number or 'text' is wanted") from None
+
+
 class Sources(tuple[str, ...]):
     """The names that were typed, and the options of the same command that say how they are read.
 
@@ -171,6 +242,9 @@ def file_option(*names: str, metavar: str = "FILE", **how: Any) -> Callable[[Dec
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 features = click.option(
     "--features", metavar="A,B", callback=parse_names, help="Only these features, separated by commas."
+)
+where = click.option(
+    "--where", metavar="EXPR", callback=parse_where, help='Only records for which this is true, as "label == 3".'
 )
 overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
 

@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import anyio
+import numpy as np
 
 import streamrec
 from streamrec.cli.output import Meter, progress
-from streamrec.cli.records import kind_of_all
+from streamrec.cli.records import check_where, find_matching, kind_of_all
 from streamrec.cli.sources import Item, storages_for
 from streamrec.interchange import Kind
 from streamrec.shards import LONG_BYTES, Expected, Piece, Portion, ReadOptions, ShardReader
@@ -107,21 +108,29 @@ async def blocks(
 
 
 async def batches(
-    shards: Sequence[Item], record_bytes: float, meter: Meter, **reading: Any
+    shards: Sequence[Item], record_bytes: float, meter: Meter, where: tuple[Any, ...] | None = None, **reading: Any
 ) -> AsyncGenerator[streamrec.Frames, None]:
-    """The records of all shards, one shard after the other, in batches of about BATCH_BYTES.
+    """The records of all shards for which `where` is true, shard after shard, in batches of about BATCH_BYTES.
 
     The meter counts the bytes that are read; `reading` is passed to `TFRecordDataset`.
     """
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
     options = shards[0].storage_options if shards else {}
     dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
+    seen, count = set[str](), 0
     size, nbytes = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1)))), 0
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as run:
         async for frames in run:
             done, nbytes = nbytes, run.stats().bytes_read
             meter.add(nbytes - done)
-            yield frames
+            count += len(frames)
+            if where is not None:
+                kept = await anyio.to_thread.run_sync(find_matching, frames, where, seen, count - len(frames))
+                frames = frames.take(np.array(kept, np.int64))
+            if len(frames):
+                yield frames
+    if where is not None and count:
+        check_where(where, seen)
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Final
 
+import click
 from google.protobuf.message import DecodeError
 
-from streamrec import SequenceExample
-from streamrec.display import escape, image_type, text_of
+from streamrec import FeatureError, Frames, SequenceExample
+from streamrec.cli.options import COMPARISONS
+from streamrec.display import escape, image_type, join_names, text_of
 from streamrec.example import ExampleListWithContext, Feature, is_example_list
 from streamrec.interchange import Kind, kind_of
 
@@ -70,6 +74,68 @@ def parts_of(record: bytes, kind: Kind) -> dict[str, dict[str, list[Any]]]:
 def values_of(feature: Any) -> list[Any]:
     kind = feature.WhichOneof("kind")
     return [] if kind is None else list(getattr(feature, kind).value)
+
+
+def find_matching(frames: Frames, where: tuple[Any, ...], seen: set[str], first: int = 0) -> list[int]:
+    """The indices of the records for which the tree of `--where` is true; adds the features of all to `seen`."""
+    kind, names, found = kind_of_all(frames, most=100) or "example", names_in(where), []
+    for number, record in enumerate(frames):
+        parts = parts_of(record, kind)
+        if not parts and record:
+            raise FeatureError("--where needs features, and these are plain bytes: leave it out", None, first + number)
+        features: dict[str, list[Any]] = {name: [] for name in names}
+        for part in parts.values():
+            seen.update(part)
+            for name in names & part.keys():
+                features[name] += chain.from_iterable(v if isinstance(v, list) else [v] for v in part[name])
+        try:
+            if is_true(where, features):
+                found.append(number)
+        except TypeError:
+            wrong = next(name for name in names if features[name])
+            reason = "--where compares bytes with a number, or a number with text: write only text in quotes"
+            raise FeatureError(reason, wrong, first + number) from None
+    return found
+
+
+def is_true(where: tuple[Any, ...], features: Mapping[str, list[Any]]) -> bool:
+    """Whether an expression is true; a comparison is if one value of the feature makes it true."""
+    match where:
+        case "and", one, other:
+            return is_true(one, features) and is_true(other, features)
+        case "or", one, other:
+            return is_true(one, features) or is_true(other, features)
+        case "not", one:
+            return not is_true(one, features)
+        case "has", name:
+            return bool(features[name])
+    compare, name, wanted = where
+    return any(COMPARISONS[compare](*comparable(value, wanted)) for value in features[name])
+
+
+def comparable(value: Any, wanted: str | float) -> tuple[Any, Any]:
+    """A value of a feature and what it is compared with, as what Python compares: text as UTF-8, float32 as such."""
+    if isinstance(value, bytes) != isinstance(wanted, str):
+        raise TypeError
+    if isinstance(wanted, str):
+        return value, wanted.encode()
+    with suppress(OverflowError):
+        return value, struct.unpack("f", struct.pack("f", wanted))[0] if isinstance(value, float) else wanted
+    return value, wanted
+
+
+def names_in(where: tuple[Any, ...]) -> set[str]:
+    """The features that an expression names."""
+    if where[0] in ("and", "or", "not"):
+        return set[str]().union(*map(names_in, where[1:]))
+    return {where[1]}
+
+
+def check_where(where: tuple[Any, ...], seen: set[str]) -> None:
+    """Refuses a feature that no record has, which is misspelt."""
+    if unknown := sorted(names_in(where) - seen):
+        known = join_names(sorted(seen)) or "no features"
+        raise click.UsageError(f"--where: no record has {', '.join(unknown)}: they have {known}")
 
 
 def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> str:

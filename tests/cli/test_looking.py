@@ -3,6 +3,7 @@
 import base64
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,51 @@ def test_records_as_text_json_and_bytes(shard: Path, called: Call) -> None:
     assert raw.encode("utf-8", "surrogateescape") == PNG * 2
 
 
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [
+        ("label == 3", lambda row: row["label"] == 3),
+        ("not score or score >= 29.5", lambda row: "score" not in row or row["score"] >= 29.5),
+        ("label<2 and not (words == 'a' or `score` > 1e39)", lambda row: row["label"] < 2 and not row["words"]),
+        ('score == 0.1e0 or label == 2 and words != "b"', lambda row: row["label"] == 2 and row["words"]),
+    ],
+)
+def test_records_for_which_an_expression_is_true(
+    shard: Path, tmp_path: Path, called: Call, where: str, wanted: Callable[[dict[str, Any]], bool]
+) -> None:
+    rows = [
+        {"label": number % 4, "words": ["a"] * (number % 3)} | ({"score": number / 8} if number % 3 else {})
+        for number in range(240)
+    ]
+    numbers = [number for number, row in enumerate(rows) if wanted(row)]
+    found = [line for line in called("cat", "--where", where, shard).out.splitlines() if not line.startswith(" ")]
+    assert [int(line.partition(", record ")[2].partition(",")[0]) for line in found] == numbers
+    assert called("head", "-n", "2", "--where", where, shard).out.count(", record ") == 2
+    data = [examples(240)[number] for number in numbers]
+    called("convert", shard, tmp_path / "all.jsonl")
+    for source, target in ((shard, tmp_path / "a"), (tmp_path / "all.jsonl", tmp_path / "b")):
+        assert called("convert", "--where", where, source, target).code == 0
+        assert records_of(target) == [Example.FromString(record) for record in data]
+    assert called("reshard", "--shards", "3", "--where", where, shard, f"{tmp_path}/new/").code == 0
+    assert called("count", f"{tmp_path}/new/*.tfrecord").out == f"{len(data)}\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "said"),
+    [
+        ("lable == 3", 2, "no record has lable: they have image, label, score, words"),
+        ("label == 'x'", 1, "record 0, feature 'label': --where compares bytes with a number"),
+        *(
+            (text, 2, "Invalid value for '--where'")
+            for text in ("label = 3", "__import__('os')", "(label", "label ==", "")
+        ),
+    ],
+)
+def test_an_expression_that_is_wrong(shard: Path, called: Call, where: str, code: int, said: str) -> None:
+    done = called("cat", "--where", where, shard)
+    assert (done.code, said in done.err, done.out) == (code, True, ""), done.err
+
+
 def test_stat_shows_figures_and_writes_a_page(shard: Path, tmp_path: Path, called: Call) -> None:
     page = tmp_path / "page.html"
     found = called("stat", "--json", "--html", page, shard).json
@@ -161,6 +207,10 @@ def test_no_text_is_made_of_what_a_command_finds() -> None:
         return Sample()
 
     assert isinstance(reading.run(take()), Sample)
+
+
+def records_of(path: Path) -> list[Example]:
+    return [Example.FromString(record) for record in streamrec.TFRecordDataset(str(path))]
 
 
 def write(path: Path, records: list[bytes]) -> Path:

@@ -13,7 +13,7 @@ import streamrec
 from streamrec.cli import options
 from streamrec.cli.output import Meter, print_line, print_record, progress
 from streamrec.cli.reading import blocks, open_item, run, total_bytes
-from streamrec.cli.records import as_json, as_lines, kind_of_all, parts_of
+from streamrec.cli.records import as_json, as_lines, check_where, find_matching, kind_of_all, parts_of
 from streamrec.cli.sources import Item, check_present, find_records, storages_for
 from streamrec.display import escape_json, join_names
 from streamrec.interchange import Kind
@@ -30,6 +30,7 @@ from streamrec.shards import ShardReader
 @options.sources
 @options.selection_options(10)
 @options.features
+@options.where
 @options.as_json
 @options.source_options
 def head_command(sources: options.Sources, **how: Any) -> None:
@@ -67,6 +68,7 @@ def parse_records(_: click.Context, parameter: click.Parameter, text: str | None
     help="Print and read only these records, by number from 0; SOURCE must be an index (*.index).",
 )
 @options.features
+@options.where
 @options.as_json
 @options.source_options
 def cat_command(sources: options.Sources, **how: Any) -> None:
@@ -81,25 +83,33 @@ def print_records(
     first: int,
     byte: int | None,
     features: Sequence[str] | None,
+    where: tuple[Any, ...] | None,
     as_json: bool,
     records: Sequence[int] | None = None,
 ) -> None:
     """Prints records; see the commands' options."""
     printer = Printer("json" if as_json else form, features)
     if records is None:
-        run(show(sources, printer, count, first, byte))
+        run(show(sources, printer, count, first, byte, where))
         return
     if len(sources) != 1 or not sources[0].endswith(".index"):
         raise click.UsageError("--records needs one index (*.index) as SOURCE: streamrec index SHARDS INDEX writes it")
-    if first or byte is not None:
-        raise click.UsageError("--records says which records: leave out --from-record and --from-byte")
+    if first or byte is not None or where is not None:
+        raise click.UsageError("--records says which records: leave out --from-record, --from-byte and --where")
     try:
         run(show_numbered(sources, records[:count], printer))
     except IndexError as error:
         raise click.UsageError(str(error)) from error
 
 
-async def show(names: options.Sources, printer: Printer, count: int | None, first: int, byte: int | None) -> None:
+async def show(
+    names: options.Sources,
+    printer: Printer,
+    count: int | None,
+    first: int,
+    byte: int | None,
+    where: tuple[Any, ...] | None,
+) -> None:
     """Prints up to `count` records from the `first` over all shards on, or from a byte of the one shard on."""
     async with storages_for(names.storage_options) as storages:
         found = await find_records(storages, names)
@@ -107,6 +117,7 @@ async def show(names: options.Sources, printer: Printer, count: int | None, firs
         await check_present(storages, found[: len(found) - len(shards)])
     if byte is not None and len(shards) > 1:
         raise click.UsageError(f"--from-byte is a place in one shard, and these are {len(shards):,}: name one of them")
+    seen = set[str]()
     quiet = sys.stdout.isatty() or count is not None
     try:
         with progress("reading", total_bytes(shards), quiet=quiet) as meter:
@@ -115,26 +126,39 @@ async def show(names: options.Sources, printer: Printer, count: int | None, firs
                     break
                 block_bytes = None if count is None else 1 << 16
                 async with open_item(shard, byte, block_bytes=block_bytes) as reader:
-                    skip, count = await show_shard(reader, printer, shard, skip, count, byte, meter)
+                    skip, count = await show_shard(reader, printer, shard, skip, count, byte, meter, where, seen)
     except ValueError as error:
         if byte is None or isinstance(error, streamrec.StreamrecError):
             raise
         raise click.UsageError(str(error)) from error  # it is compressed, and has no place to begin at
+    if where is not None and count != 0:
+        check_where(where, seen)
     printer.end()
 
 
 async def show_shard(
-    reader: ShardReader, printer: Printer, shard: Item, skip: int, count: int | None, byte: int | None, meter: Meter
+    reader: ShardReader,
+    printer: Printer,
+    shard: Item,
+    skip: int,
+    count: int | None,
+    byte: int | None,
+    meter: Meter,
+    where: tuple[Any, ...] | None,
+    seen: set[str],
 ) -> tuple[int, int | None]:
     """Prints records of one shard, and reads no more than these; returns what is left to skip and to print."""
     async for frames in blocks(reader, meter, shard.expected if byte is None else None):
-        end = len(frames) if count is None else min(len(frames), skip + count)
+        end = len(frames) if count is None or where is not None else min(len(frames), skip + count)
         kept = frames.window(min(skip, len(frames)), end)
         number = None if byte else reader.place.record - len(frames) + skip
         skip = max(0, skip - len(frames))
-        if len(kept):
-            printer.show(shard.path, number, kept)
-        count = None if count is None else count - len(kept)
+        rows = [(0, len(kept))] if len(kept) else []
+        if where is not None:
+            rows = [(index, index + 1) for index in find_matching(kept, where, seen, number or 0)[:count]]
+        for begin, end in rows:
+            printer.show(shard.path, None if number is None else number + begin, kept.window(begin, end))
+            count = None if count is None else count - (end - begin)
         if count == 0:
             break
     return skip, count

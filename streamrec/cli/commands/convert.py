@@ -16,12 +16,14 @@ from typing import Any, BinaryIO, Final, cast
 
 import anyio
 import click
+import numpy as np
 
 from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, print_json, print_line, print_note, print_written, progress
 from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
+from streamrec.cli.records import check_where, find_matching, names_in
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
 from streamrec.display import display_name, join_names
 from streamrec.interchange import (
@@ -52,6 +54,7 @@ class Conversion:
     Attributes:
         source: The format of what is read; None: as names end.
         renames: New names of features, by those in what is read.
+        where: The tree of `--where`; None for all records.
         columns: What the files hold; None where that is not known yet, or no file needs it.
     """
 
@@ -66,6 +69,7 @@ class Conversion:
     overwrite: bool
     on_cluster: bool
     renames: Mapping[str, str]
+    where: tuple[Any, ...] | None
     columns: tuple[Field, ...] | None = None
 
     @property
@@ -95,6 +99,7 @@ class Conversion:
 @click.option("--from", "source", type=FORMAT, help="The format of SOURCE.  [default: by its name]")
 @click.option("--to", "wanted", type=FORMAT, help="The format of TARGET.  [default: by its name]")
 @options.features
+@options.where
 @click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Rename a feature; may be repeated.")
 @click.option("--text", metavar="A,B", callback=options.parse_names, help="Features to write as text in Parquet.")
 @options.file_option("--schema", help="A file with the kinds of features, as `streamrec info --json` prints.")
@@ -116,6 +121,7 @@ def convert_command(
     source: str | None,
     wanted: str | None,
     features: Sequence[str] | None,
+    where: tuple[Any, ...] | None,
     renames: Sequence[str],
     text: Sequence[str] | None,
     schema: str | None,
@@ -139,6 +145,8 @@ def convert_command(
         raise click.UsageError(f"{target} has the ending of a format that is not written: use {endings}, or --to")
     form = format_of(target, wanted)
     names = parse_renames(renames)
+    if where is not None and ray_address is not None:
+        raise click.UsageError("--where does not run on a cluster: leave --ray out")
     if text and form.name != "parquet":
         raise click.UsageError(
             f"--text is for Parquet, which {target} is not: JSON lines has text wherever bytes are UTF-8, and TFRecord "
@@ -158,7 +166,7 @@ def convert_command(
     goal = writing.Target(pattern, compression, target_options or sources.storage_options)
     limits = shard_bytes, shard_records
     here = source, reading, sources.storage_options, goal, form, text or ()
-    how = Conversion(*here, *limits, overwrite, ray_address is not None, names)
+    how = Conversion(*here, *limits, overwrite, ray_address is not None, names, where)
     if ray_address is not None:
         connect(ray_address)
     written = run(convert(sources, schema, how))
@@ -321,12 +329,12 @@ async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGen
             files = list(group)
             if form.name == "tfrecord":
                 sample = await take_sample(files)
-                blocks = batches(files, sample.record_bytes, meter)
+                blocks = batches(files, sample.record_bytes, meter, how.where)
             else:
-                blocks = decode(storages, files, form, how.reading, meter)
+                blocks = decode(storages, files, form, how, meter)
             async with aclosing(blocks):
                 async for frames in blocks:
-                    if how.renames or (how.reading.features is not None and form.name == "tfrecord"):
+                    if how.renames or (how.reading.features is not None and (form.name == "tfrecord" or how.where)):
                         frames = await anyio.to_thread.run_sync(select_features, frames, number, how)
                     number += len(frames)
                     yield frames
@@ -346,10 +354,12 @@ def select_features(frames: Frames, first: int, how: Conversion) -> Frames:
 
 
 async def decode(
-    storages: Storages, found: Sequence[Item], form: Format, reading: Reading, meter: Meter
+    storages: Storages, found: Sequence[Item], form: Format, how: Conversion, meter: Meter
 ) -> AsyncGenerator[Frames, None]:
     """The records of files in another format, decoded in a thread. All of a file is of one version."""
-    codec = codec_of(form.name)
+    codec, reading, where, count, seen = codec_of(form.name), how.reading, how.where, 0, set[str]()
+    if where is not None and reading.features is not None:
+        reading = replace(reading, features=(*reading.features, *names_in(where)))
     for item in found:
         storage = await storages.at(item.path)
         raw = _ObjectFile(storage, await storage.stat(item.path), meter)
@@ -357,7 +367,15 @@ async def decode(
             plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
             records = codec.decode(plain, reading)
             while (batch := await anyio.to_thread.run_sync(next_batch, records, item.path)) is not None:
-                yield Frames.of(batch)
+                frames = Frames.of(batch)
+                count += len(batch)
+                if where is not None:
+                    kept = await anyio.to_thread.run_sync(find_matching, frames, where, seen, count - len(batch))
+                    frames = frames.take(np.array(kept, np.int64))
+                if len(frames):
+                    yield frames
+    if where is not None and count:
+        check_where(where, seen)
 
 
 def next_batch(records: Iterator[list[bytes]], path: str) -> list[bytes] | None:
@@ -382,6 +400,9 @@ async def locate_errors(found: Sequence[Item], how: Conversion) -> AsyncIterator
         number = error.record
         if number is None or any(format_of(item.path, how.source).name != "tfrecord" for item in found):
             raise  # errors of other formats name their files
+        if how.where is not None:
+            reason = f"{error.reason} (counted among what --where keeps: convert without it to see the shard)"
+            raise FeatureError(reason, error.feature, number) from error
         for item in found:
             records = item.records
             if records is None:

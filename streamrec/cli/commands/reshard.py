@@ -43,6 +43,7 @@ class ReshardPlan:
     temp: str | None
     manifest: str | None
     overwrite: bool
+    where: tuple[Any, ...] | None
     ray_address: str | None
 
 
@@ -77,6 +78,7 @@ class ReshardPlan:
 @options.file_option(
     "--manifest", metavar="URL", help="Where to write the manifest.  [default: manifest.json next to the shards]"
 )
+@options.where
 @options.overwrite
 @ray_option
 @options.as_json
@@ -123,6 +125,8 @@ def check_plan(plan: ReshardPlan, pattern: str) -> None:
         writing.check_numbered(pattern)
     if plan.seed is not None and not plan.shuffle:
         raise click.UsageError("--seed is for --shuffle: add it")
+    if plan.where is not None and plan.ray_address is not None:
+        raise click.UsageError("--where does not run on a cluster: leave --ray out")
     if plan.shuffle and plan.ray_address is not None:
         raise click.UsageError("--shuffle needs all records in one place: leave --ray out")
 
@@ -156,14 +160,19 @@ async def open_records(
     """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack closes all."""
     sample, size = await take_sample(found), total_bytes(found)
     if not plan.shuffle:
-        total = sum(await count_all(found)) if plan.shards else 0
+        total = 0
+        if plan.shards and plan.where is None:
+            total = sum(await count_all(found))
+        elif plan.shards:
+            with progress("counting", size) as meter:
+                total = sum([len(each) async for each in batches(found, sample.record_bytes, meter, plan.where)])
         meter = stack.enter_context(progress("writing", size))
-        records = batches(found, sample.record_bytes, meter)
+        records = batches(found, sample.record_bytes, meter, plan.where)
         return await stack.enter_async_context(aclosing(records)), total
     shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
     plain = size if sample.compressions == ("",) or size is None else size * 4  # a guess
     with progress("reading", size) as meter:
-        async with aclosing(batches(found, sample.record_bytes, meter)) as records:
+        async with aclosing(batches(found, sample.record_bytes, meter, plan.where)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
     return await stack.enter_async_context(aclosing(shuffle.read_shuffled(meter))), shuffle.records
