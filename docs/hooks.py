@@ -2,10 +2,14 @@
 
 `<!-- names of FOLDER -->` becomes the public names of a folder and their docstrings; `<!-- adapters -->` all adapters.
 A page that installs streamrec by name says that it is not on PyPI, until it is.
+Each page shows the version, and links to the repository: $REPOSITORY_URL, or git's remote "origin".
 """
 
+import os
 import pkgutil
 import re
+import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,17 @@ NOT_ON_PYPI = """!!! note "Not on PyPI yet"
     `make wheel`: `pip install 'dist/NAME.whl[...]'`.
 
 """
+
+
+def on_config(config: Any) -> Any:
+    """Called by mkdocs before it builds: adds the version and the repository."""
+    command = ["git", "remote", "get-url", "origin"]
+    origin = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    origin = re.sub(r"^git@([^:]+):", r"https://\1/", origin).removesuffix(".git")
+    config.repo_url = os.environ.get("REPOSITORY_URL") or (origin if origin.startswith("https://") else None)
+    config.repo_name = "Repository"
+    config.site_name = f"streamrec {version('streamrec')}"
+    return config
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -7,10 +7,16 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +27,7 @@ import streamrec
 from benchmarks.faults import DOCS, ROWS, STORES, Cell, measure_all, tables, with_tables, words
 from benchmarks.machine import RESULTS
 from tests.adapters.conftest import client_environment
+from tests.cli.test_page import BROWSER, FLAGS
 from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_python
 from tests.servers.real import Store
 
@@ -130,19 +137,123 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
         assert [name for name in re.findall(r"`(?:[\w/]+/)?(\w+\.(?:py|c|h))`", text) if name not in known] == []
 
 
+VERB = ROOT / "docs" / "contributing.md"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package and its tests."""
+    folder = tmp_path_factory.mktemp("contributor")
+    for name in ("streamrec", "tests", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("forgotten", "instead"),
+    [
+        ("", ""),
+        ("def cardinality", "def counted"),
+        ("picks: ClassVar[bool]", "picked: ClassVar[bool]"),
+        ("-seen % self.n", "0"),
+        ("s.every(", "s.take("),
+    ],
+)
+def test_a_verb_in_two_files(copy: Path, forgotten: str, instead: str) -> None:
+    """The page of contributors, word by word; then what it warns of is forgotten, and a test fails."""
+    before = {
+        "streamrec/pipeline/stages/select.py": r"\Z",
+        "streamrec/pipeline/dataset.py": r"    def take\(",
+        "tests/pipeline/test_verbs.py": r'@pytest.mark.usefixtures\("both_layouts"\)',
+    }
+    for block in blocks(VERB):
+        if block.title:
+            code = block.text.replace(forgotten, instead) if forgotten else block.text
+            code = textwrap.indent(code, "    ") if block.title.endswith("dataset.py") else code
+            old = (ROOT / block.title).read_text()
+            place = re.search(before.pop(block.title), old).start()  # type: ignore[union-attr]
+            (copy / block.title).write_text(f"{old[:place]}\n{code}\n{old[place:]}")
+    assert not before
+    names = "streamrec/pipeline/stages/__init__.pyi"
+    lists = (ROOT / names).read_text().replace("import Enumerate,", "import Enumerate, Every,")
+    (copy / names).write_text(lists.replace('    "Enumerate",', '    "Enumerate",\n    "Every",'))
+    chosen = ["tests/pipeline/test_verbs.py", "-k", "each_verb or each_stage or chunks or every"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == (1 if forgotten else 0), done.stdout
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
-def test_site_builds(tmp_path: Path) -> None:
-    """`make docs`: a link to nothing, or a name that the reference does not find, is an error."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of `make docs`: a link to nothing, or a name that the reference does not find, is an error."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed: pip install -e '.[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170)
+    folder = tmp_path_factory.mktemp("pages") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "REPOSITORY_URL": "https://example.org/streamrec"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "tutorial" / "index.html").exists()
+    return folder
+
+
+def test_site_has_versions_links_and_groups(site: Path) -> None:
+    page = (site / "tutorial" / "index.html").read_text()
+    assert f"streamrec {version('streamrec')}" in page
+    assert 'href="https://example.org/streamrec"' in page
+    assert page.count("md-footer__link--prev") == page.count("md-footer__link--next") == 1
+    tabs = re.findall(r'md-tabs__link">\s*(\w+)', page)
+    assert tabs == ["Start", "Guides", "Features", "Reference", "Internals"]
+
+
+MEASURE = """<body><script>
+const cut = [];
+async function measure(page, width) {
+  const frame = document.createElement("iframe");
+  frame.sandbox = "allow-same-origin";
+  frame.style = `width: ${width}px; height: 900px`;
+  frame.src = page;
+  document.body.append(frame);
+  await new Promise(done => frame.onload = done);
+  const blocks = [...frame.contentDocument.querySelectorAll("pre > code")].filter(code => code.offsetParent);
+  const diagram = code => code.closest(".diagram");
+  for (const code of blocks) {
+    const over = code.scrollWidth - code.clientWidth;
+    if (over > 1 && !diagram(code)) cut.push(`${page} at ${width}: ${over} px of ${code.textContent.slice(0, 50)}`);
+  }
+  const wide = frame.contentDocument.documentElement.scrollWidth;
+  if (wide > width || !blocks.length) cut.push(`${page} at ${width}: ${wide} px, ${blocks.length} blocks`);
+  frame.remove();
+}
+(async () => {
+  for (const page of PAGES) for (const width of [1366, 390]) await measure(page, width);
+  document.title = "done: " + JSON.stringify(cut);
+})();
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="apt-get install chromium")
+def test_code_is_never_cut_in_a_browser(site: Path) -> None:
+    """At the widths of a laptop and of a phone. Only diagrams scroll."""
+    found = sorted(page for page in site.rglob("*.html") if "<pre" in page.read_text())
+    pages = [str(page.relative_to(site)) for page in found]
+    (site / "measure.html").write_text(MEASURE.replace("PAGES", json.dumps(pages)))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/measure.html"
+        command = [str(BROWSER), *FLAGS, f"--user-data-dir={site.parent / 'browser'}", "--dump-dom"]
+        command += ["--virtual-time-budget=60000", "--window-size=1500,1000", url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+        server.shutdown()
+    assert "<title>done: []</title>" in done.stdout, done.stdout[:3000]
 
 
 def test_the_page_is_made_from_the_data() -> None:
@@ -192,7 +303,8 @@ def data(name: str) -> dict[str, Any]:
 
 def row(name: str, **wanted: object) -> dict[str, Any]:
     """The one row of a benchmark's data that has these values."""
-    [found] = [one for one in data(name)["rows"] if all(one.get(key) == value for key, value in wanted.items())]
+    rows: list[dict[str, Any]] = data(name)["rows"]
+    [found] = [one for one in rows if all(one.get(key) == value for key, value in wanted.items())]
     return found
 
 

@@ -1,9 +1,12 @@
 """The verbs that tf.data has beside those of `stages`: what they give, where they go on, and what they refuse."""
 
+import inspect
 import re
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -22,8 +25,10 @@ from streamrec import (
     encode_example,
     encode_records,
 )
-from streamrec.pipeline import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, RaggedTensorSpec, SparseTensorSpec
+from streamrec.pipeline import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, RaggedTensorSpec, SparseTensorSpec, stages
 from streamrec.pipeline.elements.chunk import weigh
+from streamrec.pipeline.engine.stage import Stage
+from tests.pipeline import chains as random_chains
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
 numbers = Dataset.range(23)
@@ -96,8 +101,18 @@ CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
         lambda: ((n, [n] * (n % 3)) for n in range(9)),
         output_signature=(TensorSpec((), np.int64), TensorSpec((None,), "float32")),
     ),
+    "ignore_errors": lambda records: numbers.ignore_errors(),
     "shuffle(None)": lambda records: numbers.shuffle(None, seed=1),
 }
+
+
+IN_CHUNKS: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
+    lambda ds: ds.window(7, 3, 2).flat_map(as_batches),
+    lambda ds: ds.group_by_window(remainder, labelled, 11),
+    lambda ds: ds.scan(0, total),
+    lambda ds: ds.map(lambda number: number % 50).unique(),
+]
+"""Of numbers: they deliver the same however the numbers are cut into chunks."""
 
 
 @pytest.mark.usefixtures("both_layouts")
@@ -120,17 +135,30 @@ def test_cardinality_and_spec_are_true(records: Dataset[bytes], name: str) -> No
         )
 
 
+def test_each_verb_that_is_a_stage_has_a_chain() -> None:
+    """Here or in the random chains: so it is resumed, and its cardinality and element_spec are compared."""
+    functions = [verb for verb in vars(Dataset).values() if isinstance(verb, FunctionType)]
+    verbs = [verb.__name__ for verb in functions if {"stages", "_then"} <= {*verb.__code__.co_names}]
+    chains = inspect.getsource(sys.modules[__name__]) + inspect.getsource(random_chains)
+    assert [name for name in verbs if f".{name}(" not in chains] == []
+
+
+def test_each_stage_says_how_many_elements_it_makes_and_of_which_kind() -> None:
+    """A stage that cannot know is named here."""
+    found = [getattr(stages, name) for name in stages.__all__]
+    kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Stage)]
+    uncounted = {kind.__name__ for kind in kinds if kind.cardinality is Stage.cardinality and not kind.one_to_one}
+    either = {"Bucket", "GroupByWindow", "IgnoreErrors", "Resample"}
+    assert uncounted == {*either, "Filter", "TakeWhile", "Unbatch", "Unique"}
+    unspecified = {kind.__name__ for kind in kinds if kind.element_spec is Stage.element_spec and not kind.picks}
+    assert unspecified == {*either, "PaddedBatch", "RaggedBatch", "Scan", "Window"}
+
+
 def test_many_elements_in_small_chunks() -> None:
     """Chunk by chunk and all together: the same windows, groups and sums."""
     small = Dataset.from_generator(lambda: map(np.int64, range(500)))
     large = Dataset.range(500)
-    verbs: list[Callable[[Dataset[Any]], Dataset[Any]]] = [
-        lambda ds: ds.window(7, 3, 2).flat_map(as_batches),
-        lambda ds: ds.group_by_window(remainder, labelled, 11),
-        lambda ds: ds.scan(0, total),
-        lambda ds: ds.map(lambda number: number % 50).unique(),
-    ]
-    for verb in verbs:
+    for verb in IN_CHUNKS:
         assert list(map(plain, verb(small))) == list(map(plain, verb(large)))
 
 
