@@ -1,13 +1,13 @@
-"""Checks of arguments: a TypeError or ValueError of the call names the argument, what came and what is wanted.
+"""Argument checks: each raises a TypeError or ValueError that names the argument, its value and what is allowed.
 
-Numbers of NumPy are numbers; a bool is none. What is returned is Python's own kind.
+NumPy's numbers are accepted as numbers; bools are not. The checks return Python's own types.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, cast, overload
 
 import numpy as np
 
@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 def describe_value(value: object, *, secret: bool = False) -> str:
-    """What came, for a message: its value where that is short, and its type.
+    """Describes an argument in a message: its value, shortened, and its type.
 
     Args:
-        value: What came.
-        secret: Whether strings in it may be secrets: they are masked, but for very short ones.
+        value: The argument.
+        secret: Whether its strings may be secrets: those of four letters or more are masked.
     """
     text = mask_secrets(repr(value))
     if secret:
@@ -46,7 +46,7 @@ def describe_value(value: object, *, secret: bool = False) -> str:
 
 
 def with_article(name: str) -> str:
-    """The name of a type or thing after "a" or "an".
+    """Puts "a" or "an" before a name.
 
     >>> with_article("int"), with_article("str"), with_article("uint8"), with_article("ndarray")
     ('an int', 'a str', 'a uint8', 'an ndarray')
@@ -55,7 +55,7 @@ def with_article(name: str) -> str:
 
 
 def name_type(value: object) -> str:
-    """The type of what came, for a message; None is not a type.
+    """Names the type of a value in a message; None stays None.
 
     >>> name_type(1), name_type("x"), name_type(None)
     ('an int', 'a str', 'None')
@@ -64,7 +64,7 @@ def name_type(value: object) -> str:
 
 
 def check_spans(spans: Any, size: int) -> None:
-    """Refuses spans, an array of shape `[..., 2]` or wider, that lead outside of a buffer of this many bytes."""
+    """Checks that spans, an array of shape `[..., 2]` or wider, stay within a buffer of `size` bytes."""
     starts, ends = spans[..., 0], spans[..., 1]
     if starts.size and (starts.min() < 0 or (ends < starts).any() or ends.max() > size):
         raise ValueError(f"a span leaves the buffer of {size:,} bytes or ends before it starts")
@@ -82,26 +82,26 @@ def integer(name: str, value: Any, least: int | None = None, *, none: bool = Fal
     if isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}")
     try:
-        found = operator.index(value)
+        result = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}") from None
-    if least is not None and found < least:
-        raise ValueError(f"{name} is {found}: it must be {wanted}")
-    return found
+    if least is not None and result < least:
+        raise ValueError(f"{name} is {result}: it must be {wanted}")
+    return result
 
 
 def number(name: str, value: Any, least: float | None = None) -> float:
-    """A number, as a float; NaN is none."""
+    """A number, as a float; NaN is refused."""
     wanted = "a number" + ("" if least is None else f", {least:g} or more")
     if isinstance(value, bool | np.bool_ | str | bytes):
         raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}")
     try:
-        found = float(value)
+        result = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}") from None
-    if found != found or (least is not None and found < least):
-        raise ValueError(f"{name} is {found}: it must be {wanted}")
-    return found
+    if result != result or (least is not None and result < least):
+        raise ValueError(f"{name} is {result}: it must be {wanted}")
+    return result
 
 
 def flag(name: str, value: Any) -> bool:
@@ -112,23 +112,22 @@ def flag(name: str, value: Any) -> bool:
 
 
 def function(name: str, value: F) -> F:
-    """What can be called, as it is."""
+    """A callable, unchanged."""
     if not callable(value):
         raise TypeError(f"{name} is {describe_value(value)}: it must be a function")
     return value
 
 
 def choice(name: str, value: object, allowed: Iterable[T]) -> T:
-    """One of a few values."""
-    known = list(allowed)
-    for each in known:
-        if value == each:
-            return each
-    raise ValueError(f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, known))}")
+    """The allowed value that equals `value`."""
+    choices = list(allowed)
+    if value in choices:
+        return choices[choices.index(cast(T, value))]
+    raise ValueError(f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, choices))}")
 
 
 def refusal(advice: str) -> Callable[..., NoReturn]:
-    """A special method that a class lacks, and that is called by mistake: a TypeError that says what to write."""
+    """A special method that raises a TypeError with advice, for a class that does not support the operation."""
 
     def refuse(*_: object) -> NoReturn:
         raise TypeError(advice)

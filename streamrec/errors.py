@@ -1,8 +1,8 @@
-"""The error tree: everything that streamrec raises on purpose is a StreamrecError.
+"""The error tree: every error that streamrec raises on purpose is a StreamrecError.
 
-Each error carries what a person needs to act (`path`, `offset`, `record`, `feature`) as attributes, and its
-message ends in what to do next. Arguments are positional, so that errors pickle across processes. An error
-never hides good data that came before it: readers deliver every record that precedes the damage first.
+Errors have the location of the failure as attributes (`path`, `offset`, `record`, `feature`), and their messages end
+with what to do next. Arguments are positional, so that errors can be pickled. An error never hides good data: readers
+deliver all records before the damage first.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ __all__ = [
 
 
 def _message(where: list[str], reason: str, path: str | None = None) -> str:
-    """What failed, after where it did."""
+    """Joins the location and the reason, without secrets and control characters."""
     if path:
         reason = mask_values(reason.replace(path, display_name(path)), secrets_in(path))
         where = [display_name(path), *where]
-    said = shorten(display_text(reason), 1000)
-    return f"{', '.join(where)}: {said}" if where else said
+    text = shorten(display_text(reason), 1000)
+    return f"{', '.join(where)}: {text}" if where else text
 
 
 class StreamrecError(Exception):
-    """The root: catch this to catch all that streamrec raises on purpose.
+    """The base of all errors that streamrec raises on purpose.
 
-    Messages hide the secrets of URLs, and escape what a terminal would obey. The attribute `path`, where there is one,
-    is the URL as it was given.
+    Messages mask the secrets in URLs and escape control characters. The attribute `path` is the URL as it was given,
+    secrets included.
     """
 
     def __str__(self) -> str:
@@ -57,11 +57,11 @@ class StreamrecError(Exception):
 
 
 class DataError(StreamrecError):
-    """Bytes that are not what the format says.
+    """The bytes do not follow the format.
 
     Args:
-        reason: What was found where what was wanted, and what to do.
-        path: The shard's URL, or None where only bytes are known (the sans-I/O rooms).
+        reason: What is wrong, and what to do.
+        path: The shard's URL, or None if the bytes come from no file.
         offset: Byte offset of the damaged record's header in the (decompressed) stream.
         record: Index of the damaged record in its shard, counted from 0.
     """
@@ -83,7 +83,7 @@ class DataError(StreamrecError):
 
 
 class CorruptRecordError(DataError):
-    """A record whose CRC32C is wrong, a length beyond all measure, or a compressed stream that is broken."""
+    """The CRC32C of a record is wrong, its length is above the limit, or the compressed stream is damaged."""
 
 
 class TruncatedShardError(DataError):
@@ -91,13 +91,13 @@ class TruncatedShardError(DataError):
 
 
 class FeatureError(StreamrecError, ValueError):
-    """A feature that does not fit its description.
+    """A feature does not match its description.
 
     Args:
-        reason: What was found where what was wanted, and what to do.
+        reason: What is wrong, and what to do.
         feature: The feature's name, or None.
         record: Index of the example in its batch, or None.
-        example: The example's name where the caller gave `example_names`, or None.
+        example: The example's name if the caller gave `example_names`, or None.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class StorageError(StreamrecError, OSError):
     Args:
         reason: What happened, and what to do.
         path: The object's URL, or None.
-        start: First byte of the range that was asked for, or None.
+        start: First byte of the requested range, or None.
         end: One past its last byte; None means to the end.
     """
 
@@ -138,7 +138,7 @@ class StorageError(StreamrecError, OSError):
 
     @property
     def offset(self) -> int | None:
-        """First byte of the range that failed: the name that all errors with a place share."""
+        """First byte of the range that failed: `start`, under the name that `DataError` uses."""
         return self.start
 
     def __str__(self) -> str:
@@ -151,11 +151,11 @@ class NotFoundError(StorageError, FileNotFoundError):
 
 
 class AlreadyExistsError(StorageError, FileExistsError):
-    """There is an object of this name, and the writer was told not to replace one (`overwrite=False`). Final."""
+    """An object of this name exists, and the writer must not replace it (`overwrite=False`). Final: never retried."""
 
 
 class IntegrityError(StorageError):
-    """What the store has is not what was sent to it: another size, or another checksum. Write it again."""
+    """The stored object has another size or checksum than the data that was sent. Write it again."""
 
 
 class PermissionDeniedError(StorageError, PermissionError):
@@ -179,11 +179,11 @@ class UnsupportedOperationError(StorageError):
 
 
 class UploadEndedError(StorageError):
-    """An upload was ended: another writer began on the same name, or the store tidied it up."""
+    """The store no longer has this upload: another writer started on the same name, or the store removed it."""
 
 
 class CacheError(StorageError, ValueError):
-    """A file that was given to `cache()` is not a cache, belongs to another pipeline, or is incomplete."""
+    """The file of a `cache()` is not a cache, belongs to another pipeline, or is incomplete."""
 
 
 class MissingExtraError(StreamrecError, ImportError):
@@ -191,7 +191,7 @@ class MissingExtraError(StreamrecError, ImportError):
 
 
 class ManifestError(StreamrecError, ValueError):
-    """A manifest or an index that is damaged, is of a newer version, leads elsewhere, or is not that of the shards."""
+    """A manifest or index is damaged, has a newer version, or does not match the shards."""
 
 
 class PositionMismatchError(StreamrecError, ValueError):
@@ -203,4 +203,4 @@ class ClosedError(StreamrecError, RuntimeError):
 
 
 class LoopThreadError(StreamrecError, RuntimeError):
-    """A call that blocks was made on the event loop's own thread, where it would wait for itself for ever."""
+    """A blocking call was made on the event loop's own thread, where it would wait for itself forever."""

@@ -1,4 +1,4 @@
-"""images: JPEG, PNG, GIF and BMP to arrays of pixels, for one string or for a column of them.
+"""Decoding of JPEG, PNG, GIF and BMP images to arrays of pixels, one at a time or a column at a time.
 
     from streamrec.images import decode_jpeg
 
@@ -6,14 +6,14 @@
     parsed = dataset.parse_example({"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)})
     images = parsed.map(lambda batch: (decode_jpeg(batch["image"]), batch["label"]), num_parallel_calls=AUTOTUNE)
 
-Needs `pip install 'streamrec[images]'`: simplejpeg, which is libjpeg-turbo, decodes JPEGs, and Pillow all else. Each is
-imported when the first such image comes.
+Needs `pip install 'streamrec[images]'`: simplejpeg (libjpeg-turbo) decodes JPEGs, and Pillow the other formats. Each is
+imported on first use.
 
 Rules:
-- The functions mean what `tf.io.decode_jpeg` and `tf.io.decode_image` mean: shapes are equal, pixels nearly.
-- A decoder works without the interpreter's lock, so the calls of a `map` with `num_parallel_calls` use as many cores.
-- A call starts no thread: the caller decides how many images are decoded at once.
-- What cannot be decoded is a `FeatureError` that says which row it is. Nothing is returned in its place.
+- The functions follow `tf.io.decode_jpeg` and `tf.io.decode_image`: shapes are equal, pixels nearly.
+- The decoders release the interpreter's lock, so a `map` with `num_parallel_calls` uses that many cores.
+- A call starts no threads: the caller decides how many images are decoded at once.
+- An image that cannot be decoded raises a `FeatureError` with the row's number.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ __all__ = ["decode_image", "decode_jpeg"]
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 
 MAX_BYTES: Final = 1 << 29
-"""An image of more pixels times channels is refused, as in TensorFlow: a header of a few bytes can claim any size."""
+"""Limit of pixels times channels, as in TensorFlow: a header of a few bytes can claim any size."""
 
 MAX_RATIO: Final = 1000
-"""A JPEG that claims more times its own length must be below `MAX_BYTES` even before it is made smaller."""
+"""A JPEG with more pixel bytes than this many times its length must be below `MAX_BYTES` before `ratio` applies."""
 
 ENCODED: Final = (bytes, bytearray, memoryview)
 RATIOS: Final = (1, 2, 4, 8)
@@ -48,22 +48,22 @@ SIGNATURES: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG", b"GIF
 
 
 def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray[Any]:
-    """The pixels of JPEG images, as `tf.io.decode_jpeg` gives them. PNGs, and GIFs of one frame, are taken too.
+    """Decodes JPEG images as `tf.io.decode_jpeg` does; also PNGs, and GIFs of one frame.
 
     Args:
         contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of them.
         channels: 0 for as many as the image has (1 or 3), 1 for grey, 3 for RGB.
-        ratio: 1, 2, 4 or 8: decodes to 1/ratio of the height and width, rounded up, which takes less time than all
-            pixels take. Only JPEGs are made smaller.
+        ratio: 1, 2, 4 or 8: decodes a JPEG to 1/ratio of its height and width, rounded up, which is faster than
+            decoding all pixels. Other formats keep their size.
 
     Returns:
-        For one image uint8 of shape `[height, width, channels]`. For a column an object array of its shape, of such
-        arrays; `np.stack` makes one array of images of one size.
+        For one image uint8 of shape `[height, width, channels]`. For a column an object array of its shape that
+        contains such arrays; `np.stack` joins images of equal size.
 
     Raises:
-        FeatureError: No image, or one that is damaged; `record` is its row in the column.
+        FeatureError: The bytes are not an image, or a damaged one; `record` is the row in the column.
         MissingExtraError: The decoder is not installed.
-        ValueError: `channels` or `ratio` is none of these.
+        ValueError: `channels` or `ratio` has another value.
 
     Examples:
         >>> import simplejpeg
@@ -77,37 +77,37 @@ def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray
     choice("ratio", ratio, RATIOS)
 
     def decode(data: bytes) -> Pixels:
-        kind = kind_of(data)
+        kind = detect_format(data)
         if kind == "JPEG":
-            return from_jpeg(data, channels, ratio)
+            return decode_with_simplejpeg(data, channels, ratio)
         if kind == "BMP":
             raise FeatureError("this is a BMP image: decode_image decodes it")
-        frames = from_pillow(data, kind, channels)
+        frames = decode_with_pillow(data, kind, channels)
         if len(frames) > 1:
             raise FeatureError(f"this is a GIF of {len(frames)} frames: decode_image decodes it")
         first: Pixels = frames[0]
         return first
 
-    return each(contents, decode)
+    return decode_all(contents, decode)
 
 
 def decode_image(contents: Any, channels: int = 0, expand_animations: bool = True) -> npt.NDArray[Any]:
-    """The pixels of JPEG, PNG, GIF and BMP images, as `tf.io.decode_image` gives them.
+    """Decodes JPEG, PNG, GIF and BMP images as `tf.io.decode_image` does.
 
     Args:
         contents: The encoded image as bytes; or a `BytesColumn`, `Frames`, an array or a list of them.
         channels: 0 for as many as the image has, 1 for grey, 3 for RGB, 4 for RGB and alpha.
-        expand_animations: Whether a GIF is an array of all its frames; else of its first one.
+        expand_animations: Whether to decode all frames of a GIF, or only the first one.
 
     Returns:
         For one image uint8 of shape `[height, width, channels]`, for a GIF `[frames, height, width, channels]`. Samples
-        of 16 bits lose the lower 8. A BMP's palette is applied, and any image takes any `channels`; TensorFlow does
-        neither. For a column an object array of its shape, of such arrays.
+        of 16 bits lose the lower 8. Unlike in TensorFlow, a BMP's palette is applied, and every format supports every
+        value of `channels`. For a column an object array of its shape that contains such arrays.
 
     Raises:
-        FeatureError: No image, or one that is damaged; `record` is its row in the column.
+        FeatureError: The bytes are not an image, or a damaged one; `record` is the row in the column.
         MissingExtraError: The decoder is not installed.
-        ValueError: `channels` is none of these.
+        ValueError: `channels` has another value.
 
     Examples:
         >>> from PIL import Image
@@ -119,21 +119,17 @@ def decode_image(contents: Any, channels: int = 0, expand_animations: bool = Tru
     choice("channels", channels, (0, 1, 3, 4))
 
     def decode(data: bytes) -> Pixels:
-        kind = kind_of(data)
+        kind = detect_format(data)
         if kind == "JPEG":
-            return from_jpeg(data, channels, 1)
-        frames = from_pillow(data, kind, channels, all_frames=expand_animations)
+            return decode_with_simplejpeg(data, channels, 1)
+        frames = decode_with_pillow(data, kind, channels, all_frames=expand_animations)
         return frames if kind == "GIF" and expand_animations else frames[0]
 
-    return each(contents, decode)
+    return decode_all(contents, decode)
 
 
-def each(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[Any]:
-    """What `decode` makes of one image, or of each of a column.
-
-    Raises:
-        TypeError: Neither bytes nor a column of them.
-    """
+def decode_all(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[Any]:
+    """Decodes one image, or each image of a column."""
     if isinstance(contents, ENCODED):
         return decode_one(contents, None, decode)
     shape = contents.shape if isinstance(contents, BytesColumn | np.ndarray) else (len(contents),)
@@ -141,14 +137,13 @@ def each(contents: Any, decode: Callable[[bytes], Pixels]) -> npt.NDArray[Any]:
         return decode_one(contents[()], None, decode)
     flat = contents.reshape(-1) if isinstance(contents, BytesColumn | np.ndarray) else contents
     images = np.empty(len(flat), object)
-    each_row = math.prod(shape[1:])
+    images_per_row = math.prod(shape[1:])
     for index, data in enumerate(flat):
-        images[index] = decode_one(data, index // each_row, decode)
+        images[index] = decode_one(data, index // images_per_row, decode)
     return images.reshape(shape)
 
 
 def decode_one(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) -> Pixels:
-    """One image."""
     if not isinstance(data, ENCODED):
         raise TypeError(f"an encoded image must be bytes, and this is {name_type(data)}")
     try:
@@ -158,16 +153,12 @@ def decode_one(data: Any, row: int | None, decode: Callable[[bytes], Pixels]) ->
     except FeatureError as error:
         raise FeatureError(error.reason, None, row) from error.__cause__
     except Exception as error:  # decoders raise anything: ValueError, SyntaxError, struct.error, OSError
-        what = f"{kind_of(data)} image of {len(data):,} bytes"
+        what = f"{detect_format(data)} image of {len(data):,} bytes"
         raise FeatureError(f"the {what} cannot be decoded, because it is damaged: {error}", None, row) from error
 
 
-def kind_of(data: bytes) -> str:
-    """What kind of image this is, by its first bytes.
-
-    Raises:
-        FeatureError: None of these.
-    """
+def detect_format(data: bytes) -> str:
+    """The format of an image, from its first bytes."""
     for signature, kind in SIGNATURES.items():
         if data[: len(signature)] == signature:
             return kind
@@ -175,44 +166,44 @@ def kind_of(data: bytes) -> str:
     raise FeatureError(f"this is not a JPEG, PNG, GIF or BMP image: {start}")
 
 
-def from_jpeg(data: bytes, channels: int, ratio: int) -> Pixels:
-    """A JPEG's pixels; of libjpeg's warnings, only that of data that ends too soon is an error (as in TensorFlow)."""
-    simplejpeg = decoder("simplejpeg")
+def decode_with_simplejpeg(data: bytes, channels: int, ratio: int) -> Pixels:
+    """Decodes a JPEG. Of libjpeg's warnings, only "Premature end" is an error (as in TensorFlow)."""
+    simplejpeg = import_decoder("simplejpeg")
     height, width, space, _ = simplejpeg.decode_jpeg_header(data, strict=False)
     channels = channels or (1 if space == "Gray" else 3)
     if height * width * channels > MAX_RATIO * len(data):  # some JPEGs are decoded whole before they are made smaller
         check_size(height, width, channels)
     height, width = -(-height // ratio), -(-width // ratio)
     check_size(height, width, channels)
-    wanted = {"colorspace": MODES[channels].replace("L", "GRAY"), "min_factor": ratio}
+    options = {"colorspace": MODES[channels].replace("L", "GRAY"), "min_factor": ratio}
     if ratio > 1:
-        wanted |= {"min_height": height, "min_width": width}
+        options |= {"min_height": height, "min_width": width}
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, **wanted)
+        pixels: Pixels = simplejpeg.decode_jpeg(data, **options)
     except ValueError as error:
         if "Premature end" in str(error):
             raise
-        pixels = simplejpeg.decode_jpeg(data, strict=False, **wanted)
+        pixels = simplejpeg.decode_jpeg(data, strict=False, **options)
     return pixels
 
 
-def from_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) -> Pixels:
+def decode_with_pillow(data: bytes, kind: str, channels: int, all_frames: bool = True) -> Pixels:
     """The frames of an image, of shape `[frames, height, width, channels]`; only a GIF may have more than one."""
-    pillow = decoder("PIL.Image")
+    pillow = import_decoder("PIL.Image")
     pillow.preinit()
-    with pillow.OPEN[kind][0](BytesIO(data)) as image:  # `pillow.open` has a lower limit of its own than `MAX_BYTES`
+    with pillow.OPEN[kind][0](BytesIO(data)) as image:  # `pillow.open` has a lower limit than `MAX_BYTES`
         count = image.n_frames if kind == "GIF" and all_frames else 1
-        mode = MODES[channels or own_channels(image, data, kind)]
+        mode = MODES[channels or count_channels(image, data, kind)]
         frames = []
         for number in range(count):
             image.seek(number)
             check_size(image.height * count, image.width, len(mode))  # a later frame may be larger than the first
-            frames.append(pixels_of(image, mode))
+            frames.append(convert_frame(image, mode))
     return np.stack(frames)
 
 
-def own_channels(image: Any, data: bytes, kind: str) -> int:
-    """How many channels TensorFlow gives such an image."""
+def count_channels(image: Any, data: bytes, kind: str) -> int:
+    """The number of channels that TensorFlow decodes by default."""
     if kind == "GIF":
         return 3
     if kind == "BMP" and int.from_bytes(data[28:30], "little") == 32:  # bits of a pixel; Pillow leaves out the alpha
@@ -222,10 +213,10 @@ def own_channels(image: Any, data: bytes, kind: str) -> int:
     return len(image.getbands())
 
 
-def pixels_of(image: Any, mode: str) -> Pixels:
-    """The current frame in a mode."""
+def convert_frame(image: Any, mode: str) -> Pixels:
+    """The pixels of the current frame, converted to a mode of Pillow's."""
     if image.mode.startswith("I"):  # 16 bits, which Pillow would clip to 8
-        image = decoder("PIL.Image").fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        image = import_decoder("PIL.Image").fromarray((np.asarray(image) >> 8).astype(np.uint8))
     pixels: Pixels = np.asarray(image if image.mode == mode else image.convert(mode))
     return pixels.reshape(image.height, image.width, -1)
 
@@ -235,9 +226,8 @@ def check_size(height: int, width: int, channels: int) -> None:
         raise FeatureError(f"the image has {height:,} x {width:,} pixels: more than {MAX_BYTES >> 20} MiB are refused")
 
 
-def decoder(name: str) -> Any:
-    """A decoder's module."""
+def import_decoder(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise MissingExtraError("images need other packages: pip install 'streamrec[images]'") from error
+        raise MissingExtraError("decoding images needs more packages: pip install 'streamrec[images]'") from error

@@ -1,7 +1,7 @@
-"""Packages that import a name when it is first asked for (PEP 562), so that a program loads what it uses and no more.
+"""Lazy packages (PEP 562): a name is imported on first use, so a program loads only the modules that it uses.
 
-A package's `__init__.pyi` is the one list of its names: type checkers read it, and so does `lazy_names`. It holds
-imports (`from streamrec.x import A, B`) and `__all__`.
+A package's `__init__.pyi` is the only list of its names, for type checkers and for `lazy_names`. It contains imports
+(`from streamrec.x import A, B`) and `__all__`.
 """
 
 import re
@@ -14,11 +14,11 @@ from typing import Any
 __all__ = ["IMPORT", "lazy_names"]
 
 IMPORT = re.compile(r"^from (\S+) import (\([^)]*\)|.*)", re.MULTILINE)
-"""An import in a stub: the module, and its names."""
+"""An import in a stub; the groups are the module and its names."""
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package. Its stub's modules are import_name when asked for, too."""
+    """`__getattr__`, `__dir__` and `__all__` of a package; the modules that its stub imports are names, too."""
     namespace = vars(sys.modules[package])
     stub = namespace["__spec__"].loader.get_data(f"{namespace['__file__']}i").decode()
     modules = set[str]()

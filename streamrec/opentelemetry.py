@@ -1,11 +1,11 @@
-"""Statistics for OpenTelemetry: observable instruments that read a snapshot whenever metrics are collected.
+"""Statistics for OpenTelemetry: observable instruments that take a snapshot at each collection.
 
     from streamrec.opentelemetry import observe
 
     batches = dataset.iterate()
     observe(batches.stats)
 
-Needs `pip install 'streamrec[opentelemetry]'`, and an SDK with an exporter, as your application sets it up.
+Needs `pip install 'streamrec[opentelemetry]'`, and an SDK with an exporter that your application sets up.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["observe"]
 
 
 def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None) -> None:
-    """Exports one run's statistics, for as long as the meter lives.
+    """Exports the statistics of one run as long as the meter exists.
 
-    OpenTelemetry has no histogram that is read and not written to: the time to the first byte comes as a count,
-    a sum, and bounds that half and 99 of 100 responses keep within.
+    OpenTelemetry has no observable histogram: the time to the first byte is exported as a count, a sum, and the
+    quantiles p50 and p99.
 
     Args:
-        snapshot: Gives them: `iterator.stats`, or `storages.statistics.snapshot` where no dataset runs.
-        meter: Where the instruments are made; None: the global provider's, by the name "streamrec".
+        snapshot: Returns the statistics: `iterator.stats`, or `storages.statistics.snapshot` without a dataset.
+        meter: Creates the instruments; None for the global provider's meter "streamrec".
     """
     meter = meter or get_meter("streamrec")
     for counter, _ in snapshot().counters():
@@ -42,8 +42,8 @@ def observe(snapshot: Callable[[], Snapshot | Stats], meter: Meter | None = None
         ("p50", "s", meter.create_observable_gauge, lambda times: times.quantile(0.5)),
         ("p99", "s", meter.create_observable_gauge, lambda times: times.quantile(0.99)),
     ):
-        told = "Time from a request to the head of its response."
-        create(f"streamrec.first_byte.{name}", [partial(_first_byte, snapshot, value)], unit, told)
+        description = "Time from a request to the head of its response."
+        create(f"streamrec.first_byte.{name}", [partial(_first_byte, snapshot, value)], unit, description)
 
 
 def _observe(
@@ -56,6 +56,6 @@ def _observe(
 def _first_byte(
     snapshot: Callable[[], Snapshot | Stats], value: Callable[[Distribution], float], options: CallbackOptions
 ) -> Iterator[Observation]:
-    found = snapshot()
-    for backend, counts in (found.storage if isinstance(found, Stats) else found).backends.items():
+    stats = snapshot()
+    for backend, counts in (stats.storage if isinstance(stats, Stats) else stats).backends.items():
         yield Observation(value(counts.first_byte), {"backend": backend})

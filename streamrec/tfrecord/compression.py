@@ -1,18 +1,17 @@
-"""Compression, no I/O: its options, which one a file has, and how it is inflated and deflated, in bounded memory.
+"""Compression without I/O: options, detection, and inflating and deflating in bounded memory.
 
 A compressed shard is one compressed stream of framed records, as TensorFlow writes it: GZIP (RFC 1952, any
-number of members one after the other), ZLIB (RFC 1950), and ZSTD (RFC 8878, any number of frames), which
-TensorFlow has not.
+number of members one after the other), ZLIB (RFC 1950), or ZSTD (RFC 8878, any number of frames), which
+TensorFlow does not support.
 
 Rules:
-- An Inflater never returns more than the caller asked for, whatever the stream claims about itself: a few
-  kilobytes that expand to a terabyte cost no more memory than an honest shard.
-- What was inflated before damage is returned, save for the last 120 KiB at most; the error comes from the next call.
+- An Inflater never returns more bytes than the caller asked for: a few kilobytes that expand to a terabyte need no more
+  memory than any other shard.
+- The bytes inflated before damage are returned, except for at most the last 120 KiB; the next call raises the error.
 - Zero bytes after the last gzip member are padding, as in gzip itself.
-- GZIP and ZLIB are read by ISA-L where it is installed (the `isal` extra), which inflates about twice as fast as zlib.
-  They are written by zlib, byte for byte as TensorFlow does, unless the options ask for ISA-L.
-- A new compression is added to `open_decompressor` and `open_compressor`, its name and magic bytes to
-  `CompressionType` and MAGIC.
+- ISA-L reads GZIP and ZLIB if it is installed (the `isal` extra), about twice as fast as zlib. zlib writes them, with
+  the same bytes as TensorFlow, unless the options ask for ISA-L.
+- To add a compression, extend `open_decompressor`, `open_compressor`, `CompressionType` and MAGIC.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ MAGIC: Final[dict[CompressionType, re.Pattern[bytes]]] = {
     "ZSTD": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
     "ZLIB": re.compile(b"|".join(re.escape(header) for header in _ZLIB_HEADERS if int.from_bytes(header) % 31 == 0)),
 }
-"""What a compressed stream begins with. zstd (RFC 8878, 3.1): a frame, or one to be skipped. zlib (RFC 1950, 2.2):
+"""The first bytes of a compressed stream. zstd (RFC 8878, 3.1): a frame or a skippable frame. zlib (RFC 1950, 2.2):
 method 8, a window of up to 32 KiB, and two bytes that are a multiple of 31."""
 
 DETECT_BYTES = HEADER_BYTES
-"""How many of a file's first bytes all functions here need."""
+"""How many of a file's first bytes the detection needs."""
 
-_COMPRESSED: Final = "a compressed file of a kind that shards never are ({}): unpack it, or write it with GZIP or ZSTD"
+_COMPRESSED: Final = "a file compressed with {}, which shards never are: unpack it, or write it with GZIP or ZSTD"
 _KINDS: Final = (
     (rb"\xff\xd8\xff", "a JPEG image"),
     (rb"\x89PNG", "a PNG image"),
@@ -89,57 +88,53 @@ _KINDS: Final = (
     (rb"\x04\x22\x4d\x18", _COMPRESSED.format("lz4")),
     (rb"\xff\x06\x00\x00sNaPpY", _COMPRESSED.format("snappy")),
 )
-"""What files begin with that are taken for shards, and what to call them."""
+"""The first bytes of files that users pass by mistake, and descriptions of them for messages."""
 _TEXT: Final = re.compile(rb"[\t\n\r -~]{8,}")
 
 ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-"""Python's own since 3.14; its backport is the `zstd` extra."""
+"""Part of Python since 3.14; the `zstd` extra installs its backport."""
 
 ZSTD_JOB_BYTES = 2 << 20
-"""What one of zstd's threads compresses at a time, or a window if that is more. Four windows, its own default, hold
-four times the memory for files no smaller."""
+"""How much a thread of zstd compresses at a time, at least one window. Its default of four windows needs four times the
+memory, and its files are no smaller."""
 
 ISAL_LEVEL = 2
-"""Of 0 to 3: nearly as fast as 1, and files of the size that zlib writes; 3 takes twice as long and saves nothing."""
+"""Of 0 to 3: nearly as fast as 1, and files as small as zlib's; 3 takes twice as long and saves nothing."""
 
 INPUT_BYTES = 64 << 10
-"""How much input is inflated at a time: a library copies the part that it does not use."""
+"""How much input is inflated at a time: the libraries copy the input that they do not use."""
 
 OUTPUT_BYTES = 120 << 10
 """How much output is inflated at a time: it is still in the cache when it is copied to be framed. From 128 KiB on, the
-C library may give memory back to the kernel after each use, which clears it for the next one."""
+C library may return memory to the kernel after each use, and the kernel clears it for the next use."""
 
 
 def check_compression_type(name: str | None) -> CompressionType | None:
-    """The compression type by its exact name; None stays None.
-
-    Raises:
-        ValueError: It is not one of them; the message lists them.
-    """
+    """Checks the name of a compression type; None stays None, and any other name is a ValueError."""
     return choice("compression_type", name, (*COMPRESSION_TYPES, None))
 
 
 @dataclass(frozen=True, slots=True)
 class TFRecordOptions:
-    """How a shard is written. The fields are those of `tf.io.TFRecordOptions`, which mirror zlib's own.
+    """How a shard is compressed. The fields are those of `tf.io.TFRecordOptions`, which are zlib's parameters.
 
     Args:
         compression_type: `""` or None for none, `"GZIP"`, `"ZLIB"`, or `"ZSTD"` (which TensorFlow cannot read).
-        flush_mode: zlib flush mode of `flush()`; None for Z_FULL_FLUSH, after which a reader sees all so far.
+        flush_mode: zlib flush mode of `flush()`; None for Z_FULL_FLUSH, after which readers see all earlier records.
         input_buffer_size: Accepted for compatibility; records are compressed in blocks of about 1 MiB.
         output_buffer_size: Accepted for compatibility, likewise.
         window_bits: zlib window (9 to 15, or as TensorFlow 31 for a gzip header, -15 for raw); None for 15.
         compression_level: 0 to 9, or -1 for zlib's default of 6 (zstd: 1 to 22, default 3).
-        compression_method: zlib's method; None for deflate, the only one there is.
+        compression_method: zlib's method; None for deflate, the only one.
         mem_level: 1 to 9; None for 9, TensorFlow's default.
         compression_strategy: zlib's strategy; None for Z_DEFAULT_STRATEGY.
-        library: What compresses GZIP and ZLIB. "zlib" writes the bytes that TensorFlow writes. "isal" (an extra) is
-            many times as fast, for files of about the same size that every reader takes; it takes only `flush_mode`,
-            `window_bits` and `compression_level` (0 to 3, default 2).
-        compression_threads: How many threads of the zstd library compress one shard, 1 or more; None for the thread
-            that writes. Each holds some 5 MB, at high levels a window and more. The bytes are the same for any number
-            of threads, others than for None, and every zstd reads them. Only ZSTD has threads: of other compressions,
-            write several shards at a time.
+        library: The library for GZIP and ZLIB. "zlib" writes the same bytes as TensorFlow. "isal" (an extra) is many
+            times as fast, and writes files of about the same size that every reader accepts; it supports only
+            `flush_mode`, `window_bits` and `compression_level` (0 to 3, default 2).
+        compression_threads: How many threads of the zstd library compress one shard, 1 or more; None compresses in the
+            writing thread. Each thread needs about 5 MB, at high levels a window and more. The bytes are the same for
+            any number of threads; those of None differ, and every zstd reads both. Only ZSTD has threads: with other
+            compressions, write several shards at a time.
 
     Raises:
         ValueError: The type, the library or its level does not exist, or the library has no threads.
@@ -159,7 +154,7 @@ class TFRecordOptions:
 
     @classmethod
     def of(cls, options: Any) -> TFRecordOptions:
-        """Options from what callers pass: ours, `tf.io.TFRecordOptions`, or a compression type."""
+        """Converts an `options` argument: ours, a `tf.io.TFRecordOptions`, or a compression type."""
         if isinstance(options, cls):
             return options
         if not hasattr(options, "get_compression_type_string"):
@@ -186,19 +181,19 @@ class TFRecordOptions:
 
     @property
     def zlib_window_bits(self) -> int:
-        """What zlib is told: the window, and the container that the compression type asks for."""
+        """zlib's `wbits`: the size of the window, plus 16 for a gzip container."""
         bits = zlib.MAX_WBITS if self.window_bits is None else self.window_bits
         return bits + 16 if self.compression_type == "GZIP" and 0 < bits <= zlib.MAX_WBITS else bits
 
 
 def detect_compression(head: bytes) -> CompressionType:
-    """How a shard is compressed, from its first bytes.
+    """Detects the compression of a shard from its first bytes.
 
-    A length whose CRC is right is the surest sign, and means none; only then do the magic bytes of gzip, zstd
-    and zlib count. All else is framed as it is, and the framer names the damage.
+    A length with a right CRC means no compression; otherwise the magic bytes of gzip, zstd and zlib decide. Any other
+    bytes count as not compressed, and the framer describes the damage.
 
     Args:
-        head: The first `DETECT_BYTES` bytes, or fewer where the shard is shorter.
+        head: The first `DETECT_BYTES` bytes, or fewer if the shard is shorter.
     """
     if is_record_header(head):
         return ""
@@ -206,19 +201,19 @@ def detect_compression(head: bytes) -> CompressionType:
 
 
 def is_record_header(head: bytes) -> bool:
-    """Whether the first twelve bytes are all there, and are a length and its right CRC."""
+    """Whether the bytes begin with a complete header, whose CRC is right."""
     crc = int.from_bytes(head[8:HEADER_BYTES], "little")
     return len(head) >= HEADER_BYTES and kernels.masked_crc32c(head[:8]) == crc
 
 
 def looks_like(head: bytes) -> str | None:
-    """What a file looks like that is not a plain TFRecord file, and what to do, for the end of a message.
+    """Describes a file that is not a plain TFRecord file, and what to do, for the end of a message.
 
     Args:
-        head: Its first bytes; what follows `DETECT_BYTES` is ignored.
+        head: The file's first bytes; only `DETECT_BYTES` of them count.
 
     Returns:
-        Words for a person, such as "a PNG image"; None where it looks like nothing that is known.
+        A description such as "a PNG image"; None for an unknown format.
 
     >>> looks_like(b"<!DOCTYPE html>"), looks_like(bytes(12))
     ("an HTML page, such as a login page or a server's error", None)
@@ -233,7 +228,7 @@ def looks_like(head: bytes) -> str | None:
 
 
 class _ZlibStream:
-    """zlib's decompressor, with the interface that ISA-L's and zstd's have."""
+    """zlib's decompressor with the interface of ISA-L's and zstd's."""
 
     def __init__(self, window_bits: int) -> None:
         self._stream = zlib.decompressobj(window_bits)
@@ -249,9 +244,9 @@ class _ZlibStream:
 
 
 def open_decompressor(compression_type: CompressionType) -> tuple[Any, type[Exception]]:
-    """A decompressor for one gzip member, zlib stream or zstd frame, and the error that means damage.
+    """A decompressor for one gzip member, zlib stream or zstd frame, and the error that it raises for damage.
 
-    ISA-L's own interface makes one call for each `decompress`; its likeness of zlib makes one for each doubling.
+    ISA-L's `igzip_lib` makes one library call for a `decompress`; its copy of zlib, one for each doubling of the output.
     """
     if compression_type == "ZSTD":
         zstd = zstd_module()
@@ -265,7 +260,7 @@ def open_decompressor(compression_type: CompressionType) -> tuple[Any, type[Exce
 
 
 def open_compressor(options: TFRecordOptions) -> tuple[Any, int, int]:
-    """A compressor, and what its `flush` is called with: for what was written so far, and at the end."""
+    """A compressor, and the modes of its `flush`: for the bytes written so far, and for the end."""
     if options.compression_type == "ZSTD":
         stream = _zstd_compressor(options)
         return stream, stream.FLUSH_BLOCK, stream.FLUSH_FRAME
@@ -306,7 +301,7 @@ def _zstd_compressor(options: TFRecordOptions) -> Any:
 
 @cache
 def isal_module(name: str) -> Any:
-    """ISA-L: `igzip_lib` inflates, `isal_zlib` is its likeness of the `zlib` module; None where it is not installed."""
+    """A module of ISA-L (`igzip_lib`, or `isal_zlib`, a copy of the `zlib` module); None if it is not installed."""
     try:
         return import_module(f"isal.{name}")
     except ImportError:
@@ -314,11 +309,10 @@ def isal_module(name: str) -> Any:
 
 
 def zstd_module() -> Any:
-    """The zstd implementation."""
     try:
         return import_module(ZSTD_PACKAGE)
     except ImportError as error:
-        raise MissingExtraError("ZSTD shards need a package more: pip install 'streamrec[zstd]'") from error
+        raise MissingExtraError("ZSTD shards need another package: pip install 'streamrec[zstd]'") from error
 
 
 class Inflater:
@@ -351,14 +345,14 @@ class Inflater:
         return self._at == len(self._input) and (self._stream is None or self._starves()) and self._error is None
 
     def feed(self, data: Buffer) -> None:
-        """Takes the next compressed bytes; only while `needs_input`. They are looked at until it does so again."""
+        """Takes the next compressed bytes; only while `needs_input`. `data` is used until it is true again."""
         self._input, self._at = memoryview(data).cast("B"), 0
         if len(self._head) < DETECT_BYTES:
             self._head += bytes(self._input[: DETECT_BYTES - len(self._head)])
         self._consumed += len(self._input)
 
     def read(self, limit: int) -> bytes:
-        """Up to `limit` inflated bytes; b"" where the next `feed` must come first, or the stream is at its end.
+        """Up to `limit` inflated bytes; b"" if another `feed` is needed, or at the end of the stream.
 
         Raises:
             CorruptRecordError: The compressed data is damaged.
@@ -375,10 +369,10 @@ class Inflater:
         return b""
 
     def read_into(self, buffer: memoryview) -> int:
-        """Fills a buffer, of one byte per item, from its start; fewer bytes, and 0, where `read` would return b"".
+        """Fills a buffer of bytes from its start, until `read` would return b""; returns how many it filled.
 
         Raises:
-            CorruptRecordError: The compressed data is damaged, and no byte of the buffer was filled before.
+            CorruptRecordError: The compressed data is damaged, and this call filled no bytes.
         """
         filled = 0
         try:
@@ -395,10 +389,10 @@ class Inflater:
         return filled
 
     def close(self) -> None:
-        """Says that the compressed bytes ended.
+        """Ends the compressed bytes.
 
         Raises:
-            TruncatedShardError: They ended within a compressed stream.
+            TruncatedShardError: The bytes ended within a compressed stream.
         """
         if not self._between and self._consumed:
             raise TruncatedShardError(
@@ -409,7 +403,7 @@ class Inflater:
             )
 
     def _starves(self) -> bool:
-        """Whether the member wants more input. After as much output as was allowed, it may hold more all the same."""
+        """Whether the member needs more input. After a full output it may have more, whatever it reports."""
         return bool(self._stream.needs_input) and not self._has_more
 
     def _inflate(self, limit: int) -> bytes:
@@ -431,14 +425,14 @@ class Inflater:
         return inflated
 
     def _put_back(self, data: bytes) -> None:
-        """What a member did not use is input again; the first bytes of it may be from the `feed` before."""
+        """Returns bytes that a member did not use to the input; the first may be from an earlier `feed`."""
         if len(data) <= self._at:
             self._at -= len(data)
         else:
             self._input, self._at = memoryview(data + bytes(self._input[self._at :])), 0
 
     def _reason(self, error: Exception) -> str:
-        """What is wrong with the stream: damage, or it never was one."""
+        """Describes damage, or a file that is not such a stream."""
         head = self._head
         if detect_compression(head) == self._type:
             return (
@@ -451,7 +445,7 @@ class Inflater:
         return f"this is not a {self._type} stream: it begins {found}"
 
     def _start_member(self) -> bool:
-        """Begins the next member where bytes follow the last one; skips zero padding after gzip."""
+        """Begins the next member if bytes follow the last one; skips zero padding after gzip."""
         while self._type == "GZIP" and self._at < len(self._input) and not self._input[self._at]:
             padding = bytes(self._input[self._at : self._at + INPUT_BYTES])
             self._at += len(padding) - len(padding.lstrip(b"\0"))
@@ -463,10 +457,10 @@ class Inflater:
 
 
 class Deflater:
-    """Compresses one shard's stream, or passes it through where the options ask for no compression.
+    """Compresses one shard's stream, or passes it through if the options ask for no compression.
 
     Attributes:
-        compresses: Whether `write` is work enough for a thread of its own.
+        compresses: Whether the options ask for compression: then `write` is worth a thread.
     """
 
     def __init__(self, options: TFRecordOptions) -> None:
@@ -479,7 +473,7 @@ class Deflater:
         return bytes(self._stream.compress(data) if self.compresses else memoryview(data))
 
     def flush(self) -> bytes:
-        """The compressed bytes of all that was written so far."""
+        """The compressed bytes of everything written so far."""
         return bytes(self._stream.flush(self._flush_mode)) if self.compresses else b""
 
     def close(self) -> bytes:
@@ -488,19 +482,19 @@ class Deflater:
 
 
 def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
-    """Inflates byte strings, each by itself.
+    """Decompresses byte strings one by one, as `tf.io.decode_compressed` does.
 
     Args:
         bytes: One byte string, or an array or nested list of them.
-        compression_type: "GZIP", "ZLIB" or "ZSTD"; "" for none: then they are returned as they are.
+        compression_type: "GZIP", "ZLIB" or "ZSTD"; "" returns them unchanged.
 
     Returns:
-        `bytes` of one; of others an object array of their shape.
+        `bytes` for one string; else an object array of the input's shape.
 
     Raises:
-        TypeError: Something else than bytes.
-        CorruptRecordError: A string is damaged, or of another compression.
-        TruncatedShardError: A string ends before its compressed stream does.
+        TypeError: An item is not bytes.
+        CorruptRecordError: A string is damaged, or has another compression.
+        TruncatedShardError: A string ends before its compressed stream.
 
     Example:
         >>> import gzip
@@ -509,14 +503,14 @@ def decode_compressed(bytes: Any, compression_type: str = "") -> Any:
     """
     kind = check_compression_type(compression_type) or ""
     array = np.array(bytes, object)
-    found = np.empty(array.size, object)
-    found[:] = [_inflate_string(string, kind) for string in array.ravel().tolist()]
-    return found.reshape(array.shape) if array.ndim else found[0]
+    inflated = np.empty(array.size, object)
+    inflated[:] = [_inflate_string(string, kind) for string in array.ravel().tolist()]
+    return inflated.reshape(array.shape) if array.ndim else inflated[0]
 
 
 def _inflate_string(string: Any, compression_type: CompressionType) -> bytes:
     if not isinstance(string, bytes):
-        raise TypeError(f"bytes holds {describe_value(string)}: compressed bytes are wanted")
+        raise TypeError(f"bytes contains {describe_value(string)}: it must be compressed bytes")
     if not compression_type:
         return string
     inflater, parts = Inflater(compression_type), []

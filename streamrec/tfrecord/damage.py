@@ -1,31 +1,30 @@
-"""What a reader does about damage: the policies, what was lost, and the walk through damaged bytes. No I/O.
+"""Handling of damage: the policies, the losses, and the walk through damaged bytes. No I/O.
 
 The policies of `on_error`:
 
-- "raise": the first damage is an error; the records before it come first.
-- "skip_record": a payload with a wrong CRC32C under a good length is left out: exactly that record is lost. All else
-  raises, because what is lost then is not known to be one record: a damaged length, an end within a record.
-- "resync": the same; and after a length that cannot be believed, the reader searches for the next record: the first
-  offset from the next byte on whose length and payload both have a right CRC32C.
-- "skip_shard": the first damage ends the shard. The reader gives the records before it; all after it are lost.
+- "raise": the first damage is an error, after the records before it.
+- "skip_record": a record with a good length and a wrong payload CRC32C is left out: exactly that record is lost. A
+  damaged length, or an end within a record, is an error, because more than one record may be lost.
+- "resync": as "skip_record"; and after a damaged length the reader searches for the next record: the first offset from
+  the next byte on where the CRC32Cs of the length and of the payload are right.
+- "skip_shard": the first damage ends the shard. The reader returns the records before it; all records after it are lost.
 
-The framer calls `Walk` for what its quick path cannot finish, and takes back the records, the losses, and the bytes to
+The framer calls `Walk` for data that its fast path cannot finish, and gets the records, the losses, and the bytes to
 hold. The rules of the search:
 
-- Twelve bytes that are a header by chance pass once in 2^66 places, and a payload's CRC is 32 bits more. So what the
-  search finds was written as a record, though not always as a record of this shard. Where the damaged record holds a
-  TFRecord file in its payload, the search finds the records of that file first, and then the shard's own: nothing in
-  the format tells one from the other.
-- The search waits up to WINDOW bytes for the payload of a header. Where a header claims more, the search prefers a
-  whole record within the bytes that are there. So a stale length does not hold it up for a gigabyte; and it finds a
-  record of more than WINDOW bytes after damage only if that record does not hold whole records itself.
-- The search allocates nothing for a length. Searching again while bytes arrive costs twice the work of one search.
-- A payload with a wrong CRC whose end does not lead to another header (or to the end of the shard) may have lost bytes
-  or gained some: then its length does not tell where the next record begins, and "resync" searches from its second
-  byte on. It also does so where whole records fill the payload up to its very end: as many bytes were lost as those
-  have. (Records that belong in a payload end before its own CRC.)
-- A byte range ends before the first record whose header begins at or after its `end`. That header is still checked:
-  a reader that starts there by searching would pass a damaged one over silently. A loss counts up to the range's end.
+- Random bytes pass as a header at one offset in 2^66, and the payload's CRC adds 32 bits. So the search only finds
+  records that were written, though not always as records of this shard: if the damaged record's payload is a TFRecord
+  file, the search finds the records of that file first, and then the shard's. The format cannot distinguish the two.
+- The search waits for at most WINDOW bytes of a header's payload. If a header claims more, the search prefers a whole
+  record within the available bytes. So a stale length does not delay it for a gigabyte; and it finds a record of more
+  than WINDOW bytes after damage only if that record contains no whole records.
+- The search never allocates by a length. Repeating it while bytes arrive costs twice the work of one search.
+- If a payload has a wrong CRC and no header (or the shard's end) follows it, bytes may have been lost or added: its
+  length then does not give the offset of the next record, and "resync" searches from its second byte on. So it does if
+  whole records fill the payload up to its end: that many bytes were lost. (Records that a payload contains end before
+  the payload's CRC.)
+- A byte range ends before the first record whose header begins at or after its `end`. That header is still checked,
+  because a reader that starts there with a search would skip a damaged one silently. A loss ends at the range's end.
 """
 
 from __future__ import annotations
@@ -60,27 +59,27 @@ OnError = Literal["raise", "skip_record", "resync", "skip_shard"]
 ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 
 TRUNCATED = -1
-"""In addition to the codes of `scan_frames`: the bytes end within a record, or its length leads beyond their end."""
+"""A code in addition to those of `scan_frames`: the stream ends within a record."""
 
 MAX_RECORD_BYTES = 1 << 46
-"""Default limit of a record's length: 64 TiB, more than an object of any store holds. A shard's size limits it too."""
+"""Default limit of a record's length: 64 TiB, above the size of any object in a store. A shard's size limits it too."""
 
 WINDOW = 16 << 20
-"""Bytes that a search waits for a record before it looks for another one within it."""
+"""How many bytes of a record a search waits for before it searches within the record."""
 
 
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A byte range of a shard that was left out because it is damaged.
+    """A byte range of a shard that was skipped because of damage.
 
     Args:
-        path: The shard's URL, or None where only bytes are known.
-        offset: Where it begins in the (decompressed) shard: at the header of the damaged record.
-        nbytes: How long it is; None where that is unknown (the rest of a compressed shard).
-        reason: What was found where what was wanted.
-        record: How many records were read before it. Where nothing was lost before, that is the damaged record's index;
-            after a search the number is unknown, so lost records are never counted.
+        path: The shard's URL, or None if the bytes come from no file.
+        offset: Offset in the (decompressed) shard of the damaged record's header, where the range begins.
+        nbytes: Length of the range; None if unknown (the rest of a compressed shard).
+        reason: What is wrong.
+        record: How many records were read before it. For a shard's first loss this is the damaged record's index;
+            lost records are never counted, because a search does not find out how many there were.
     """
 
     path: str | None
@@ -96,19 +95,15 @@ class Loss:
 
 
 def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
-    """The policy by its exact name.
-
-    Raises:
-        ValueError: The policy does not exist, or the limit is negative.
-    """
+    """Checks the name of a policy, and its limit of losses."""
     if max_skipped is not None and max_skipped < 0:
-        raise ValueError(f"max_skipped={max_skipped}: wanted None for no limit, or 0 or more losses")
+        raise ValueError(f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit")
     return choice("on_error", on_error, ON_ERROR)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a stream is read by; the framer's arguments."""
+    """How to read a stream: the framer's arguments."""
 
     verify: bool
     max_record_bytes: int
@@ -120,39 +115,39 @@ class Rules:
 
     @property
     def search_limit(self) -> int:
-        """The longest record that a search believes: a shorter limit lets fewer headers pass by chance."""
+        """The longest record that a search accepts: a lower limit rejects more random bytes."""
         return min(self.max_record_bytes, self.size)
 
     def error_for(self, code: int, damage: Loss, losses: int) -> StreamrecError | None:
-        """What ends the stream at this damage, after that many losses; None where the damage is left out."""
-        forgiven = self.on_error == "resync" or (self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC)
+        """The error for this damage, after `losses` earlier ones; None if the policy skips the damage."""
+        skipped = self.on_error == "resync" or (self.on_error == "skip_record" and code == kernels.BAD_PAYLOAD_CRC)
         reason = damage.reason
-        if forgiven and self.max_skipped is not None and losses >= self.max_skipped:
-            forgiven, reason = False, f"{reason} (one loss more than max_skipped={self.max_skipped})"
+        if skipped and self.max_skipped is not None and losses >= self.max_skipped:
+            skipped, reason = False, f"{reason} (one loss more than max_skipped={self.max_skipped})"
         kind = TruncatedShardError if code == TRUNCATED else CorruptRecordError
-        return None if forgiven else kind(reason, self.path, damage.offset, damage.record)
+        return None if skipped else kind(reason, self.path, damage.offset, damage.record)
 
 
 @dataclass(slots=True)
 class Walk:
-    """Goes through consecutive bytes of a stream as far as they go.
+    """A walk through consecutive bytes of a stream.
 
     Args:
-        rules: What the stream is read by.
+        rules: How to read the stream.
         data: The bytes.
-        base: Offset in the stream of its first byte.
-        record: How many records came before it.
-        skipped: How many losses.
-        final: Nothing follows it.
-        search: The damage after which the next record is still searched for, if any.
+        base: Offset of their first byte in the stream.
+        record: How many records precede them.
+        skipped: How many losses precede them.
+        final: Whether the stream ends with them.
+        search: The damage after which a search for the next record goes on, if any.
 
     Attributes:
-        spans: Of the records, int64 [n, 2] each.
-        losses: What was left out.
-        at: Where in `data` begins what must be held until more comes.
-        wants: How many bytes from there on are wanted.
-        error: What ends the stream here.
-        done: The byte range is at its end.
+        spans: Arrays of the records' spans, int64 [n, 2] each.
+        losses: The damage that was skipped.
+        at: Offset in `data` of the first byte to hold for the next walk.
+        wants: How many bytes from `at` on the next walk needs.
+        error: The error that ends the stream.
+        done: Whether the byte range ended.
     """
 
     rules: Rules
@@ -170,21 +165,20 @@ class Walk:
     done: bool = False
 
     def run(self) -> None:
-        """Goes on until more bytes are wanted, the byte range ends, or there is an error."""
-        going = True
-        while going:
-            going = self._frame() if self.search is None else self._search()
+        """Walks until more bytes are needed, the byte range ends, or there is an error."""
+        while self._frame() if self.search is None else self._search():
+            pass
 
     @property
     def _limit(self) -> int:
-        """Where in `data` the byte range ends."""
+        """Offset in `data` at which the byte range ends."""
         return self.rules.end - self.base
 
     def _frame(self) -> bool:
-        """Takes the records from `at` on; True where the walk goes on after them."""
+        """Takes the records from `at` on; returns whether the walk continues after them."""
         rules = self.rules
-        found, self.at, code, self.wants = kernels.scan_frames(self.data, self.at, rules.verify, rules.max_record_bytes)
-        self._take(as_spans(found))
+        spans, self.at, code, self.wants = kernels.scan_frames(self.data, self.at, rules.verify, rules.max_record_bytes)
+        self._take(as_spans(spans))
         left = len(self.data) - self.at
         beyond = self.wants > HEADER_BYTES and self.base + self.at + self.wants > rules.size
         if code == kernels.OK and (beyond or (self.final and left)):
@@ -196,25 +190,28 @@ class Walk:
         return self._handle_damage(code)
 
     def _take(self, spans: npt.NDArray[np.int64]) -> None:
-        """Keeps the records whose headers begin before the byte range's end."""
+        """Keeps the records whose headers begin before the end of the byte range."""
         if self.at > self._limit and len(spans):
-            ours = int(np.searchsorted(spans[:, 0], self._limit + HEADER_BYTES))
-            if ours < len(spans):
-                self.done, self.at = True, int(spans[ours, 0]) - HEADER_BYTES
-                spans = spans[:ours]
+            count = int(np.searchsorted(spans[:, 0], self._limit + HEADER_BYTES))
+            if count < len(spans):
+                self.done, self.at = True, int(spans[count, 0]) - HEADER_BYTES
+                spans = spans[:count]
         if len(spans):
             self.spans.append(spans)
             self.record += len(spans)
 
     def _handle_damage(self, code: int) -> bool:
-        """The record at `at` is bad: what the rules say about that."""
+        """Applies the policy to the damaged record at `at`; returns whether the walk continues."""
         offset = self.base + self.at
         damage = Loss(self.rules.path, offset, None, self._reason(code), self.record)
         self.error = self.rules.error_for(code, damage, self.skipped + len(self.losses))
         if self.error is not None:
             return False
-        if code == kernels.BAD_PAYLOAD_CRC and (leads := self._leads_on(self.at, self.at + self.wants)) is not True:
-            if leads is None:
+        if (
+            code == kernels.BAD_PAYLOAD_CRC
+            and (good := self._has_good_length(self.at, self.at + self.wants)) is not True
+        ):
+            if good is None:
                 self.wants += HEADER_BYTES
                 return False
             code = kernels.BAD_LENGTH_CRC
@@ -226,29 +223,28 @@ class Walk:
             self.at += 1
         return True
 
-    def _leads_on(self, start: int, end: int) -> bool | None:
-        """Whether a damaged record from `start` to `end` leads on to another, or to the end; None: not yet known."""
+    def _has_good_length(self, start: int, end: int) -> bool | None:
+        """Whether another record, or the end, follows the damaged one from `start` to `end`; None if still unknown."""
         if self.rules.on_error == "skip_record":
             return True
         left = len(self.data) - end
         if left < HEADER_BYTES:
-            return not left and not self._covers(start, end) if self.final else None
-        leads = is_record_header(bytes(self.data[end : end + HEADER_BYTES]))
-        return leads and not self._covers(start, end)
+            return not left and not self._is_filled(start, end) if self.final else None
+        return is_record_header(bytes(self.data[end : end + HEADER_BYTES])) and not self._is_filled(start, end)
 
-    def _covers(self, start: int, end: int) -> bool:
+    def _is_filled(self, start: int, end: int) -> bool:
         """Whether whole records after `start` end at `end`."""
-        within, limit = self.data[:end], self.rules.search_limit
-        position, wants = kernels.find_header(within, start + 1, True, limit)
+        data, limit = self.data[:end], self.rules.search_limit
+        position, wants = kernels.find_header(data, start + 1, True, limit)
         while wants != HEADER_BYTES:
-            _, position, _, _ = kernels.scan_frames(within, position, True, limit)
+            _, position, _, _ = kernels.scan_frames(data, position, True, limit)
             if position == end:
                 return True
-            position, wants = kernels.find_header(within, position + 1, True, limit)
+            position, wants = kernels.find_header(data, position + 1, True, limit)
         return False
 
     def _search(self) -> bool:
-        """Looks for the next record; True where one was found."""
+        """Searches for the next record; returns whether it found one."""
         assert self.search is not None
         self.at, self.wants = search(self.data, self.at, self.rules.search_limit, self.final)
         whole = self.at + self.wants <= len(self.data)
@@ -264,7 +260,7 @@ class Walk:
         return whole and not self.done
 
     def _reason(self, code: int) -> str:
-        """What is wrong with the record at `at`, and what to do."""
+        """Describes the damage of the record at `at`, and what to do."""
         rest = self.data[self.at :]
         length = int.from_bytes(rest[:8], "little")
         if code == TRUNCATED:
@@ -280,7 +276,7 @@ class Walk:
                 return f"this is not a TFRecord file: it begins like {looks}{twice}"
             return (
                 f"the CRC32C of the record's length is wrong (bytes {rest[:HEADER_BYTES].hex()}): the shard is damaged "
-                "here, is compressed in another way than was said, or is not a TFRecord file"
+                "here, has another compression_type, or is not a TFRecord file"
             )
         if code == kernels.TOO_LONG:
             if self.rules.max_record_bytes == MAX_RECORD_BYTES:
@@ -301,18 +297,19 @@ class Walk:
 
 
 def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tuple[int, int]:
-    """The next record at or after `start`.
+    """Searches for the next record at or after `start`.
 
     Args:
-        data: All bytes that are there.
-        start: The first place that is looked at.
-        max_record_bytes: A longer length is not believed.
-        final: No more bytes come: a record that is not whole does not count.
+        data: The available bytes.
+        start: The first offset to try.
+        max_record_bytes: Longer lengths are rejected.
+        final: Whether the stream ends with `data`: then only whole records count.
 
     Returns:
-        position: Of the record, or of the first byte that must be kept until more come.
-        wants: How many bytes from there on must be there. If they are, `position` is a whole good record; else this is
-            when to search again. At the end of all bytes with `final`, where there is none.
+        position: Offset of the record, or of the first byte to keep for the next search; the end of `data` if it is
+            `final` and has no record.
+        wants: How many bytes from `position` on are needed. If `data` has them, a whole good record begins there; if
+            not, search again once it does.
     """
     size = memoryview(data).nbytes
     position, wants = kernels.find_header(data, start, True, max_record_bytes)

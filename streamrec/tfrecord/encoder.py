@@ -1,4 +1,4 @@
-"""Records in, TFRecord bytes out, no I/O: the counterpart of the framer."""
+"""Encodes records as TFRecord bytes, without I/O: the counterpart of the framer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["RecordBatch", "as_record", "encode_record", "encode_records"]
 
 @runtime_checkable
 class RecordBatch(Protocol):
-    """Records over one buffer: Frames, or what `encode_examples` returns."""
+    """Records in one buffer: Frames, or a BytesColumn."""
 
     @property
     def buffer(self) -> Buffer:
@@ -32,11 +32,7 @@ class RecordBatch(Protocol):
 
 
 def as_record(value: Buffer) -> bytes:
-    """A record's payload: a copy of what is bytes-like.
-
-    Raises:
-        TypeError: It is something else; the message says what to write instead.
-    """
+    """The payload of a record as bytes; anything that is not bytes-like is a TypeError."""
     if isinstance(value, bytes):
         return value
     try:
@@ -49,7 +45,7 @@ def as_record(value: Buffer) -> bytes:
 
 
 def _describe(value: object) -> str:
-    """What was given in place of a record, and what to write."""
+    """Names a value that is not a record, and says what to write instead."""
     kind = type(value).__name__
     if isinstance(value, str):
         return f"str {shorten(repr(value), 40)}: write it with .encode()"
@@ -63,10 +59,10 @@ def _describe(value: object) -> str:
 
 
 def encode_record(record: Buffer) -> bytes:
-    """One record as it is in a shard: length, its CRC, payload, its CRC.
+    """Encodes one record as shards store it: length, CRC of the length, payload, CRC of the payload.
 
     Raises:
-        TypeError: It is not bytes-like.
+        TypeError: The record is not bytes-like.
 
     Examples:
         >>> encode_record(b"cat").hex()
@@ -76,7 +72,7 @@ def encode_record(record: Buffer) -> bytes:
 
 
 def encode_records(records: Iterable[Buffer] | RecordBatch) -> bytes:
-    """Many records as they are in a shard, one after the other; b"" for none."""
+    """Encodes records as shards store them, one after the other; b"" without records."""
     if not isinstance(records, RecordBatch):
         records = Frames.of(map(as_record, records))
     return kernels.encode_frames(records.buffer, np.ascontiguousarray(records.spans))

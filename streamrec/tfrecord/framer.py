@@ -1,18 +1,18 @@
-"""Framer: bytes in, Frames out, no I/O. The one place that turns a stream of chunks into records.
+"""The framer turns a stream of chunks into records, without I/O: bytes in, Frames out.
 
 The format (TensorFlow's `record_writer.h`): each record is a little-endian uint64 length, the masked CRC32C
 of those eight bytes, the payload, and the payload's masked CRC32C.
 
-Rules, each with a test that runs whole, byte by byte and with trailing data:
+Rules, each tested with whole streams, byte by byte and with trailing data:
 - `feed` returns every record that the data completes, possibly none.
-- The length's CRC is checked before the length is believed. A length above `max_record_bytes`, or beyond the stream's
+- The length's CRC is checked before the length is used. A length above `max_record_bytes`, or beyond the stream's
   `size`, is damage, never an allocation.
-- What precedes a bad record is returned; the error comes from the next call, and from every call after it. Where
-  `on_error` says so, the bad record is a loss instead, and what follows it is returned too.
-- `position` is the offset of the next unread record: where a resume starts. Within damage that is where it began.
-- `wants` is how many bytes must be held before the next record can come: a reader sizes its request with it.
-- A record that straddles chunks is held as a list and joined once: appending would be quadratic.
-- Bytes without damage cost nothing more: `damage.Walk` goes again through a block that is not plain.
+- The records before a bad record are returned; the next call, and every call after it, raises the error. If `on_error`
+  allows it, the bad record becomes a loss instead, and the records after it are returned too.
+- `position` is the offset of the next unread record: where a resume starts. Within damage it is the damage's offset.
+- `wants` is how many bytes must be held before the next record is complete: a reader sizes its request with it.
+- The chunks of an incomplete record are kept in a list and joined once: appending would be quadratic.
+- Undamaged bytes have no extra cost: `damage.Walk` scans a block again only if the scan found damage.
 """
 
 from __future__ import annotations
@@ -41,21 +41,20 @@ class Framer:
     """Frames the records of one stream.
 
     Args:
-        verify: Check each payload's CRC32C. The lengths' are always checked.
-        max_record_bytes: A longer record is taken for corruption; by default none that a store can hold.
+        verify: Check each payload's CRC32C. The CRCs of lengths are always checked.
+        max_record_bytes: A longer length is damage. The default is above the size of any object in a store.
         path: The shard's URL, for errors.
-        position: Offset of the stream's first byte, where reading starts within a shard.
-        record: How many records were read before it, where reading starts within a shard.
-        on_error: "raise", "skip_record" or "resync": see `damage`. "skip_shard" is up to the reader: it raises here.
-        max_skipped: How many losses are borne before the next one is an error; None for any number.
+        position: Offset of the stream's first byte in the shard.
+        record: How many records precede `position` in the shard.
+        on_error: "raise", "skip_record" or "resync": see `damage`. "skip_shard" raises here; the reader handles it.
+        max_skipped: How many losses are allowed; the next one is an error. None for no limit.
         end: Records whose headers begin at this offset or later are not returned; None for no end.
-        size: Where the stream ends, as an offset in bytes: a length that leads beyond is damage at once. None where
-            that is not known.
+        size: The offset at which the stream ends: a record that exceeds it is damage at once. None if unknown.
 
     Attributes:
-        record: How many records were returned, and came before the first: the next one's index where nothing was lost.
-        held: Bytes that are here and wait for more.
-        wants: Bytes that must be `held` before the next record can be returned.
+        record: How many records were returned or precede `position`: the index of the next one if nothing was lost.
+        held: Bytes of an incomplete record that are kept for the next call.
+        wants: How many bytes must be `held` before the next record is complete.
         done: Whether `end` is reached: nothing more is returned.
 
     Examples:
@@ -97,37 +96,36 @@ class Framer:
 
     @property
     def position(self) -> int:
-        """Offset in the stream of the next unread record's header, or of the damage after which it searches."""
+        """Offset of the next unread record's header, or of the damage during a search for the next record."""
         return self._position if self._search is None else self._search.offset
 
     def take_losses(self) -> list[Loss]:
-        """What was left out since the last call, in order."""
+        """The losses since the last call, in order."""
         losses, self._losses = self._losses, []
         return losses
 
     @property
     def length(self) -> int:
-        """Bytes of the next record's payload, where its header is held, and good; else 0."""
+        """Bytes of the next record's payload if its header is held and valid; else 0."""
         return max(0, self.wants - HEADER_BYTES - FOOTER_BYTES) if self._search is None else 0
 
     def take_held(self) -> bytes:
-        """The bytes that are held, and are held no more: `skip` follows, or the same bytes once more."""
+        """Takes the held bytes out of the framer. Next comes `skip`, or a `feed` of the same bytes."""
         held, self._held, self.held, self.wants = b"".join(self._held), [], 0, HEADER_BYTES
         return held
 
     def skip(self, nbytes: int) -> None:
-        """The next record, `nbytes` long with its header and footer, was good, and comes no more."""
+        """Advances over the next record, `nbytes` long with header and footer, which the caller read and checked."""
         self._position += nbytes
         self.record += 1
 
     def feed(self, data: Buffer) -> Frames:
         """Takes the next bytes of the stream; returns the records that they complete.
 
-        `data` becomes the returned frames' buffer where nothing is held over from before, so it must not be
-        written to afterwards.
+        If no bytes are held, `data` becomes the buffer of the returned frames: do not write to it afterwards.
 
         Raises:
-            CorruptRecordError: An earlier call met a bad record. Its good predecessors were returned then.
+            CorruptRecordError: An earlier call found a bad record, and returned the records before it.
         """
         self._check()
         size = memoryview(data).nbytes
@@ -140,30 +138,30 @@ class Framer:
         return self._scan(b"".join(self._held), self.held)
 
     def reserve(self, size: int) -> memoryview:
-        """Room for the next `size` bytes of the stream, to be filled from its start and then `commit`ted.
+        """A buffer for the next `size` bytes of the stream: fill it from its start, then call `commit`.
 
-        The bytes that are held over precede it, so bytes that are read into it are framed without another copy.
+        It follows the held bytes in memory, so its records are framed without another copy.
 
         Raises:
-            CorruptRecordError: An earlier call met a bad record.
+            CorruptRecordError: An earlier call found a bad record.
         """
         self._check()
         block = memoryview(kernels.allocate(self.held + size))
         end = 0
         for held in self._held:
-            part = memoryview(held).cast("B")
-            copy_bytes(block[end : end + len(part)], part)
-            end += len(part)
+            chunk = memoryview(held).cast("B")
+            copy_bytes(block[end : end + len(chunk)], chunk)
+            end += len(chunk)
         self._reserved = block
         return block[end:]
 
     def commit(self, size: int, multiple: int = 1) -> Frames:
-        """The first `size` reserved bytes are filled: returns the records that they complete, as `feed`.
+        """Frames the reserved bytes that were filled; returns the records that they complete, like `feed`.
 
         Args:
-            size: How many of the reserved bytes are filled.
-            multiple: Where `record` reaches a multiple of this, the records after the last such place are held over,
-                whole as they are, and come with the next bytes. What there is comes where no such place is passed.
+            size: How many of the reserved bytes were filled.
+            multiple: If `record` passes a multiple of this, the records after the last multiple are kept and returned
+                with the next bytes. Otherwise all records are returned.
         """
         if self._reserved is None:
             raise ValueError("commit without reserve: call reserve(size) and fill its start first")
@@ -174,14 +172,14 @@ class Framer:
         return self._scan(block[:filled], filled, multiple)
 
     def close(self) -> Frames:
-        """Says that the stream ended.
+        """Ends the stream.
 
         Returns:
-            The last records: those that a search finds after one that is not whole; mostly none.
+            Records that a search found in the held bytes; usually none.
 
         Raises:
-            TruncatedShardError: It ended within a record.
-            CorruptRecordError: An earlier call met a bad record.
+            TruncatedShardError: The stream ended within a record.
+            CorruptRecordError: An earlier call found a bad record.
         """
         self._check()
         held, size = b"".join(self._held), self.held
@@ -198,7 +196,7 @@ class Framer:
         return Frames(b"", NO_SPANS, self._position)
 
     def _scan(self, data: Buffer, size: int, multiple: int = 1) -> Frames:
-        """Frames all of `data`, held bytes and new ones; holds over what follows the last record returned."""
+        """Frames `data`, which begins with the held bytes; keeps the bytes after the last returned record."""
         if self._search is not None or self.done:
             return self._walk(data, size)
         rules = self._rules
@@ -208,9 +206,9 @@ class Framer:
             return self._walk(data, size)
         frames = Frames(data, as_spans(spans), self._position)
         count = len(frames)
-        over = (self.record + count) % multiple
-        if 0 < over < count:
-            count -= over
+        excess = (self.record + count) % multiple
+        if 0 < excess < count:
+            count -= excess
             frames = frames.window(0, count)
             end, wants = frames.offset(count) - self._position, HEADER_BYTES
         self._position += end
@@ -220,7 +218,7 @@ class Framer:
         return frames if count else self._nothing()
 
     def _walk(self, data: Buffer, size: int, final: bool = False) -> Frames:
-        """The same through damage, or to the end of a byte range."""
+        """Frames `data` like `_scan`, across damage and up to the end of a byte range."""
         if self.done:
             return self._nothing()
         origin, view = self._position, memoryview(data).cast("B")
@@ -237,7 +235,7 @@ class Framer:
         return Frames(data, walk.spans[0] if len(walk.spans) == 1 else np.concatenate(walk.spans), origin)
 
     def _hold(self, data: Buffer, end: int, size: int) -> None:
-        """Keeps the unfinished record's bytes: a copy where they would pin the frames' buffer."""
+        """Keeps the bytes from `end` on; as a copy unless they are all of `data`, which would pin the whole buffer."""
         self.held = size - end
         if not self.held:
             self._held = []

@@ -1,22 +1,22 @@
-"""Frames: many records as one buffer and their spans, so that no record costs a Python object.
+"""Frames: many records as one buffer and an array of spans, without a Python object for each record.
 
 Rules:
-- A Frames is immutable; so is what it shows. The maker of the buffer never writes to it again.
-- Payloads stay where they are: `spans[i]` says where record i starts and ends in `buffer`.
-- People get `bytes` (`frames[i]`, iteration); kernels take `buffer` and `spans`.
-- Slicing shares the buffer, unless the slice would pin a buffer that is much larger than itself: then it copies.
-  Batches share it too: keep `compact()` of those that outlive the others.
+- Frames are immutable, and so is their buffer: its creator never writes to it again.
+- Payloads are not copied: `spans[i]` is the start and end of record i in `buffer`.
+- Users get `bytes` (`frames[i]`, iteration); kernels take `buffer` and `spans`.
+- A slice shares the buffer, unless the buffer is much larger than the slice: then the slice is a copy. Batches share
+  the buffer, too: keep `compact()` of those that outlive the others.
 
-`Scattered` are Frames whose records are in many buffers, such as those of many shards in turn: to copy them together
-costs a copy of every byte, and most users (the parser, the shuffle buffer, loops over records) need none.
-- `buffer` and `spans` are there, by a copy that is made when one is asked for, once.
-- A window whose records are in one buffer is plain Frames over it.
-- A row is what `kernels.pick` takes: start, end, `buffer << BUFFER_BITS`, and a number without meaning.
+`Scattered` are Frames with several buffers, such as records of many shards in turn. Joining them would copy every byte,
+and most users (the parser, the shuffle buffer, loops over records) do not need that.
+- `buffer` and `spans` are those of a copy, which is made once, on first use.
+- A window whose records are in one buffer is plain Frames over that buffer.
+- A row is in the format of `kernels.pick`: start, end, `buffer << BUFFER_BITS`, and an unused number.
 
-`Joining` makes one Frames of several as they come:
-- Short records are copied at once, so that their blocks are free.
-- Long ones stay in their blocks, save for a few out of a large block.
-- The first records decide which of the two.
+`Joining` appends Frames to one another:
+- Short records are copied at once, so that their buffers are freed.
+- Long records stay in their buffers, unless they are a few records of a large buffer.
+- The first records decide which of the two applies.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ FOOTER_BYTES = 4
 """The payload's masked CRC32C: what follows it."""
 
 WASTE = 2
-"""Records that are kept, of a buffer that is more than this many times larger, get a buffer of their own."""
+"""`trim` copies records whose buffer is more than this many times larger than they are."""
 
 SCATTERED_BYTES = 512
-"""Records of at least this average length stay in their buffers: noting where they are costs less than copying them.
+"""Records of at least this average length stay in their buffers: a row for each costs less than copying them.
 Measured in processor time: a sixth more at 84 bytes, before a shuffle; a quarter less at 680 bytes, from S3."""
 
 Spans = npt.NDArray[np.int64]
@@ -71,12 +71,12 @@ def as_spans(packed: Buffer) -> Spans:
 
 
 def mask_crc32c(crc32c: int) -> int:
-    """A CRC32C as shards hold it: so that CRCs of data that holds CRCs are as strong."""
+    """Masks a CRC32C as shards store it, so that CRCs of data with CRCs in it stay strong."""
     return ((crc32c >> 15 | crc32c << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def payload(view: memoryview, first: int, last: int) -> memoryview:
-    """Bytes first to last of a buffer. (A slice takes any bounds, negative ones among them.)"""
+    """Bytes first to last (exclusive) of a buffer; a span outside it is a ValueError."""
     if not 0 <= first <= last <= len(view):
         raise ValueError(f"the span [{first}, {last}) leaves the buffer of {len(view):,} bytes")
     return view[first:last]
@@ -88,8 +88,8 @@ class Frames(Sequence[bytes]):
     Args:
         buffer: Any C-contiguous bytes-like object.
         spans: int64 array of shape [n, 2]: where each payload starts and ends in `buffer`.
-        origin: Offset in the (decompressed) shard of the buffer's first byte, where the buffer is a byte range of one
-            shard; None where the records were gathered from several places.
+        origin: Offset of the buffer's first byte in the (decompressed) shard, if the buffer is a byte range of one
+            shard; None if the records come from several places.
 
     Examples:
         >>> frames = Frames(b"catdog", np.array([[0, 3], [3, 6]]))
@@ -110,7 +110,7 @@ class Frames(Sequence[bytes]):
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> Frames:
-        """Gathers records that are Python objects: the way in for data that was not read from a shard."""
+        """Copies Python objects into a new buffer."""
         kept = list(records)
         ends = np.cumsum([len(record) for record in kept], dtype=np.int64)
         spans = np.empty((len(kept), 2), np.int64)
@@ -138,7 +138,7 @@ class Frames(Sequence[bytes]):
         return chain.from_iterable(self.pieces())
 
     def pieces(self) -> Iterator[list[bytes]]:
-        """All payloads, an object each, about a quarter of a megabyte of them at a time."""
+        """All payloads as bytes objects, in lists of about 256 KiB."""
         size = max(1, len(self) * (1 << 18) // max(1, self.extent))
         places, buffers = self._places()
         for first in range(0, len(self), size):
@@ -150,11 +150,11 @@ class Frames(Sequence[bytes]):
         return (payload(view, first, last) for first, last in self.spans.tolist())
 
     def _places(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
-        """Where the payloads are, as spans or as rows of Scattered, and in which buffers."""
+        """The spans, or the rows of Scattered, and the buffers that they refer to."""
         return self.spans, (self.buffer,)
 
     def window(self, first: int, last: int) -> Frames:
-        """Records first to last (exclusive) without a copy, however large the buffer that this pins."""
+        """Records first to last (exclusive) without a copy, even if the buffer is much larger."""
         return Frames(self.buffer, self.spans[first:last], self.origin)
 
     def take(self, indices: Any) -> Frames:
@@ -163,17 +163,17 @@ class Frames(Sequence[bytes]):
 
     @property
     def start(self) -> int | None:
-        """Offset in the (decompressed) shard of the first record's header; None where they were gathered."""
+        """Offset of the first record's header in the (decompressed) shard; None without an `origin`."""
         return None if self.origin is None else self.offset(0)
 
     def offset(self, index: int) -> int:
-        """Offset in the shard of record `index`'s header; at `len(frames)`, of what follows the last record.
+        """Offset of record `index`'s header in the shard; for `len(frames)`, of the end of the last record.
 
         Raises:
-            ValueError: The frames were gathered from several places and have no offset in one shard.
+            ValueError: The frames have no `origin`.
         """
         if self.origin is None:
-            raise ValueError("these frames were gathered: they have no offset in one shard")
+            raise ValueError("these frames come from several places: they have no offset in one shard")
         if not len(self.spans):
             return self.origin
         if index < len(self.spans):
@@ -197,7 +197,7 @@ class Frames(Sequence[bytes]):
 
     @property
     def extent(self) -> int:
-        """Bytes from the first payload's start to the last one's end: `nbytes` and little more, at no cost."""
+        """Bytes from the first payload's start to the last one's end: an upper bound of `nbytes` in constant time."""
         return int(self.spans[-1, 1]) - int(self.spans[0, 0]) if len(self.spans) else 0
 
     def compact(self) -> Frames:
@@ -206,13 +206,13 @@ class Frames(Sequence[bytes]):
         return Frames(buffer, as_spans(spans))
 
     def trim(self, factor: int = WASTE) -> Frames:
-        """The same records: without a copy, or copied where they keep more than `factor` times their bytes alive."""
+        """The same records; as a copy if the buffers are more than `factor` times larger than they are."""
         return self.compact() if self.pinned > factor * self.nbytes else self
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """The records as an Arrow large_binary array, through the Arrow PyCapsule interface.
 
-        Arrow wants them back to back, so they are copied, once: `pyarrow.array(frames)`.
+        Arrow needs them back to back, so they are copied once: `pyarrow.array(frames)`.
         """
         packed = self.compact()
         return export_binary(packed.buffer, packed.spans, requested_schema)
@@ -224,7 +224,7 @@ class Frames(Sequence[bytes]):
         return self.window(first, max(first, last))._unpin()
 
     def _unpin(self) -> Frames:
-        """The same records, copied where they pin a buffer that is much larger, and large."""
+        """The same records; as a copy if the buffer is large and much larger than they are."""
         return self.trim(16) if self.pinned > 1 << 16 else self
 
     def __eq__(self, other: object) -> bool:
@@ -247,16 +247,16 @@ class Frames(Sequence[bytes]):
 
 
 def are_long(windows: Sequence[Frames]) -> bool:
-    """Whether these records are long enough to stay in their buffers."""
+    """Whether the records are long enough to stay in their buffers."""
     return sum(window.nbytes for window in windows) >= SCATTERED_BYTES * sum(map(len, windows))
 
 
 class Scattered(Frames):
-    """An immutable sequence of records over many buffers.
+    """An immutable sequence of records over several buffers.
 
     Args:
         buffers: C-contiguous bytes-like objects.
-        rows: int64 of shape [n, 4], C-contiguous: see the top of this file.
+        rows: int64 of shape [n, 4], C-contiguous, one per record; the module's docstring has the columns.
     """
 
     __slots__ = ("_joined", "buffers", "rows")
@@ -269,21 +269,21 @@ class Scattered(Frames):
 
     @classmethod
     def in_turn(cls, inputs: Sequence[Sequence[Frames]], block: int) -> Scattered:
-        """Records of several inputs in turn, `block` of each, again and again.
+        """Records of several inputs in turn, `block` of each at a time.
 
         Args:
-            inputs: For each its windows. An input holds exactly what its turns take; the last turn may be shorter.
+            inputs: The windows of each input. Its records fill all its turns exactly; its last turn may be shorter.
             block: Records in a turn.
         """
         buffers: list[Buffer] = []
         parts = []
         for windows in inputs:
-            one = []
+            rows_of_input = []
             for window in windows:
-                places, more = window._places()
-                one.append((places, len(buffers)))
-                buffers += more
-            parts.append(one)
+                places, window_buffers = window._places()
+                rows_of_input.append((places, len(buffers)))
+                buffers += window_buffers
+            parts.append(rows_of_input)
         rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)).toreadonly(), np.int64)
         return cls(buffers, rows.reshape(-1, 4))
 
@@ -299,12 +299,12 @@ class Scattered(Frames):
 
     @property
     def buffer(self) -> Buffer:  # type: ignore[override]
-        """All payloads back to back; asking for it copies them."""
+        """All payloads back to back, copied on first use."""
         return self._join().buffer
 
     @property
     def spans(self) -> Spans:  # type: ignore[override]
-        """Where each payload starts and ends in `buffer`."""
+        """The start and end of each payload in `buffer`."""
         return self._join().spans
 
     def __len__(self) -> int:
@@ -348,10 +348,10 @@ class Scattered(Frames):
 
 
 class Joining:
-    """Frames that grow.
+    """Appends Frames to one another.
 
     Args:
-        records: How many records are expected in all; the first ones tell how long they are.
+        records: How many records are expected in all, to size the buffer by the length of the first ones.
     """
 
     def __init__(self, records: int) -> None:
@@ -396,7 +396,7 @@ class Joining:
         self._filled = end
 
     def _grow(self, end: int) -> None:
-        """Makes room for what is expected at the present length of records, and for half as much again later on."""
+        """Enlarges the buffer: first for all expected records, later by at least half of what is filled."""
         likely = end * max(self._expected, self._count) // self._count
         size = likely + likely // 16 if not self._filled else max(likely, end + end // 2)
         grown = memoryview(kernels.allocate(size))
@@ -405,6 +405,6 @@ class Joining:
 
 
 def are_adjacent(frames: Frames) -> bool:
-    """Whether records follow each other, with no more between them than headers and footers."""
+    """Whether at most a footer and a header are between consecutive records."""
     gaps = frames.spans[1:, 0] - frames.spans[:-1, 1]
     return not len(gaps) or bool(gaps.min() >= 0 and gaps.max() <= HEADER_BYTES + FOOTER_BYTES)

@@ -1,16 +1,16 @@
-"""Lengths of records, packed: what an index holds for each record. No I/O.
+"""Packed lengths of records, as an index stores them. No I/O.
 
-The lengths of a shard are cut into blocks of BLOCK_RECORDS; the last block may be shorter. A block stores each length
-as `length - base`, in `width` bits, where `base` is the block's shortest length. The bits of a block follow one
-another, the lowest bit first (as in Parquet's bit packing), and a block ends at a whole byte. A row of the table of
-blocks (BLOCK) says how a block is packed and where it is:
+The lengths of a shard are split into blocks of BLOCK_RECORDS; the last block may be shorter. A block stores each length
+as `length - base` in `width` bits, where `base` is the block's shortest length. The bits follow each other, the lowest
+bit first (as in Parquet's bit packing), and a block ends at a whole byte. The table of blocks has a row (BLOCK) for
+each block:
 
 - `base`: the shortest length in the block, in bytes;
-- `end`: where the frame of the block's last record ends in the shard, in bytes;
-- `crc`: the CRC32C of the packed block, as it is stored;
+- `end`: the offset in the shard at which the frame of the block's last record ends;
+- `crc`: the CRC32C of the packed block;
 - `width`: bits of a packed length, 0 to MAX_BITS.
 
-So a block is decoded alone: the first record's frame begins at the `end` of the block before it, or at 0.
+So each block can be decoded alone: its first record's frame begins at the `end` of the block before it, or at 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["BLOCK", "BLOCK_RECORDS", "LengthPacker", "PackedLengths", "packed_si
 
 BLOCK_RECORDS: Final = 1024
 MAX_BITS: Final = 57
-"""A packed length is read as eight bytes that begin where its first bit is: up to seven bits before it are not its."""
+"""A length is unpacked from the eight bytes that begin with its first bit's byte: up to seven bits belong to others."""
 
 BLOCK: Final = np.dtype([("base", "<i8"), ("end", "<i8"), ("crc", "<u4"), ("width", "u1")])
 """A row of the table of blocks: 21 bytes."""
@@ -48,8 +48,8 @@ class PackedLengths:
 
     Attributes:
         data: The packed blocks, one after the other.
-        blocks: The table of blocks, [n] of BLOCK.
-        records: How many lengths there are.
+        blocks: The table of blocks, an array of BLOCK.
+        records: The number of lengths.
     """
 
     data: bytes
@@ -58,12 +58,12 @@ class PackedLengths:
 
     @property
     def end(self) -> int:
-        """Where the last frame ends in the shard: the shard's size, where nothing follows its records."""
+        """The offset at which the last frame ends: the shard's size, unless other bytes follow its records."""
         return int(self.blocks["end"][-1]) if len(self.blocks) else 0
 
 
 class LengthPacker:
-    """Packs the lengths of a shard's records as they come.
+    """Packs the lengths of a shard's records, which are added in any number of calls.
 
     Examples:
         >>> packer = LengthPacker()
@@ -89,7 +89,7 @@ class LengthPacker:
             self._pack(self._waiting_records // BLOCK_RECORDS * BLOCK_RECORDS)
 
     def finish(self) -> PackedLengths:
-        """All that was added."""
+        """The packed lengths of all records that were added."""
         self._pack(self._waiting_records)
         return PackedLengths(b"".join(self._data), np.array(self._blocks, BLOCK), self._records)
 
@@ -120,18 +120,18 @@ def pack(values: npt.NDArray[np.uint64], width: int) -> bytes:
 
 
 def packed_sizes(blocks: Blocks, counts: Lengths) -> Lengths:
-    """Bytes of each packed block, which holds that many lengths."""
+    """Bytes of each packed block, whose number of lengths is in `counts`."""
     sizes: Lengths = (counts * blocks["width"] + 7) // 8
     return sizes
 
 
 def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
-    """The lengths of several blocks, one after the other.
+    """Unpacks the lengths of several blocks.
 
     Args:
-        data: The packed blocks, in the order of `blocks`; each piece holds one or more whole ones.
+        data: The packed blocks, in the order of `blocks`; each item contains one or more whole blocks.
         blocks: Their rows of the table.
-        counts: How many lengths each holds.
+        counts: The number of lengths in each block.
 
     Examples:
         >>> packer = LengthPacker()
@@ -148,12 +148,12 @@ def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
     for base, width, count in rows:
         if width:
             size = (count * width + 7) // 8
-            begins, shifts, mask = places_of(width)
-            found = words[at : at + size][begins[:count]]
-            found >>= shifts[:count]
-            found &= mask
+            starts, shifts, mask = bit_layout(width)
+            packed = words[at : at + size][starts[:count]]
+            packed >>= shifts[:count]
+            packed &= mask
             at += size
-            np.add(found.view(np.int64), base, out=lengths[first : first + count])
+            np.add(packed.view(np.int64), base, out=lengths[first : first + count])
         else:
             lengths[first : first + count] = base
         first += count
@@ -161,7 +161,7 @@ def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
 
 
 @cache
-def places_of(width: int) -> tuple[Lengths, npt.NDArray[np.uint64], np.uint64]:
-    """Of the lengths in a block: the byte in which each begins, the bits before it in that byte, and its mask."""
+def bit_layout(width: int) -> tuple[Lengths, npt.NDArray[np.uint64], np.uint64]:
+    """For the lengths in a block: the byte in which each begins, the bits before it in that byte, and the mask."""
     bits = np.arange(BLOCK_RECORDS) * width
     return bits >> 3, (bits & 7).astype(np.uint64), np.uint64((1 << width) - 1)
