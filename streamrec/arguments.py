@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, TypeVar, cast, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def choice(name: str, value: object, allowed: Iterable[T]) -> T:
     """The allowed value that equals `value`."""
     choices = list(allowed)
     if value in choices:
-        return choices[choices.index(cast(T, value))]
+        return choices[choices.index(value)]
     raise ValueError(f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, choices))}")
 
 

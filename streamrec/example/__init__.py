@@ -1,4 +1,4 @@
-"""tf.train.Example messages: parsed and written in columns, without TensorFlow."""
+"""Parses and writes tf.train.Example messages in columns, without TensorFlow."""
 
 from streamrec.lazy import lazy_names
 

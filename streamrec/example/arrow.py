@@ -1,14 +1,14 @@
-"""Columns as Arrow arrays, by pyarrow, without a copy where the layouts agree.
+"""Converts columns to Arrow arrays with pyarrow, without a copy if the layouts agree.
 
 - Numbers of shape [n]: a primitive array over the same memory. bool is copied, to bits.
 - Numbers of shape [n, k]: a fixed-size list of k values.
-- Strings: large_binary, or large_utf8 where the caller says that they are text. They are copied together, unless they
-  are back to back.
+- Strings: large_binary, or large_utf8 if the caller declares them as text. They are copied unless they are back to
+  back.
 - A RaggedTensor: for each ragged dimension a list (int32 splits) or large list (int64 splits) over the same memory.
-- A SparseTensor whose rows are lists, as a VarLenFeature gives it: a large list, whose offsets are counted.
+- A SparseTensor whose rows are lists, as a VarLenFeature returns it: a large list with computed offsets.
 - A dict: a struct of its columns.
 
-A consumer trusts offsets and lengths, and reads what they say: whatever was not made here is checked here.
+Consumers trust offsets and lengths, so all that come from callers are checked here.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ NUMBERS: Final = frozenset(
         *("float16", "float32", "float64"),
     }
 )
-"""NumPy's dtypes that Arrow has, too."""
+"""The NumPy dtypes that Arrow supports."""
 
 
 class ArrowBatch:
-    """A batch of columns that speaks the Arrow PyCapsule interface, as a struct or record batch.
+    """A batch of columns with the Arrow PyCapsule interface: a struct or record batch.
 
-    `pyarrow.record_batch(ArrowBatch(columns))`, `polars.DataFrame(ArrowBatch(columns))` and the like take it. Numbers
-    are not copied. It needs pyarrow, the extra "arrow".
+    `pyarrow.record_batch(ArrowBatch(columns))`, `polars.DataFrame(ArrowBatch(columns))` and other libraries accept it.
+    Numbers are not copied. It needs pyarrow, the extra "arrow".
 
     Args:
-        columns: What `parse_example` gives: a dict of arrays, BytesColumns, ragged and sparse tensors.
+        columns: A dict of arrays, BytesColumns, ragged and sparse tensors, as `parse_example` returns it.
         text: Names of columns of byte strings that become text (large_utf8) instead of binary.
 
     Attributes:
@@ -50,9 +50,8 @@ class ArrowBatch:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        FeatureError: A column has no counterpart in Arrow, or columns have different lengths; `text` names something
-            that is not a column of byte strings, or whose bytes are not UTF-8. The message says which column, and for
-            bytes which row.
+        FeatureError: A column has no counterpart in Arrow, the columns have different lengths, or a column in `text`
+            does not exist, has no byte strings, or is not UTF-8. The error names the column, and for bytes the row.
 
     Examples:
         >>> import pyarrow
@@ -62,9 +61,9 @@ class ArrowBatch:
     """
 
     def __init__(self, columns: Mapping[str, Any], *, text: Iterable[str] = ()) -> None:
-        wanted = frozenset(text)
-        check_names(wanted, columns)
-        arrays = {name: arrow_array(name, column, name in wanted) for name, column in columns.items()}
+        text = frozenset(text)
+        check_names(text, columns)
+        arrays = {name: arrow_array(name, column, name in text) for name, column in columns.items()}
         _check_lengths(None, arrays)
         pa = load_pyarrow()
         self.batch = pa.RecordBatch.from_arrays(list(arrays.values()), schema=pa.schema(_fields(arrays)))
@@ -81,21 +80,21 @@ class ArrowBatch:
 
 
 def names_of_text(text: Iterable[str]) -> tuple[str, ...]:
-    """The names of the columns that become text, as `text=` gives them; one name alone is a TypeError."""
+    """Checks the argument `text`: a single name, not in a list, is a TypeError."""
     if isinstance(text, str):
         raise TypeError(f"text is {describe_value(text)}: give a list of names")
     return tuple(text)
 
 
 def check_names(text: Iterable[str], columns: Iterable[str]) -> None:
-    """Raises FeatureError for the first name in `text` that is not among `columns`."""
+    """Checks that all names in `text` are among `columns`."""
     known = list(columns)
     if unknown := sorted(set(text).difference(known)):
-        raise FeatureError(f"no column has this name of text=: the columns are {join_names(known)}", unknown[0])
+        raise FeatureError(f"text= names a column that does not exist: choose from {join_names(known)}", unknown[0])
 
 
 def _check_utf8(name: str, strings: Any, per_row: int) -> None:
-    """Raises FeatureError for the first string that is not UTF-8; a row has `per_row` of them."""
+    """Checks that all strings, of which each row has `per_row`, are UTF-8."""
     pa = load_pyarrow()
     try:
         strings.validate(full=True)
@@ -138,13 +137,13 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
 
 
 def _fields(arrays: Mapping[str, Any]) -> list[Any]:
-    """The fields of a struct or a record batch. Nothing in them is null."""
+    """The fields of a struct or a record batch, not nullable."""
     pa = load_pyarrow()
     return [pa.field(encode_name(name), array.type, nullable=False) for name, array in arrays.items()]
 
 
 def _check_lengths(name: str | None, arrays: Mapping[str, Any]) -> None:
-    """Raises FeatureError where columns differ in their numbers of rows."""
+    """Checks that all columns have the same number of rows."""
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{part}: {len(array):,}" for part, array in arrays.items())
         raise FeatureError(f"columns of one batch have different numbers of rows ({lengths})", name)
@@ -176,7 +175,7 @@ def _strings(name: str, shape: tuple[int, ...], strings: Any, text: bool) -> Any
 
 
 def _nest(name: str, shape: tuple[int, ...], flat: Any) -> Any:
-    """Fixed-size lists for all dimensions after the first."""
+    """Wraps an array in fixed-size lists, one for each dimension after the first."""
     if not shape:
         raise FeatureError("a single value is not a column: call batch first", name)
     pa = load_pyarrow()

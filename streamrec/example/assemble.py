@@ -1,12 +1,11 @@
-"""From a walk's raw values to the arrays that TensorFlow returns: whole columns at a time, in NumPy.
+"""Turns a walk's raw values into the columns that TensorFlow returns, in NumPy, a whole column at a time.
 
-Nothing here looks at a message. The functions serve Examples and SequenceExamples, and values of every kind; byte
-strings that were asked for as spans become BytesColumns. One message is a batch of one, without its first dimension.
+The functions serve Examples and SequenceExamples, and values of every kind, and never read a message. Byte strings that
+are requested as spans become BytesColumns. A single message is a batch of one without its first dimension.
 
-Partitions, with the meaning of tf.io.RaggedFeature, come from a record, so anyone may have written them. They are
-checked in int64, record by record, before they become row splits, whatever `validate` says: where TensorFlow 2.21
-raises, and where it returns row splits that lead outside of the values, or gives values of one record to another, a
-FeatureError names the record.
+The partitions of a RaggedFeature are data of the records, so they cannot be trusted. They are checked in int64, record
+by record, before they become row splits, whatever `validate` is. A FeatureError names the record where TensorFlow 2.21
+raises, and also where it returns row splits outside the values, or assigns values of one record to another.
 """
 
 from __future__ import annotations
@@ -39,23 +38,20 @@ RULES: Final[Mapping[type[KeyedPartition], str]] = {
 
 
 Part: TypeAlias = "Values | SparseTensor | Rows"
-"""A column before features are combined: ragged ones are still Rows."""
+"""A column before features are combined: a ragged one is still Rows."""
 
 
 def to_columns(
     plan: ParsePlan, found: Sequence[Found], count: int, spanned: Records | None, single: bool
 ) -> dict[str, Column]:
-    """The columns of a batch of examples, or of their contexts or feature lists.
+    """Makes the columns of a batch of examples, or of their contexts or feature lists.
 
     Args:
-        plan: What was looked for.
-        found: What was found for each slot.
+        plan: The plan of the walk.
+        found: The values that the walk found for each slot.
         count: The number of examples.
-        spanned: The records that spans of byte strings refer to; None where strings are objects.
-        single: Whether columns have no batch dimension; there is one example.
-
-    Raises:
-        FeatureError: Sparse positions or ragged partitions that don't fit their values.
+        spanned: The records that spans of byte strings refer to; None if strings are objects.
+        single: Whether to remove the batch dimension of a batch of one.
     """
     parts: dict[str, Any] = {
         slot.name: each if slot.as_found else _part(slot, each, count, spanned)
@@ -66,7 +62,7 @@ def to_columns(
 
 
 def _only(column: Any) -> Any:
-    """The column of a batch of one without its first dimension; a scalar is `bytes`, or one of NumPy."""
+    """A column of one row without its first dimension; a scalar is `bytes` or a NumPy scalar."""
     if isinstance(column, SparseTensor):
         indices = np.ascontiguousarray(column.indices[:, 1:])
         return SparseTensor(indices, column.values, column.dense_shape[1:])
@@ -91,45 +87,40 @@ def _part(slot: FeatureSlot, found: Found, count: int, spanned: Records | None) 
 
 
 def _values(values: Array, dtype: Dtype, spanned: Records | None, default: Array | None = None) -> Values:
-    """Values as they are returned: unchanged, or byte strings as a column; the default is for spans of -1."""
+    """Values as they are returned: spans of byte strings as a BytesColumn, which has the default for spans of -1."""
     return values if spanned is None or dtype is not bytes else _column(spanned, values, default)
 
 
 def _column(records: Records, spans: Array, default: Array | None) -> BytesColumn:
-    """A column over the records' buffers; over a copy where strings that are not in them must be filled in."""
+    """A column over the records' buffers; a copy if it has defaults, or is less than half of scattered records."""
     missing = None if default is None else spans[..., 0] < 0
-    if missing is None or not missing.any():
-        return _worth(records, BytesColumn.over(records.buffer, spans))
-    fill = np.broadcast_to(default, missing.shape)  # type: ignore[arg-type]
-    column = BytesColumn.over(records.buffer, np.where(missing[..., None], 0, spans))
-    if not any(fill[missing].tolist()):
-        return _worth(records, column)
-    strings = column.to_numpy()
-    strings[missing] = fill[missing]
-    return BytesColumn.of(strings.reshape(-1).tolist(), column.shape)
-
-
-def _worth(records: Records, column: BytesColumn) -> BytesColumn:
-    """A column over many buffers only if its strings are half of the records or more: else they are copied out."""
+    if missing is not None and missing.any():
+        fill = np.broadcast_to(default, missing.shape)  # type: ignore[arg-type]
+        spans = np.where(missing[..., None], 0, spans)
+        if any(fill[missing].tolist()):
+            strings = BytesColumn.over(records.buffer, spans).to_numpy()
+            strings[missing] = fill[missing]
+            return BytesColumn.of(strings.reshape(-1).tolist(), strings.shape)
+    column = BytesColumn.over(records.buffer, spans)
     return column.compact() if records.is_scattered and 2 * column.nbytes < records.nbytes else column
 
 
 def positions(splits: Offsets) -> tuple[Offsets, Offsets, int]:
-    """Row and place in the row of each value, and the longest row."""
+    """The row of each value, its index in the row, and the length of the longest row."""
     lengths = np.diff(splits)
     rows = np.repeat(np.arange(len(lengths)), lengths)
-    places = np.arange(splits[-1]) - np.repeat(splits[:-1], lengths)
-    return rows, places, int(lengths.max(initial=0))
+    indices = np.arange(splits[-1]) - np.repeat(splits[:-1], lengths)
+    return rows, indices, int(lengths.max(initial=0))
 
 
 def sparse_tensor(values: Values, columns: Iterable[Array], shape: Iterable[int]) -> SparseTensor:
-    """A SparseTensor from one array of positions for each dimension."""
+    """Makes a SparseTensor from an array of positions for each dimension."""
     indices = np.stack([np.asarray(column, dtype=np.int64) for column in columns], axis=1)
     return SparseTensor(indices, values, np.array(list(shape), dtype=np.int64))
 
 
 def _pad_rows(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spanned: Records | None) -> Values:
-    """Rows of different lengths as one array of `[rows, longest, *shape]`: of byte strings, or of feature lists."""
+    """Pads rows of byte strings, or of feature lists, to one array of `[rows, longest, *shape]`."""
     values, pad = found.flat_values, padding_of(form)
     splits = found.splits * slot.size if isinstance(found.values, Rows) else found.splits
     lengths = np.diff(splits)
@@ -146,9 +137,9 @@ def _pad_rows(slot: FeatureSlot, form: FixedLenSequenceFeature, found: Rows, spa
 
 
 def combine(plan: ParsePlan, parts: dict[str, Part], single: bool) -> dict[str, Any]:
-    """The columns of the features: sparse and ragged ones put together, helper keys left out.
+    """Combines sparse and ragged features from their keys, and leaves helper keys out.
 
-    The order is TensorFlow's: features with the name of a key take the place of the key, others follow.
+    The order is TensorFlow's: a feature with the name of a key replaces the key; other features follow.
     """
     updates: dict[str, Any] = {}
     for name, feature in plan.features.items():
@@ -177,16 +168,16 @@ def _partition(feature: RaggedFeature, part: Part, parts: dict[str, Part], singl
         values = values.values
     most = max(int(each[-1]) for each in splits)
     if feature.row_splits_dtype is np.int32 and most >= 2**31:
-        raise FeatureError(f"{most:,} values, which int32 does not count: give row_splits_dtype=np.int64")
+        raise FeatureError(f"{most:,} values exceed int32: give row_splits_dtype=np.int64")
     return RaggedTensor(values, tuple(each.astype(feature.row_splits_dtype, copy=False) for each in splits))
 
 
 def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTensor:
-    """One SparseTensor of positions and values.
+    """Combines the features of positions and of values in one SparseTensor.
 
-    As in TensorFlow, positions outside `size` stay as they are. Each example needs as many positions as values;
-    TensorFlow compares the totals of the batch, and takes positions of one example for values of another. Values at
-    equal positions keep their order (TensorFlow's order is unspecified).
+    As in TensorFlow, positions outside `size` are kept. Each example needs as many positions as values; TensorFlow only
+    compares the totals of the batch, and so may use positions of one example for values of another. Values at equal
+    positions keep their order (TensorFlow's order is unspecified).
     """
     keys = [parts[key] for key in feature.index_keys]
     values = parts[feature.value_key]
@@ -200,8 +191,8 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
         other = np.flatnonzero(found != wanted)
         if len(other):
             raise FeatureError(
-                f"found {found[other[0]]:,} positions in {name!r} where {wanted[other[0]]:,} values "
-                f"in {feature.value_key!r} want one each",
+                f"{name!r} has {found[other[0]]:,} positions, but {feature.value_key!r} has {wanted[other[0]]:,} "
+                "values: each value needs one position",
                 None,
                 int(other[0]),
             )
@@ -215,7 +206,7 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
 
 
 def counts(tensor: SparseTensor) -> Offsets:
-    """How many values each example has."""
+    """The number of values of each example."""
     return np.bincount(tensor.indices[:, 0], minlength=int(tensor.dense_shape[0]))
 
 
@@ -227,9 +218,6 @@ def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Ro
             example.
         feature: Its `partitions` are applied from the innermost to the outermost.
         partitions: The int64 rows of each partition's feature, by key, as deep as `rows`.
-
-    Raises:
-        FeatureError: A partition does not fit the values. It names the example.
     """
     if not isinstance(rows.values, Rows):
         return split_rows(rows, feature, partitions)
@@ -273,20 +261,20 @@ def split_evenly(rows: Rows, length: int) -> Rows:
 
 
 def split_by(rows: Rows, partition: KeyedPartition, split: Rows) -> Rows:
-    """One partition for each row of a batch; `split` holds one row of numbers for each row."""
+    """Applies one partition to each row of a batch; `split` has a row of numbers for each of them."""
     if isinstance(partition, RaggedFeature.ValueRowIds):
         ends, counts = ends_by_row_ids(rows, partition, split)
     else:
         ends, counts = ends_by_bounds(rows, partition, split)
     splits, outer = np.append(0, ends), np.append(0, np.cumsum(counts))
     descents = np.repeat(np.arange(len(counts)), counts)[splits[1:] < splits[:-1]]
-    # Sums of hostile numbers may wrap around: splits that ascend from 0 to the number of values show that none did.
+    # Sums of forged numbers may wrap around: splits that ascend from 0 to the number of values prove that none did.
     refuse(np.append(descents, np.flatnonzero(splits[outer[1:]] != rows.splits[1:])), rows, partition, split)
     return Rows(Rows(rows.values, splits), outer)
 
 
 def ends_by_bounds(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Offsets, Offsets]:
-    """Where each new row ends, among all values, and how many of them each row of the batch has."""
+    """The ends of the new rows, as offsets among all values, and how many of them each row of the batch has."""
     numbers, counts = np.asarray(split.values), split.lengths
     if isinstance(partition, RaggedFeature.RowLengths):
         return np.cumsum(numbers), counts
@@ -304,26 +292,26 @@ def ends_by_bounds(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[
 
 
 def ends_by_row_ids(rows: Rows, partition: KeyedPartition, split: Rows) -> tuple[Offsets, Offsets]:
-    """The same by the row of each value."""
+    """The same as `ends_by_bounds`, from the row of each value."""
     numbers, counts = np.asarray(split.values), split.lengths
     owners = np.repeat(np.arange(len(counts)), counts)
     descend = (numbers[1:] < numbers[:-1]) & (owners[1:] == owners[:-1])
     wrong = [owners[numbers < 0], owners[1:][descend], np.flatnonzero(counts != rows.lengths)]
     refuse(np.concatenate(wrong), rows, partition, split)
     full = counts > 0
-    made = np.zeros_like(counts)
-    made[full] = numbers[split.splits[1:][full] - 1]
-    if int(made.max(initial=0)) > MAX_EMPTY_ROWS or int(made.sum()) > MAX_EMPTY_ROWS + len(numbers):
-        record = int(made.argmax())
-        reason = f"{made[record]:,} rows, of which most are empty: a batch may have {MAX_EMPTY_ROWS:,} of them"
+    new_counts = np.zeros_like(counts)
+    new_counts[full] = numbers[split.splits[1:][full] - 1]
+    if int(new_counts.max(initial=0)) > MAX_EMPTY_ROWS or int(new_counts.sum()) > MAX_EMPTY_ROWS + len(numbers):
+        record = int(new_counts.argmax())
+        reason = f"{new_counts[record]:,} rows, of which most are empty: a batch may have {MAX_EMPTY_ROWS:,} of them"
         raise FeatureError(reason, None, record)
-    made[full] += 1
-    before = np.cumsum(made) - made
-    return np.cumsum(np.bincount(numbers + before[owners], minlength=int(made.sum()))), made
+    new_counts[full] += 1
+    before = np.cumsum(new_counts) - new_counts
+    return np.cumsum(np.bincount(numbers + before[owners], minlength=int(new_counts.sum()))), new_counts
 
 
 def refuse(wrong: Offsets, rows: Rows, partition: KeyedPartition, split: Rows) -> None:
-    """Raises a FeatureError that names the first of the rows of the batch that are wrong, if there is one."""
+    """Raises a FeatureError for the first of the `wrong` rows of the batch, if there are any."""
     if len(wrong):
         record = int(wrong.min())
         found = np.asarray(split.values)[split.splits[record] : split.splits[record + 1]]

@@ -1,4 +1,4 @@
-"""What parsing returns: SparseTensor, RaggedTensor, and BytesColumn for strings without a copy."""
+"""The results of parsing: SparseTensor, RaggedTensor, and BytesColumn for strings without a copy."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from streamrec.kernels.arrow_buffers import export_binary
 MAX_EMPTY_ROWS: Final = 1 << 25
 """A batch may have this many more rows than values: a few bytes that claim more must not fill the memory."""
 NO_GAPS: Final = (
-    "a list has no gaps, and the order of its values: write indices and values as features of their own, which a "
-    "SparseFeature parses"
+    "the values of a list are in order, without gaps: write indices and values as two features, and parse them with a "
+    "SparseFeature"
 )
 
 
 class BytesColumn:
-    """Byte strings that stay where they are: spans over the buffers that they were parsed from.
+    """An array of byte strings without a copy: spans over the buffers that they were parsed from.
 
-    The column holds these buffers, whole, for as long as it lives; `compact()` holds no more than the strings. It is
-    immutable; its strings are made when they are asked for. Strings of records in many buffers (a batch of
-    many shards in turn, a shuffled one) stay in them: asking for `buffer` or `spans` copies them to one, once.
+    The column keeps these buffers alive as a whole; `compact()` copies the strings to a buffer of their size. It is
+    immutable, and creates its strings on demand. A batch of several shards in turn, or a shuffled one, has several
+    buffers: `buffer` and `spans` then copy the strings to one buffer, on first use.
 
     Args:
         buffer: A C-contiguous buffer of bytes.
@@ -38,11 +38,11 @@ class BytesColumn:
     A scalar feature of a single example is a column of shape `[]`; `column[()]` is its string.
 
     Attributes:
-        places: int64 of shape `[*shape, 2]`, the spans; over several buffers `[*shape, 4]`: start, end, the number of
-            the buffer times 2**32, and a number of no meaning.
+        places: int64 of shape `[*shape, 2]`, the spans; with several buffers `[*shape, 4]`: start, end, the number of
+            the buffer times 2**32, and an unused number.
 
     Raises:
-        ValueError: Spans of another shape, or that leave the buffer.
+        ValueError: The spans have another shape, or leave the buffer.
 
     Example:
         >>> column = BytesColumn(b"onetwothree", np.array([[0, 3], [3, 6], [6, 11]]))
@@ -56,7 +56,7 @@ class BytesColumn:
         view = memoryview(buffer).cast("B")
         spans = np.asarray(spans, dtype=np.int64)
         if spans.ndim < 1 or spans.shape[-1] != 2:
-            raise ValueError(f"spans have the shape {spans.shape}; they must be [..., 2], start and end")
+            raise ValueError(f"spans have the shape {spans.shape}: it must be [..., 2], start and end")
         check_spans(spans, len(view))
         self.places = spans
         self._sources: tuple[Any, ...] = (view,)
@@ -64,13 +64,13 @@ class BytesColumn:
 
     @classmethod
     def of(cls, strings: Sequence[bytes], shape: tuple[int, ...] = (-1,)) -> BytesColumn:
-        """A column of copies of these strings, back to back."""
+        """Copies strings into a new column, back to back."""
         ends = np.cumsum([0, *map(len, strings)])
         return cls(b"".join(strings), np.stack([ends[:-1], ends[1:]], axis=-1).reshape(*shape, 2))
 
     @classmethod
     def over(cls, sources: Any, places: npt.NDArray[np.int64]) -> BytesColumn:
-        """A column of places in one buffer, or in a tuple of them; they are not checked."""
+        """A column of unchecked places in one buffer, or in a tuple of buffers."""
         column = cls.__new__(cls)
         column.places = places
         column._sources = sources if isinstance(sources, tuple) else (sources,)
@@ -90,12 +90,12 @@ class BytesColumn:
 
     @property
     def buffer(self) -> memoryview:
-        """The buffer of the strings. Scattered ones are copied for it, once."""
+        """The buffer of the strings; scattered ones are copied to one on first use."""
         return self._in_one().buffers[0]
 
     @property
     def spans(self) -> npt.NDArray[np.int64]:
-        """Start and end of each string in `buffer`, of shape `[*shape, 2]`. Scattered ones are copied for it, once."""
+        """Start and end of each string in `buffer`, of shape `[*shape, 2]`."""
         return self._in_one().places
 
     def _in_one(self) -> BytesColumn:
@@ -112,7 +112,7 @@ class BytesColumn:
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
-        """The number of bytes of each string, int64 of this shape."""
+        """The number of bytes of each string, int64 of the column's shape."""
         lengths: npt.NDArray[np.int64] = self.places[..., 1] - self.places[..., 0]
         return lengths
 
@@ -127,13 +127,13 @@ class BytesColumn:
         return sum(memoryview(source).nbytes for source in self._sources)
 
     def __len__(self) -> int:
-        """The size of the first dimension; a scalar has none (TypeError), as in NumPy."""
+        """The size of the first dimension; a TypeError for a scalar, as in NumPy."""
         if not self.shape:
             raise TypeError("a scalar BytesColumn has no length")
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        """One string as bytes; for any other selection of NumPy's, a BytesColumn over the same buffers."""
+        """One string as bytes; for any other NumPy index, a BytesColumn over the same buffers."""
         places = self.places[(*index, slice(None))] if isinstance(index, tuple) else self.places[index]
         if places.ndim == 1:
             return self._string(*places.tolist())
@@ -143,7 +143,7 @@ class BytesColumn:
         return bytes(memoryview(self._sources[tag >> 32]).cast("B")[start:end])
 
     def __iter__(self) -> Iterator[Any]:
-        """The strings, or the columns of the first dimension."""
+        """The strings, or the items of the first dimension."""
         if len(self.shape) == 1:
             return (self._string(*place) for place in self.places.tolist())
         return (self[index] for index in range(len(self)))
@@ -166,14 +166,14 @@ class BytesColumn:
         return BytesColumn.over(self._sources, self.places.reshape(*shape, self.places.shape[-1]))
 
     def compact(self) -> BytesColumn:
-        """The same strings back to back in a buffer of their own."""
+        """A copy with the strings back to back in one new buffer."""
         flat = np.ascontiguousarray(self.places.reshape(-1, self.places.shape[-1]))
         copied = kernels.pick(self._sources, flat) if self.is_scattered else kernels.gather(self._sources, None, flat)
         spans = np.frombuffer(memoryview(copied[1]), np.int64).reshape(*self.shape, 2)
         return BytesColumn.over((memoryview(copied[0]),), spans)
 
     def to_numpy(self) -> npt.NDArray[np.object_]:
-        """An object array of bytes of this shape: what parsing gives by default."""
+        """An object array of bytes of the column's shape, as parsing returns it by default."""
         array = np.empty(self.shape, dtype=object).reshape(-1)
         array[:] = [self._string(*place) for place in self.places.reshape(-1, self.places.shape[-1]).tolist()]
         return array.reshape(self.shape)
@@ -181,31 +181,31 @@ class BytesColumn:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """NumPy's conversion; always a copy."""
         if copy is False:
-            raise ValueError("a BytesColumn turns into an array of bytes by copying only")
+            raise ValueError("a BytesColumn cannot become an array without a copy: leave copy=False out")
         return self.to_numpy() if dtype is None else self.to_numpy().astype(dtype)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
         """The strings as an Arrow large_binary array, through the Arrow PyCapsule interface.
 
-        Arrow wants strings one after the other, so they are copied, once: `pyarrow.array(column)`.
+        Arrow needs strings back to back, so they are copied once: `pyarrow.array(column)`.
 
         Raises:
-            ValueError: A column of more than one dimension; reshape it first.
+            ValueError: The column has more than one dimension; reshape it first.
         """
         if len(self.shape) != 1:
-            raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}; reshape it")
+            raise ValueError(f"Arrow arrays have one dimension, this column has {len(self.shape)}: reshape it")
         packed = self.compact()
         return export_binary(packed.buffer, packed.spans, requested_schema)
 
 
 Values: TypeAlias = "npt.NDArray[Any] | BytesColumn"
-"""Values of a column: int64, float32, an object array of bytes, or a BytesColumn where that was asked for."""
+"""Values of a column: int64, float32, an object array of bytes, or, on request, a BytesColumn."""
 
 
 class CompositeTensor:
-    """What ragged and sparse tensors have in common: rows, and the arrays that they are made of.
+    """The common base of ragged and sparse tensors.
 
-    Anyone may make one; it is checked where it is used: converted, encoded, shown, or taken apart into rows.
+    The constructors check nothing: a tensor is checked when it is converted, encoded, displayed or split into rows.
     """
 
     __slots__ = ()
@@ -213,21 +213,21 @@ class CompositeTensor:
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """What it is made of, in order."""
+        """The fields, in order."""
         return tuple(getattr(self, name) for name in self.__match_args__)
 
     def map_parts(self, function: Callable[[Any], Any]) -> Self:
-        """The same of what the function makes of each part; row splits are a tuple."""
+        """A tensor of the function's results for each part; the row splits, a tuple, are one part."""
         kind: Any = type(self)
-        made: Self = kind(*map(function, self.parts))
-        return made
+        mapped: Self = kind(*map(function, self.parts))
+        return mapped
 
     def to(self, device: Any, **options: Any) -> Self:
-        """The same with its torch tensors on a device, as `torch.Tensor.to` puts them there."""
+        """Moves the torch tensors in it to a device, like `torch.Tensor.to`."""
         return self.map_parts(lambda part: call_each(part, "to", device, **options))
 
     def pin_memory(self) -> Self:
-        """The same with its torch tensors in pinned memory, as a DataLoader wants it."""
+        """Copies the torch tensors in it to pinned memory, as a DataLoader does."""
         return self.map_parts(lambda part: call_each(part, "pin_memory"))
 
     def __repr__(self) -> str:
@@ -239,8 +239,8 @@ class CompositeTensor:
 class SparseTensor(CompositeTensor):
     """The values of a sparse array and their positions.
 
-    `tensor[i]` is row i, with one dimension less (the row of a tensor of one dimension is a value, or 0 or b"" where
-    none is), `tensor[i:j]` are some rows; `len(tensor)` counts them.
+    `tensor[i]` is row i, with one dimension less (in a tensor of one dimension a value; 0 or b"" if it is missing),
+    `tensor[i:j]` is a tensor of some rows, and `len(tensor)` is the number of rows.
 
     Args:
         indices: int64 of shape `[n, rank]`, in row-major order.
@@ -263,18 +263,18 @@ class SparseTensor(CompositeTensor):
         return self._rows(row_splits(self), np.arange(len(self))[index])
 
     def _rows(self, splits: npt.NDArray[np.int64], rows: Any) -> Any:
-        """One row, or an array of them, where these are the row splits."""
-        places, own = places_within(splits, np.atleast_1d(rows))
+        """One row, or a tensor of an array of rows."""
+        places, new_splits = places_of_rows(splits, np.atleast_1d(rows))
         indices, values, shape = np.asarray(self.indices)[places], select(self.values, places), self.dense_shape
         if np.ndim(rows):
-            indices[:, 0] = np.repeat(np.arange(len(rows)), np.diff(own))
+            indices[:, 0] = np.repeat(np.arange(len(rows)), np.diff(new_splits))
             return SparseTensor(indices, values, np.array([len(rows), *shape[1:]], np.int64))
         if len(shape) > 1:
             return SparseTensor(np.ascontiguousarray(indices[:, 1:]), values, shape[1:])
         return dense(values, [np.zeros(len(places), np.int64)], [1], None)[0]
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
-        """An array of `dense_shape`, as `tf.sparse.to_dense` makes it; by default 0 or b"" is where no value is.
+        """An array of `dense_shape`, as from `tf.sparse.to_dense`; by default missing values are 0 or b"".
 
         Examples:
             >>> words = SparseTensor(np.array([[0, 0], [2, 0], [2, 1]]), np.array([7, 8, 9]), np.array([3, 2]))
@@ -284,19 +284,19 @@ class SparseTensor(CompositeTensor):
         return dense(self.values, check_indices(self).T, self.dense_shape, default_value)
 
     def to_list(self) -> list[Any]:
-        """A list of values for each row, of two dimensions as a VarLenFeature gives them."""
+        """A list of values for each row; for two dimensions, as a VarLenFeature returns them."""
         return RaggedTensor(self.values, (list_splits(self),)).to_list()
 
 
 @dataclass(slots=True, repr=False)
 class RaggedTensor(CompositeTensor):
-    """Values with one or more dimensions of rows that differ in length.
+    """Values in rows of different lengths, with one or more ragged dimensions.
 
-    `tensor[i]` is row i: an array, or a ragged tensor where there are more ragged dimensions. `tensor[i:j]` are some
-    rows; `len(tensor)` counts them.
+    `tensor[i]` is row i: an array, or a ragged tensor if there are more ragged dimensions. `tensor[i:j]` is a tensor of
+    some rows, and `len(tensor)` is the number of rows.
 
     Args:
-        flat_values: All values, one after the other; more than one dimension where the innermost partitions
+        flat_values: All values, one after the other; more than one dimension if the innermost partitions
             are uniform.
         nested_row_splits: One array for each ragged dimension, outermost first: row i of a dimension goes
             from split i to split i + 1 of the next one.
@@ -316,13 +316,13 @@ class RaggedTensor(CompositeTensor):
         rows, kept = np.arange(len(self))[index], list[Any]()
         if rows.ndim:
             for splits in check_splits(self):
-                rows, own = places_within(splits, rows)
-                kept.append(own.astype(splits.dtype))
+                rows, new_splits = places_of_rows(splits, rows)
+                kept.append(new_splits.astype(splits.dtype))
             return RaggedTensor(select(self.flat_values, rows), tuple(kept))
         first, last = int(rows), int(rows) + 1
         for splits in self.nested_row_splits:
             if not 0 <= first <= last < len(splits):
-                check_splits(self)  # it says what is wrong
+                check_splits(self)  # raises with the reason
             kept.append(splits[first : last + 1] - splits[first])
             first, last = int(splits[first]), int(splits[last])
         if not 0 <= first <= last <= len(self.flat_values):
@@ -331,7 +331,7 @@ class RaggedTensor(CompositeTensor):
         return RaggedTensor(values, tuple(kept[1:])) if kept[1:] else values
 
     def to_dense(self, default_value: Any = None) -> npt.NDArray[Any]:
-        """All rows as long as the longest, as TensorFlow's `to_tensor`; by default 0 or b"" is where no value is.
+        """An array with all rows padded to the longest, as from TensorFlow's `to_tensor`; by default with 0 or b"".
 
         Examples:
             >>> words = RaggedTensor(np.array([7, 8, 9]), (np.array([0, 1, 1, 3]),))
@@ -348,33 +348,34 @@ class RaggedTensor(CompositeTensor):
         return dense(self.flat_values, places, shape, default_value)
 
     def to_list(self) -> list[Any]:
-        """Nested lists, with a list for each row, as TensorFlow's."""
+        """Nested lists with a list for each row, as from TensorFlow's `to_list`."""
         values = objects_of(self.flat_values).tolist()
         for splits in reversed(check_splits(self)):
             values = [values[first:last] for first, last in pairwise(splits.tolist())]
         return list(values)
 
 
-def places_within(splits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The places of what these rows hold, by the row splits of all; and the row splits of these rows."""
-    own = np.append(0, np.cumsum(np.diff(splits)[rows]))
-    return np.repeat(splits[:-1][rows] - own[:-1], np.diff(own)) + np.arange(own[-1]), own
+def places_of_rows(splits: npt.NDArray[Any], rows: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The indices of the values of selected rows, and the row splits of a tensor of these rows."""
+    new_splits = np.append(0, np.cumsum(np.diff(splits)[rows]))
+    offsets = splits[:-1][rows] - new_splits[:-1]
+    return np.repeat(offsets, np.diff(new_splits)) + np.arange(new_splits[-1]), new_splits
 
 
 def select(values: Any, places: npt.NDArray[Any]) -> Any:
-    """The values at these places; strings may be in a list, as an adapter gives them."""
+    """The values at some indices; adapters may have strings in a list."""
     return [values[place] for place in places.tolist()] if isinstance(values, list) else values[places]
 
 
 def call_each(part: Any, method: str, *args: Any, **options: Any) -> Any:
-    """What a method of an array returns, or of each in a tuple; an array that lacks it as it is."""
+    """Calls a method of an array, or of each array in a tuple; an array without the method stays as it is."""
     if isinstance(part, tuple):
         return tuple(call_each(each, method, *args, **options) for each in part)
     return getattr(part, method)(*args, **options) if hasattr(part, method) else part
 
 
 def format_values(values: Any) -> str:
-    """The `repr` of an array, or of a tuple of them, in which long strings are cut."""
+    """The `repr` of an array or of a tuple of arrays, with long strings shortened."""
     if isinstance(values, tuple):
         return f"({', '.join(map(format_values, values))}{',' * (len(values) == 1)})"
     if not isinstance(values, np.ndarray) or values.dtype != object:
@@ -383,14 +384,14 @@ def format_values(values: Any) -> str:
 
 
 def objects_of(values: Any) -> npt.NDArray[Any]:
-    """Values as an array; strings as objects, also those in a list, as an adapter gives them."""
+    """Values as an array, with strings as objects; adapters may have strings in a list."""
     if isinstance(values, BytesColumn):
         return values.to_numpy()
     return np.array(values, object) if isinstance(values, list) else np.asarray(values)
 
 
 def dense(values: Any, places: Iterable[Any], shape: Iterable[int], default: Any) -> npt.NDArray[Any]:
-    """An array with values at these places, one array for each dimension, and a default elsewhere."""
+    """An array with values at some places, an array of indices for each dimension, and the default elsewhere."""
     values = objects_of(values)
     out = np.empty((*shape, *values.shape[1:]), values.dtype)
     missing = (b"" if out.dtype == object else 0) if default is None else default
@@ -400,11 +401,11 @@ def dense(values: Any, places: Iterable[Any], shape: Iterable[int], default: Any
 
 
 Column: TypeAlias = "Values | SparseTensor | RaggedTensor"
-"""What a feature is parsed into."""
+"""The result of parsing a feature."""
 
 
 def check_column(column: object, name: str | None = None) -> None:
-    """Refuses a ragged or sparse tensor that leads outside of its values or its shape."""
+    """Checks that a ragged or sparse tensor stays within its values and its shape."""
     if isinstance(column, RaggedTensor):
         check_splits(column, name)
     elif isinstance(column, SparseTensor):
@@ -412,33 +413,33 @@ def check_column(column: object, name: str | None = None) -> None:
 
 
 def check_splits(ragged: Any, name: str | None = None) -> list[npt.NDArray[Any]]:
-    """The row splits of a ragged tensor, outermost first, of which each splits the next, and the last the values."""
+    """Checks and returns the row splits of a ragged tensor, outermost first; the last of them splits the values."""
     levels = [np.asarray(splits) for splits in ragged.nested_row_splits]
     if not levels or not np.ndim(ragged.flat_values):
-        raise FeatureError("a ragged tensor without row splits, or without a row of values", name)
+        raise FeatureError("a ragged tensor has no row splits, or its values have no dimension: give both", name)
     for splits in levels:
         if splits.ndim != 1 or not len(splits) or splits.dtype.kind not in "iu":
-            found = f"row splits of shape {list(splits.shape)} and dtype {splits.dtype}"
-            raise FeatureError(f"{found} where integers of shape [rows + 1] are wanted", name)
+            shape = f"row splits of shape {list(splits.shape)} and dtype {splits.dtype}"
+            raise FeatureError(f"{shape} must be integers of shape [rows + 1]", name)
     for splits, count in zip(levels, [*(len(inner) - 1 for inner in levels[1:]), len(ragged.flat_values)], strict=True):
         first, last = int(splits[0]), int(splits[-1])
         if first != 0 or last != count:
-            reason = f"row splits from {first:,} to {last:,} where 0 to {count:,}, the number of values, is wanted"
-            raise FeatureError(f"{reason}; a part of a ragged tensor needs splits and values of its own", name)
-        back = splits[1:] < splits[:-1]
-        if back.any():
-            row = int(back.argmax()) if splits is levels[0] else None
-            raise FeatureError("row splits that go backwards; each row must end where it starts, or after", name, row)
+            reason = f"row splits from {first:,} to {last:,} must go from 0 to {count:,}, the number of values"
+            raise FeatureError(f"{reason}: slice a ragged tensor by its rows, tensor[i:j]", name)
+        descents = splits[1:] < splits[:-1]
+        if descents.any():
+            row = int(descents.argmax()) if splits is levels[0] else None
+            raise FeatureError("row splits descend: each row must end at or after its start", name, row)
     return levels
 
 
 def check_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """The indices of a sparse tensor, int64 of shape `[values, rank]`, all of them within its dense shape."""
+    """Checks and returns the indices of a sparse tensor, int64 of shape `[values, rank]`."""
     indices, shape, count = np.asarray(sparse.indices), np.asarray(sparse.dense_shape), len(sparse.values)
     fits = shape.ndim == 1 and indices.shape == (count, len(shape))
     if not fits or indices.dtype.kind not in "iu" or shape.dtype.kind not in "iu":
-        found = f"indices of shape {list(indices.shape)}, {count:,} values and a dense_shape of {list(shape.shape)}"
-        raise FeatureError(f"{found} are not a sparse tensor: it has integers of shape [n, rank], n and [rank]", name)
+        parts = f"indices of shape {list(indices.shape)}, {count:,} values and a dense_shape of {list(shape.shape)}"
+        raise FeatureError(f"{parts} are not a sparse tensor: it has integers of shape [n, rank], n and [rank]", name)
     if (shape < 0).any():
         raise FeatureError(f"the dense_shape {shape.tolist()} of a sparse tensor has a negative size", name)
     outside = ((indices < 0) | (indices >= shape)).any(axis=1)
@@ -449,37 +450,37 @@ def check_indices(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]
 
 
 def row_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """Where the values of each row of a sparse tensor start and end, among its values."""
+    """The row splits of a sparse tensor, whose values must be in the order of their rows."""
     indices = check_indices(sparse, name)
     if not indices.shape[1]:
         raise FeatureError("a sparse tensor without a dimension has no rows", name)
     rows, count = indices[:, 0], int(sparse.dense_shape[0])
     if count > MAX_EMPTY_ROWS + len(rows):
-        raise FeatureError(f"a sparse tensor of {count:,} rows and {len(rows):,} values: nearly all are empty", name)
-    back = rows[1:] < rows[:-1]
-    if back.any():
-        row = int(rows[1:][back.argmax()])
-        raise FeatureError("sparse values out of order; sort them by their indices", name, row)
+        reason = f"a sparse tensor of {count:,} rows has only {len(rows):,} values"
+        raise FeatureError(f"{reason}: only {MAX_EMPTY_ROWS:,} rows may be empty", name)
+    descents = rows[1:] < rows[:-1]
+    if descents.any():
+        row = int(rows[1:][descents.argmax()])
+        raise FeatureError("sparse values are out of order: sort them by their indices", name, row)
     return np.append(0, np.cumsum(np.bincount(rows, minlength=count)))
 
 
 def list_splits(sparse: Any, name: str | None = None) -> npt.NDArray[np.int64]:
-    """The row splits of a sparse tensor whose rows are lists, as `tf.RaggedTensor.from_sparse` takes it."""
+    """The row splits of a sparse tensor whose rows are lists without gaps, as `tf.RaggedTensor.from_sparse` needs."""
     splits, indices = row_splits(sparse, name), np.asarray(sparse.indices)
     if indices.shape[1] != 2:
-        what = f"a sparse tensor of {indices.shape[1]} dimensions where a list in each row, which has 2, is wanted"
-        raise FeatureError(f"{what}: parse it with a RaggedFeature", name)
+        reason = f"a sparse tensor has {indices.shape[1]} dimensions: it must have 2, a list in each row"
+        raise FeatureError(f"{reason}; parse the feature with a RaggedFeature", name)
     rows, places = indices[:, 0], indices[:, 1]
     wrong = np.flatnonzero(places != np.arange(len(rows)) - splits[:-1][rows])
     if len(wrong):
         row, place = indices[wrong[0]].tolist()
-        reason = f"a sparse value of row {row:,} at place {place:,}, which is not the next one"
-        raise FeatureError(f"{reason}: {NO_GAPS}", name, row)
+        raise FeatureError(f"row {row:,} is not a list (index {place:,} is not the next one): {NO_GAPS}", name, row)
     return splits
 
 
 def with_nulls(value: Any, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array that NumPy made of an Arrow, Polars or pandas column; of objects if null became NaN: it is None."""
+    """An Arrow, Polars or pandas column's array; if NumPy made null NaN, an array of objects with None instead."""
     na_value = getattr(getattr(value, "dtype", None), "na_value", None)
     if not (hasattr(value, "null_count") or type(na_value).__name__ == "NAType") or not holds_nan(array):
         return array

@@ -1,4 +1,4 @@
-"""Dtypes of NumPy, TensorFlow and other libraries, by name; ml_dtypes is imported for its own, and no other library."""
+"""Dtypes of NumPy, TensorFlow and other libraries, by name. Only ml_dtypes is imported, for its own dtypes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ TENSOR_DTYPES: Final = {
     "int2": 31,
     "uint2": 32,
 }
-"""The dtypes of TensorFlow's tensors but for strings: the number in TensorProto, by name."""
+"""The numbers of TensorFlow's dtypes in a TensorProto, by name; without strings."""
 
 _INTEGER: Final = re.compile(r"u?int\d|bool|long|short")
 _FLOAT: Final = re.compile("b?float|double|half")
 
 
 def dtype_name(dtype: object) -> str:
-    """The name that NumPy would use; of what NumPy does not know, what follows the last dot of its name or repr.
+    """NumPy's name of a dtype; for any other object, the part of its name or repr after the last dot.
 
     >>> dtype_name(np.int64), dtype_name("torch.int64"), dtype_name(np.dtype("S7"))
     ('int64', 'int64', 'bytes56')
@@ -58,15 +58,15 @@ def dtype_name(dtype: object) -> str:
 
 
 def nearest_kind(name: str) -> str:
-    """What to do about a dtype that an Example does not hold, for the end of a message."""
+    """Advice for a dtype that an Example does not support, for the end of a message."""
     for pattern, what, kind in ((_INTEGER, "integers", "int64"), (_FLOAT, "floats", "float32")):
         if pattern.match(name):
-            return f"it holds {what} as {kind} and nothing else: write np.{kind}, and convert after parsing"
+            return f"an Example stores {what} only as {kind}: write np.{kind}, and convert after parsing"
     return "write np.int64, np.float32 or bytes, and convert after parsing"
 
 
 def tensor_dtype(dtype: object) -> np.dtype[Any]:
-    """The NumPy dtype of a dtype, a Python type, a name or a TensorFlow DType; object for strings."""
+    """Converts a dtype, a Python type, a name or a TensorFlow DType to a NumPy dtype; object for strings."""
     name = dtype_name(dtype)
     if name == "object" or name.startswith(("bytes", "str")):
         return np.dtype(object)
@@ -76,7 +76,7 @@ def tensor_dtype(dtype: object) -> np.dtype[Any]:
 
 
 def dtype_by_name(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of a name, ml_dtypes' among them, which that package registers when it is imported."""
+    """The NumPy dtype of a name; ml_dtypes is imported for the names that it registers."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -84,5 +84,5 @@ def dtype_by_name(name: str) -> np.dtype[Any]:
     try:
         import_module("ml_dtypes")
     except ImportError as error:
-        raise MissingExtraError(f"{name} needs the package ml_dtypes; pip install ml_dtypes") from error
+        raise MissingExtraError(f"{name} needs another package: pip install ml_dtypes") from error
     return np.dtype(name)

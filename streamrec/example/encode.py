@@ -1,12 +1,12 @@
-"""Examples written: one from a mapping, many from columns, and SequenceExamples.
+"""Encodes Examples, one from a mapping or many from columns, and SequenceExamples.
 
 Rules of this file:
-- What TensorFlow parses out of a record is what went in; values.py says how values become the three kinds.
+- TensorFlow parses the values that were encoded; values.py describes how values become the three kinds.
 - One record is a batch of one: `encode_example` and `encode_examples` run the same kernel in C.
 - Features are written in the mapping's order, or sorted by key (in UTF-8) on request: then the bytes are
   those of protobuf's deterministic serialization in C++ and in Python. (The upb that protobuf's wheels carry
   puts a longer name before its own prefix; nothing else differs.)
-- A record ends at 2 GiB, where protobuf's readers end.
+- A record is at most 2 GiB long, the limit of protobuf's readers.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from streamrec.kernels._native import encode_examples as _encode
 _FEATURE_LISTS_TAG = b"\x12"
 _Packed: TypeAlias = tuple[bytes, int, Any, Any, Any]
 _FAILURES = {
-    1: "row splits that go backwards or beyond the values; they must ascend from 0 to the number of values",
+    1: "row splits that descend or exceed the values: they must ascend from 0 to the number of values",
     2: "spans that leave their buffer or end before they start",
-    3: "the record would exceed 2 GiB, which no protobuf reader takes; split it or compress its values",
-    4: "a column changed while it was being encoded; don't write to its array from another thread meanwhile",
+    3: "the record would exceed 2 GiB, the limit of protobuf's readers: split it or compress its values",
+    4: "a column changed while it was being encoded: do not write to its array from another thread meanwhile",
 }
 
 
 def feature_of(kind: Dtype | None, values: Any) -> Feature:
-    """The Feature message of some values: an array of numbers or a sequence of bytes."""
+    """Makes a Feature message of an array of numbers or a sequence of bytes."""
     if kind is bytes:
         return Feature(bytes_list=BytesList(value=values))
     if kind is np.float32:
@@ -43,37 +43,37 @@ def feature_of(kind: Dtype | None, values: Any) -> Feature:
 
 
 def bytes_feature(value: Any) -> Feature:
-    """A Feature of byte strings.
+    """Makes a Feature of byte strings.
 
     Args:
-        value: bytes or str (encoded as UTF-8), or any list or array of them; an empty list is an empty list.
+        value: bytes or str (encoded as UTF-8), or any list or array of them, which may be empty.
 
     Raises:
-        FeatureError: Anything else.
+        FeatureError: The value is something else.
     """
     return feature_of(*to_values(value, bytes))
 
 
 def float_feature(value: Any) -> Feature:
-    """A Feature of floats, rounded to float32.
+    """Makes a Feature of floats, rounded to float32.
 
     Args:
-        value: A float or an integer, or any list or array of them; an empty list is an empty list.
+        value: A float or an integer, or any list or array of them, which may be empty.
 
     Raises:
-        FeatureError: Anything else.
+        FeatureError: The value is something else.
     """
     return feature_of(*to_values(value, np.float32))
 
 
 def int64_feature(value: Any) -> Feature:
-    """A Feature of integers.
+    """Makes a Feature of integers.
 
     Args:
-        value: A bool, an enum, any integer that an int64 holds, or any list or array of them.
+        value: A bool, an enum, an integer in the range of int64, or any list or array of them.
 
     Raises:
-        FeatureError: Anything else, floats among it.
+        FeatureError: The value is something else, such as a float.
     """
     return feature_of(*to_values(value, np.int64))
 
@@ -84,22 +84,21 @@ def encode_example(
     r"""Serializes one tf.train.Example.
 
     Args:
-        features: The value of each feature. bytes and str become a bytes_list; bool, enums and every integer
-            an int64_list; floats a float_list, rounded to float32. Scalars, lists, NumPy arrays (flattened in
-            row-major order), tensors, a `SparseTensor` of one dimension without gaps, and Feature messages. An
-            empty list has no kind unless it is declared, and is written as a Feature without one, which parses as a
-            missing feature.
-        kinds: What some features must be: `np.int64`, `np.float32`, `bytes`, or feature configurations such
-            as `infer_features` proposes. A declared float takes integers, too; a declared int64 takes no
-            float. Names that `features` lacks are left alone.
+        features: The value of each feature: a scalar, a list, a NumPy array (flattened in row-major order), a tensor, a
+            `SparseTensor` of one dimension without gaps, or a Feature message. bytes and str become a bytes_list;
+            bool, enums and every integer an int64_list; floats a float_list, rounded to float32. An empty list has no
+            kind unless `kinds` declares it, and is then written as a Feature without kind, which parses as missing.
+        kinds: The kinds of some features: `np.int64`, `np.float32`, `bytes`, or feature configurations such
+            as `infer_features` proposes. A declared float accepts integers; a declared int64 does not accept
+            floats. Names that are not in `features` are ignored.
         deterministic: Whether to sort the features by name. Otherwise they have the mapping's order.
 
     Returns:
         The bytes of one record.
 
     Raises:
-        FeatureError: A value that has no kind or another one than declared: None, a ragged list, mixed types,
-            a float for an int64, an int that no int64 holds. It names the feature and both types.
+        FeatureError: A value has no kind, or not the declared one: None, a ragged list, mixed types,
+            a float for an int64, an int beyond int64. The error names the feature and both types.
 
     Example:
         >>> encode_example({"label": 3, "name": "a"})
@@ -120,18 +119,18 @@ def encode_examples(
     """Serializes many tf.train.Examples from columns, at native speed.
 
     Args:
-        columns: For each feature one row a record, all columns of the same length: an array of shape
+        columns: A column with a row per record for each feature, all of the same length: an array of shape
             `[records, ...]`; a list of scalars, lists or arrays; a `RaggedTensor` of one ragged dimension; a
-            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` gives it; `Frames` or a `BytesColumn`
+            `SparseTensor` of two dimensions without gaps, as a `VarLenFeature` returns it; `Frames` or a `BytesColumn`
             for byte strings in one buffer.
         kinds: As in `encode_example`.
         deterministic: As in `encode_example`.
 
     Returns:
-        The records, in order, of shape `[rows]`; none without columns or without rows. A writer takes them as they are.
+        The records, in order, of shape `[rows]`. Writers accept the column as a batch of records.
 
     Raises:
-        FeatureError: As in `encode_example`, with the record where it is known; or columns of different
+        FeatureError: As in `encode_example`, with the record if it is known; or columns have different
             lengths.
 
     Example:
@@ -139,9 +138,9 @@ def encode_examples(
         >>> len(records), records[1] == encode_example({"label": 1, "words": []}, kinds={"words": bytes})
         (3, True)
     """
-    made = to_columns(columns, kinds)
-    packed: list[_Packed] = [(encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in made]
-    buffer, spans = _run(packed, made[0].rows if made else 0, deterministic)
+    packed_columns = to_columns(columns, kinds)
+    packed: list[_Packed] = [(encode_name(col.name), NUMBERS[col.kind], *col[2:5]) for col in packed_columns]
+    buffer, spans = _run(packed, packed_columns[0].rows if packed_columns else 0, deterministic)
     return BytesColumn.over(memoryview(buffer).toreadonly(), np.frombuffer(spans, dtype="<i8").reshape(-1, 2))
 
 
@@ -157,8 +156,8 @@ def encode_sequence_example(
 
     Args:
         context: As `features` in `encode_example`.
-        feature_lists: For each feature list its steps, in any of the forms that `encode_examples` takes as a
-            column: a list with the value of each step, an array of shape `[steps, ...]`, a ragged tensor.
+        feature_lists: The steps of each feature list, in any form of a column in `encode_examples`: a list with
+            the value of each step, an array of shape `[steps, ...]`, a ragged tensor.
         context_kinds: As `kinds` in `encode_example`, for the context.
         sequence_kinds: The same for the feature lists.
         deterministic: As in `encode_example`, for the context and the feature lists.
@@ -167,7 +166,7 @@ def encode_sequence_example(
         The bytes of one record.
 
     Raises:
-        FeatureError: As in `encode_examples`; with a step's number in place of the record's.
+        FeatureError: As in `encode_examples`, with the step's number instead of the record's.
     """
     declared = resolve_kinds(sequence_kinds, feature_lists)
     columns = [to_column(name, value, declared.get(name)) for name, value in feature_lists.items()]
@@ -196,7 +195,7 @@ def _steps(column: PackedColumn) -> Iterator[Feature]:
 
 
 def _run(packed: list[_Packed], rows: int, deterministic: bool) -> tuple[Any, bytes]:
-    """The records' bytes and spans, by the kernel."""
+    """Runs the kernel; returns the records' bytes and spans."""
     if deterministic:
         packed.sort(key=lambda column: column[0])
     code, record, column, buffer, spans = _encode(tuple(packed), rows)

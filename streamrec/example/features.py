@@ -1,14 +1,12 @@
-"""How a feature is to be parsed: TensorFlow's five feature configurations, with its names and arguments.
+"""TensorFlow's five feature configurations, which describe how to parse a feature, with its names and arguments.
 
 Rules of this file:
-  - a configuration is a frozen value: lists become tuples and dtypes become one of `np.int64`, `np.float32`
-    and `bytes` when it is made, so it can be hashed, pickled and shared, and no later change can reach it;
-  - two configurations are equal only if they mean the same: they are the keys of plans (a partition is
-    not a tuple, which would be equal across classes);
-  - what can be known to be wrong without data is refused here, when the configuration is made (TensorFlow
-    waits for the first call);
-  - the meaning of each class is TensorFlow's (tf.io, 2.21). What depends on data is in parse.py and
-    sequence.py.
+- A configuration is a frozen value: its constructor converts lists to tuples and dtypes to one of `np.int64`,
+  `np.float32` and `bytes`, so it can be hashed, pickled and shared.
+- Two configurations are equal only if they have the same meaning: they are the keys of plans. (So a partition is
+  not a tuple, which could equal one of another class.)
+- The constructor raises all errors that can be found without data (TensorFlow waits for the first call).
+- The meaning of each class is TensorFlow's (tf.io, 2.21). Checks that depend on data are in assemble.py and walk.py.
 """
 
 from __future__ import annotations
@@ -27,19 +25,19 @@ from streamrec.errors import FeatureError
 from streamrec.example.dtypes import dtype_name, nearest_kind
 
 Dtype: TypeAlias = type[np.int64] | type[np.float32] | type[bytes]
-"""The three kinds of values that an Example holds: `np.int64`, `np.float32` and `bytes`."""
+"""The three kinds of values in an Example: `np.int64`, `np.float32` and `bytes`."""
 
 FIELDS: Final[Mapping[str, Dtype]] = {"bytes_list": bytes, "float_list": np.float32, "int64_list": np.int64}
-"""The fields of a Feature message, in the order of their numbers, and what each of them holds."""
+"""The fields of a Feature message, in the order of their numbers, and their kinds."""
 
 NUMBERS: Final[Mapping[Dtype | None, int]] = {None: 0, bytes: 1, np.float32: 2, np.int64: 3}
-"""The number of the field that holds such values, for the kernels; 0 is not a field."""
+"""The field numbers of the kinds, for the kernels; 0 stands for no field."""
 
 _KINDS: Final[Mapping[str, Dtype]] = {"int64": np.int64, "float32": np.float32, "object": bytes}
 
 
 def as_dtype(dtype: object) -> Dtype:
-    """Turns a NumPy dtype, a TensorFlow DType, a Python type or a name into one of the three kinds."""
+    """Converts a NumPy dtype, a TensorFlow DType, a Python type or a name to one of the three kinds."""
     if dtype is float:
         return np.float32
     if dtype is bytes or dtype is str:
@@ -52,7 +50,7 @@ def as_dtype(dtype: object) -> Dtype:
 
 
 def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
-    """A tuple of sizes. `why` says what an unknown size would mean for the feature at hand."""
+    """Converts a shape to a tuple of sizes; `why` is advice for an unknown size."""
     if isinstance(shape, type | str | np.dtype) or not isinstance(shape, Iterable | SupportsIndex):
         raise FeatureError(
             f"shape is {describe_value(shape)}: a list of sizes comes first, then the dtype: ([], np.int64)"
@@ -67,9 +65,9 @@ def _as_shape(shape: int | Iterable[Any], why: str) -> tuple[int, ...]:
 
 
 def _freeze(value: Any, dtype: Dtype) -> Any:
-    """Arrays and lists as nested tuples of Python scalars, so that a configuration holds nothing mutable.
+    """Converts arrays and lists to nested tuples of Python scalars, so that configurations are immutable.
 
-    Numbers of NumPy are cast to the feature's kind, as TensorFlow does: np.float64(1.0) is a default for
+    NumPy's numbers are cast to the feature's kind, as in TensorFlow: np.float64(1.0) is a default for
     int64, the float 1.0 is not.
     """
     if hasattr(value, "numpy"):  # a TensorFlow tensor
@@ -82,12 +80,12 @@ def _freeze(value: Any, dtype: Dtype) -> Any:
 
 
 def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """The default of a feature as an array of `shape`; str becomes UTF-8 bytes, as in TensorFlow."""
+    """Converts a default value to an array of `shape`; str becomes UTF-8 bytes, as in TensorFlow."""
     flat = list(_flatten(value))
     wanted = math.prod(shape)
     if len(flat) != wanted:
         raise FeatureError(
-            f"the default has {len(flat)} values and the shape {list(shape)} wants {wanted}; give one for each element"
+            f"the default has {len(flat)} values, but the shape {list(shape)} has {wanted}: give one for each element"
         )
     wanted_types = {bytes: bytes | str, np.int64: int, np.float32: int | float}  # bool is an int, as in TensorFlow
     for item in flat:
@@ -114,13 +112,13 @@ def _flatten(value: Any) -> Iterable[Any]:
 
 
 def encode_name(name: object) -> bytes:
-    """A feature's name as records hold it."""
+    """Encodes a feature's name as UTF-8."""
     if not isinstance(name, str):
         raise FeatureError(f"a feature's name is {describe_value(name)}: it must be a str")
     try:
         return name.encode()
     except UnicodeEncodeError as error:
-        raise FeatureError("the name has no UTF-8 form; rename the feature", name) from error
+        raise FeatureError("the name cannot be encoded as UTF-8: rename the feature", name) from error
 
 
 def _as_key(key: object, what: str) -> str:
@@ -131,7 +129,7 @@ def _as_key(key: object, what: str) -> str:
 
 
 def _set(feature: object, **values: object) -> None:
-    """Stores the normal form of a frozen dataclass's fields, from its `__post_init__` only."""
+    """Sets the fields of a frozen dataclass, in its `__init__`."""
     for name, value in values.items():
         object.__setattr__(feature, name, value)
 
@@ -141,10 +139,10 @@ class FixedLenFeature:
     """A feature with the same number of values in every example: a dense array of `[batch, *shape]`.
 
     Args:
-        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. The data must hold exactly their
-            product.
+        shape: Sizes of one example's array; `[]` for a scalar, 3 for `[3]`. Each example must have exactly that many
+            values.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
-        default_value: Taken where the feature is missing or empty. A scalar for a scalar, else one value
+        default_value: The value of a missing or empty feature: a scalar for a scalar, else one value
             for each element, in any nesting. None makes the feature required.
 
     Example:
@@ -182,15 +180,15 @@ class VarLenFeature:
 class FixedLenSequenceFeature:
     """Any number of arrays of one shape: a dense array of `[batch, longest, *shape]`, padded.
 
-    Padding takes memory for `batch` times the longest example: where lengths differ much, a RaggedFeature is better.
+    Padding needs memory for `batch` times the longest example: if lengths differ much, use a RaggedFeature.
 
     Args:
         shape: Sizes of one step. The number of values must be a multiple of their product.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
-        allow_missing: Must be true for `parse_example`. In a SequenceExample's feature lists it says whether
+        allow_missing: Must be true for `parse_example`. In a SequenceExample's feature lists, whether
             the list may be missing.
-        default_value: One value that pads shorter examples of a batch in `parse_example`; 0 or `b""` when
-            None. Feature lists are padded with 0 or `b""` always and take no default.
+        default_value: One value that pads shorter examples of a batch in `parse_example`; None for 0 or
+            `b""`. Feature lists are always padded with 0 or `b""` and accept no default.
     """
 
     shape: tuple[int, ...]
@@ -221,10 +219,10 @@ class SparseFeature:
 
     Args:
         index_key: The feature of int64 positions, or a list of one for each dimension.
-        value_key: The feature that holds the values; as many as there are positions.
+        value_key: The feature of the values, one for each position.
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
         size: The dense size, or a list of one for each index key.
-        already_sorted: Whether the positions are in row-major order already, so that sorting is left out.
+        already_sorted: Whether the positions are in row-major order already, and need no sorting.
     """
 
     index_key: str | tuple[str, ...]
@@ -243,7 +241,7 @@ class SparseFeature:
     ) -> None:
         keys = index_key if isinstance(index_key, str) else tuple(_as_key(key, "index_key") for key in index_key)
         if not keys:
-            raise FeatureError("index_key is empty; name the feature that holds the positions")
+            raise FeatureError("index_key is empty: name the feature of the positions")
         sizes = tuple(map(operator.index, size)) if isinstance(size, Iterable) else operator.index(size)
         if isinstance(keys, str) != isinstance(sizes, int):
             raise FeatureError(f"index_key {index_key!r} and size {size!r} must both be lists or neither")
@@ -255,18 +253,18 @@ class SparseFeature:
 
     @property
     def index_keys(self) -> tuple[str, ...]:
-        """The index keys as a tuple, also where one name was given."""
+        """The index keys, always as a tuple."""
         return (self.index_key,) if isinstance(self.index_key, str) else self.index_key
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes as a tuple, also where one was given."""
+        """The sizes, always as a tuple."""
         return (self.size,) if isinstance(self.size, int) else self.size
 
 
 @dataclass(frozen=True)
 class KeyedPartition:
-    """Numbers of another feature that split values into rows."""
+    """A partition by the numbers of another feature, `key`."""
 
     key: str
 
@@ -277,12 +275,12 @@ class RaggedFeature:
 
     Args:
         dtype: `np.int64`, `np.float32` or `bytes` (or their TensorFlow or string names).
-        value_key: The feature that holds the values; by default the key of this configuration.
-        partitions: How an example's values are split, from the outermost dimension to the innermost: any of
+        value_key: The feature of the values; by default the key of this configuration.
+        partitions: The splits of an example's values, from the outermost dimension to the innermost: any of
             `RowSplits`, `RowLengths`, `RowStarts`, `RowLimits`, `ValueRowIds` (each with the key of an int64
             feature) and `UniformRowLength` (with a length).
         row_splits_dtype: `np.int32` (the default, as in TensorFlow) or `np.int64`.
-        validate: As in TensorFlow, but partitions that do not fit the values of their record are an error in any case.
+        validate: Accepted for compatibility: partitions that do not fit the values of their record are always an error.
     """
 
     class RowSplits(KeyedPartition):
@@ -337,7 +335,7 @@ class RaggedFeature:
 
     @property
     def keyed_partitions(self) -> list[KeyedPartition]:
-        """The partitions that are features of their own."""
+        """The partitions that other features define."""
         return [each for each in self.partitions if isinstance(each, KeyedPartition)]
 
 

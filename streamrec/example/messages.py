@@ -1,16 +1,16 @@
 """The protobuf messages of TensorFlow's TFRecord files, without TensorFlow.
 
-`Example`, `SequenceExample` and what they are made of are real protobuf messages: `FromString`,
-`SerializeToString`, `WhichOneof`, the text and the JSON form work as on TensorFlow's own classes, and so does
-pickling. `TensorProto` is what `serialize_tensor` writes.
+`Example`, `SequenceExample` and their parts are real protobuf messages: `FromString`, `SerializeToString`,
+`WhichOneof`, the text form, the JSON form and pickling work as for TensorFlow's own classes. `serialize_tensor` writes
+a `TensorProto`.
 
 Rules of this file:
-- The descriptors live in a pool of their own. The default pool holds one file of a name per process, and
-  TensorFlow (and others) bring `tensorflow/core/example/example.proto` too: the second one to register
-  a file that differs in one option fails at import. A private pool never conflicts, in any import order.
+- The descriptors are in a private pool. The default pool has one file of each name per process, and TensorFlow (and
+  other packages) register `tensorflow/core/example/example.proto`, too: the second registration fails at import if one
+  option differs. A private pool never conflicts, in any import order.
 - Field numbers, names and types are TensorFlow's (`tensorflow/core/example/{feature,example}.proto` and
-  `tensorflow/core/framework/{types,tensor_shape,tensor}.proto`), so bytes, text and JSON are the same as its.
-- `messages.pyi` gives the classes their static types.
+  `tensorflow/core/framework/{types,tensor_shape,tensor}.proto`), so bytes, text and JSON are equal.
+- `messages.pyi` has the static types of the classes.
 
     >>> example = Example()
     >>> example.features.feature["label"].int64_list.value.append(3)
@@ -72,12 +72,12 @@ _MESSAGES: Final = {
     "FeatureLists": [("feature_list", 1, "map:FeatureList")],
     "Example": [("features", 1, "Features")],
     "SequenceExample": [("context", 1, "Features"), ("feature_lists", 2, "FeatureLists")],
-    # Of TensorFlow Serving's `input.proto`: what TF-Ranking writes, a query and its documents.
+    # From TensorFlow Serving's `input.proto`: TF-Ranking writes a query and its documents in it.
     "ExampleListWithContext": [("examples", 1, "*Example"), ("context", 2, "Example")],
     "TensorShapeProto": [("dim", 2, "*TensorShapeProto.Dim"), ("unknown_rank", 3, "bool")],
     "TensorShapeProto.Dim": [("size", 1, "int64"), ("name", 2, "string")],
-    # `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps numbers that are new to us.
-    # Resource handles (14) and variants (15) hold no array; they pass as unknown fields.
+    # `dtype` is an enum in TensorFlow's file; an int32 has the same bytes and keeps unknown numbers.
+    # Resource handles (14) and variants (15) contain no array; they stay unknown fields.
     "TensorProto": [
         ("dtype", 1, "int32"),
         ("tensor_shape", 2, "TensorShapeProto"),
@@ -100,7 +100,7 @@ _MESSAGES: Final = {
 
 
 def _add_map(message: descriptor_pb2.DescriptorProto, name: str, value: str) -> str:
-    """Adds the entry message that protobuf makes of a map<string, value>; returns its type name."""
+    """Adds the entry message of a map<string, value>; returns its type name."""
     entry = message.nested_type.add(name="".join(word.title() for word in name.split("_")) + "Entry")
     entry.options.map_entry = True
     _add_field(entry, "key", 1, "string")
@@ -141,7 +141,7 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 
 def _message_class(name: str) -> Any:
-    """The class of one message, at home in this module so that pickle finds it."""
+    """The class of one message, with this module as its `__module__`, so that pickle finds it."""
     message = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
     message.__module__ = __name__
     return message
@@ -163,24 +163,25 @@ TensorProto = _message_class("TensorProto")
 
 
 def is_example_list(record: bytes) -> bool:
-    """Whether a record is an ExampleListWithContext with a value; an Example leaves unknown fields in one."""
+    """Whether a record is an ExampleListWithContext with a value; parsed as one, an Example has unknown fields."""
     try:
         message = ExampleListWithContext.FromString(record)
     except DecodeError:
         return False
     size = message.ByteSize()
     message.DiscardUnknownFields()
-    features = (each for found in (*message.examples, message.context) for each in found.features.feature.values())
+    examples = (*message.examples, message.context)
+    features = (feature for each in examples for feature in each.features.feature.values())
     return message.ByteSize() == size and any(feature.WhichOneof("kind") for feature in features)
 
 
-def _dim(data: bytes) -> Any:
+def _parse_dim(data: bytes) -> Any:
     return TensorShapeProto.Dim.FromString(data)
 
 
 def _pickle_dim(dim: Any) -> tuple[Any, ...]:
-    """Protobuf looks for nested messages in the default pool, when they are unpickled; this one is not there."""
-    return _dim, (dim.SerializeToString(),)
+    """Pickles a nested message: protobuf's own unpickling searches the default pool, which does not have it."""
+    return _parse_dim, (dim.SerializeToString(),)
 
 
 copyreg.pickle(TensorShapeProto.Dim, _pickle_dim)

@@ -1,19 +1,19 @@
-"""`parse_example`, `parse_sequence_example` and their like for one message: columns, with TensorFlow's semantics.
+"""`parse_example`, `parse_sequence_example` and their variants for one message, with TensorFlow's semantics.
 
-What TensorFlow 2.21 does is the specification, down to the order of the results' keys. Its arguments have its
-names; `string_columns` is our own. Where TensorFlow raises InvalidArgumentError, ValueError or TypeError for
-data or for a description, FeatureError (a ValueError) is raised here. Known differences, all of them where
-TensorFlow leaves things open or breaks:
-  - an empty list is a batch of no examples (TensorFlow takes `[]` for float32 and refuses it);
-  - values of a SparseFeature at equal positions keep their order (TensorFlow's sort is not stable);
-  - partitions of a RaggedFeature, and positions of a SparseFeature, must fit the values of their own record, whatever
-    `validate` says (TensorFlow gives row splits that lead outside of the values, or values of one record to another);
-  - more unpacked floats than a FixedLenFeature's shape holds are an error (TensorFlow writes them past the
-    end of its array before it raises);
-  - lengths of 2 GiB and more within an Example are an error (TensorFlow crashes on some), and so are byte strings in
-    a SequenceExample whose length runs past their list;
-  - `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step, on which TensorFlow
-    divides by zero, are refused when they are made.
+TensorFlow 2.21 is the specification, including the order of the results' keys and the names of arguments;
+`string_columns` is an addition. If TensorFlow raises InvalidArgumentError, ValueError or TypeError for data or for a
+description, these functions raise FeatureError (a ValueError). Known differences, where TensorFlow's behaviour is
+unspecified or broken:
+- An empty list is a batch of no examples. (TensorFlow reads `[]` as float32 and rejects it.)
+- Values of a SparseFeature at equal positions keep their order. (TensorFlow's sort is not stable.)
+- The partitions of a RaggedFeature and the positions of a SparseFeature must fit the values of their record, whatever
+  `validate` is. (TensorFlow may return row splits outside the values, or assign values of one record to another.)
+- More unpacked floats than a FixedLenFeature's shape has are an error. (TensorFlow writes them past the end of its
+  array before it raises.)
+- Lengths of 2 GiB and more within an Example are an error (some crash TensorFlow), and so are byte strings in a
+  SequenceExample that exceed their list.
+- A `RaggedFeature.UniformRowLength` below 1 and a FixedLenSequenceFeature without values in a step, for which
+  TensorFlow divides by zero, are errors of the constructor.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def parse_example(
 
     Args:
         serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or
-            anything else with a `buffer` and `spans`. A single bytes object is parsed as by
+            any other object with a `buffer` and `spans`. A single bytes object is parsed as by
             `parse_single_example`.
-        features: What to parse, by key.
+        features: The description: feature configurations by key.
         example_names: A name for each example, for error messages.
-        string_columns: Whether byte strings come as BytesColumns, spans over the buffer, instead of object
-            arrays of bytes. From Frames nothing is copied; a list is joined first.
+        string_columns: Whether to return byte strings as BytesColumns, spans over the buffer, instead of object
+            arrays of bytes. Frames are not copied for it; a list is joined first.
 
     Returns:
         For a FixedLenFeature an array of `[batch, *shape]`; for a FixedLenSequenceFeature an array of
@@ -71,9 +71,9 @@ def parse_example(
         object arrays of bytes. The keys are in TensorFlow's order: sparse, dense, ragged, then combined ones.
 
     Raises:
-        FeatureError: A message that is damaged, a required feature that is missing, values of another kind or
-            number than described, positions or partitions that don't fit; or features that don't go together.
-        TypeError: Something in `serialized` that is not bytes.
+        FeatureError: A message is damaged, a required feature is missing, values differ in kind or number from
+            the description, positions or partitions do not fit them; or the features contradict each other.
+        TypeError: An item of `serialized` is not bytes.
 
     Example:
         >>> record = bytes([10, 14, 10, 12, 10, 1, 120, 18, 7, 26, 5, 10, 3, 1, 2, 3])  # x: [1, 2, 3]
@@ -97,12 +97,12 @@ def parse_single_example(
 
     Args:
         serialized: The message, as bytes.
-        features: What to parse, by key.
+        features: The description: feature configurations by key.
         example_names: The example's name, for error messages.
-        string_columns: Whether byte strings come as BytesColumns instead of object arrays of bytes.
+        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of bytes.
 
     Returns:
-        As `parse_example`, without the first dimension; nothing is padded. A scalar is an array of shape
+        As `parse_example`, without the first dimension and without padding. A scalar is an array of shape
         `[]`. A RaggedFeature without partitions is an array.
 
     Raises:
@@ -116,14 +116,14 @@ def parse_single_example(
 def parse_batch(
     plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
 ) -> dict[str, Column]:
-    """`parse_example` by a plan that was made before; a `single` message is a batch of one."""
+    """Parses a batch of Examples by a plan; a `single` message is a batch of one."""
     return parse_and_count(plan, serialized, string_columns, names, single=single)[0]
 
 
 def parse_and_count(
     plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
 ) -> tuple[dict[str, Column], int]:
-    """The same, and how many features the messages hold that are not described."""
+    """Parses as `parse_batch`, and counts the features of the messages that are not in the plan."""
     records = as_records(serialized, string_columns)
     check_names(names, len(records))
     try:
@@ -148,12 +148,12 @@ def parse_sequence_example(
 
     Args:
         serialized: A list, tuple or one-dimensional object array of bytes; or Frames from a reader, or
-            anything else with a `buffer` and `spans`. A single bytes object is parsed without a batch
+            any other object with a `buffer` and `spans`. A single bytes object is parsed without a batch
             dimension.
         context_features: FixedLen-, VarLen- and RaggedFeatures of the context, by key.
         sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by key.
         example_names: A name for each example, for error messages.
-        string_columns: Whether byte strings come as BytesColumns instead of object arrays of bytes.
+        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of bytes.
 
     Returns:
         The context's columns, as from `parse_example`; the feature lists' columns: a FixedLenSequenceFeature
@@ -162,9 +162,9 @@ def parse_sequence_example(
         and for each FixedLenSequenceFeature the number of steps of each example, int64 of `[batch]`.
 
     Raises:
-        FeatureError: A message that is damaged, a required feature that is missing, values of another kind or
-            number than described, partitions that don't fit; or features that don't go together.
-        TypeError: Something in `serialized` that is not bytes.
+        FeatureError: A message is damaged, a required feature is missing, values differ in kind or number from
+            the description, partitions do not fit them; or the features contradict each other.
+        TypeError: An item of `serialized` is not bytes.
     """
     single = is_scalar(serialized)
     if single:
@@ -187,7 +187,7 @@ def parse_single_sequence_example(
         context_features: FixedLen-, VarLen- and RaggedFeatures of the context, by key.
         sequence_features: FixedLenSequence-, VarLen- and RaggedFeatures of the feature lists, by key.
         example_name: The example's name, for error messages.
-        string_columns: Whether byte strings come as BytesColumns instead of object arrays of bytes.
+        string_columns: Whether to return byte strings as BytesColumns instead of object arrays of bytes.
 
     Returns:
         The columns of the context and of the feature lists, without a batch dimension.
@@ -203,7 +203,7 @@ def parse_single_sequence_example(
 def parse_sequences(
     serialized: Any, context: Any, lists: Any, names: Any, string_columns: bool, single: bool
 ) -> tuple[Columns, Columns, dict[str, Offsets]]:
-    """`parse_sequence_example` of a batch; a `single` message is a batch of one."""
+    """Parses a batch of SequenceExamples; a `single` message is a batch of one."""
     if not context and not lists:
         raise FeatureError("context_features and sequence_features are empty; describe at least one feature")
     plan, list_plan = make_plan("context", context or {}), make_plan("lists", lists or {})
@@ -212,7 +212,7 @@ def parse_sequences(
     count, spanned = len(records), records if string_columns else None
     required = [slot for slot in plan.slots if slot.dense and slot.required and slot.size]
     try:
-        if not count and required:  # TensorFlow refuses these also for a batch of nothing
+        if not count and required:  # TensorFlow rejects these even for an empty batch
             raise failure(Code.COUNT, 0, required[0])
         found, steps = walk_sequences(records, plan.slots, list_plan.slots, string_columns)
         columns = to_columns(plan, found, count, spanned, single)
@@ -230,7 +230,7 @@ def parse_sequences(
 def name_example(
     error: FeatureError, names: Sequence[str | bytes] | None, single: bool, records: Records, lists: Any = None
 ) -> FeatureError:
-    """The same error with the name of its example, if there are names, and with what it has instead of a feature."""
+    """Adds the example's name to an error, and for a missing feature the names that the record has instead."""
     reason = error.reason
     if error.feature is not None and error.record is not None and len(records):
         reason += _describe_missing(error.feature, records.message(error.record), lists)
@@ -240,10 +240,10 @@ def name_example(
 
 
 def _describe_missing(name: str, data: bytes, lists: Any) -> str:
-    """What to do about a feature that a message does not have, for the end of a message; "" where it has it."""
+    """Advice for a feature that a record does not have, for the end of a message; "" if it has the feature."""
     try:
         message = example.SequenceExample.FromString(data)  # the context of an Example is its features
-    except Exception:  # the error that is raised says more
+    except Exception:  # the caller's error says more
         return ""
     here, there = set(message.context.feature), set(message.feature_lists.feature_list)
     advice, other = "a default_value", "is a SequenceExample that has it as a feature list"
@@ -253,18 +253,18 @@ def _describe_missing(name: str, data: bytes, lists: Any) -> str:
     if name in here:
         return ""
     near = get_close_matches(name, here, 3, 0.5)
-    found = join_names(map(repr, [*near, *sorted(here.difference(near))])) or "no feature"
-    other = other if name in there else f"has {found}"
+    names = join_names(map(repr, [*near, *sorted(here.difference(near))])) or "no feature"
+    other = other if name in there else f"has {names}"
     return f": give {advice} if it may be missing; this record {other}"
 
 
 def is_scalar(serialized: Any) -> bool:
-    """Whether this is one message, not a batch."""
+    """Whether `serialized` is one message, not a batch."""
     return isinstance(serialized, bytes | bytearray | memoryview) or getattr(serialized, "ndim", 1) == 0
 
 
 def single_record(serialized: Any, name: Any) -> tuple[list[bytes], list[Any] | None]:
-    """One message as a batch of one, and its name as a list of one."""
+    """Converts one message and its name to a batch of one."""
     if not is_scalar(serialized):
         raise TypeError(f"serialized is {name_type(serialized)}; one message is bytes, for more use a batch")
     if name is not None and not isinstance(name, str | bytes):
@@ -276,7 +276,7 @@ def single_record(serialized: Any, name: Any) -> tuple[list[bytes], list[Any] | 
 
 
 def as_records(serialized: Any, spanned: bool) -> Records:
-    """The messages as a walk takes them; as spans if `spanned`."""
+    """Converts messages to Records, as spans if `spanned`."""
     rows = getattr(serialized, "rows", None)
     if rows is not None:
         return Records(None, tuple(serialized.buffers), rows)
@@ -309,6 +309,6 @@ def _to_list(array: npt.NDArray[Any]) -> list[Any]:
 
 
 def check_names(names: Any, count: int) -> None:
-    """Refuses names that are not one for each example."""
+    """Checks that there is one name for each example."""
     if names is not None and (isinstance(names, str | bytes) or len(names) != count):
         raise FeatureError(f"example_names must be a list of {count:,} names, one for each example")

@@ -1,12 +1,12 @@
-"""A feature description proposed from data: what `parse_example` needs to know and is not written down.
+"""Proposes the feature description for `parse_example` from data.
 
 Rules of this file:
-- Only what was seen is said: kinds, how many values a record holds, how many records lack the feature.
-- The proposal parses every record that was looked at. One length everywhere gives a FixedLenFeature; lengths that
-  differ, and records that lack the feature, give a RaggedFeature. No proposal has a default: it would be a value that
-  was never written. Shapes beyond one dimension are not in the data: an Example holds flat lists.
-- A feature with two kinds in the same data has no description; it is an error that names both.
-- Nothing is kept of the records but counts.
+- A summary states only facts: kinds, how many values a record has, how many records lack the feature.
+- The proposal parses every record that was examined. A feature with the same length everywhere becomes a
+  FixedLenFeature; one with different lengths, or that some records lack, a RaggedFeature. No proposal has a default,
+  which would be a value that was never written, or a shape of several dimensions, because an Example has flat lists.
+- A feature with two kinds is an error that names both.
+- Only counts are kept in memory.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from streamrec.example.messages import Example, SequenceExample, is_example_list
 
 @dataclass(frozen=True)
 class FeatureSummary:
-    """What was seen of one feature.
+    """Statistics of one feature.
 
     Args:
         name: Its name.
-        dtype: `np.int64`, `np.float32` or `bytes`; None where it was never seen with a kind.
-        records: Records (steps, for a feature list) that were looked at.
-        present: Those that hold the feature with a kind.
-        shortest: The fewest values where it is present; 0 where it never was.
+        dtype: `np.int64`, `np.float32` or `bytes`; None if no record had it with a kind.
+        records: How many records (steps, for a feature list) were examined.
+        present: How many of them have the feature with a kind.
+        shortest: The fewest values of a record that has the feature; 0 if none has it.
         longest: The most values.
-        without_kind: Records that hold the feature without a kind: parsing takes it for missing.
-        shortest_list: For a feature list: the fewest steps of a record; None for other features.
+        without_kind: How many records have the feature without a kind, which parses as missing.
+        shortest_list: For a feature list, the fewest steps of a record; None for other features.
         longest_list: The most steps; None for other features.
-        without_values: Records that have no value of it: they lack the feature, or hold it empty or without a kind.
+        without_values: How many records lack the feature, or have it empty or without a kind.
     """
 
     name: str
@@ -61,17 +61,17 @@ class FeatureSummary:
 
     @property
     def missing_rate(self) -> float:
-        """The share of records without the feature, from 0 to 1."""
+        """The fraction of records without the feature, from 0 to 1."""
         return 1 - self.present / self.records if self.records else 0.0
 
     @property
     def has_fixed_length(self) -> bool:
-        """Whether every record that has the feature holds the same number of values."""
+        """Whether every record that has the feature has the same number of values."""
         return self.shortest == self.longest
 
     @property
     def proposal(self) -> FixedLenFeature | FixedLenSequenceFeature | RaggedFeature:
-        """The configuration that parses what was seen; bytes where no kind was seen."""
+        """The configuration that parses the examined records; of bytes if no record had a kind."""
         dtype = self.dtype or bytes
         if self.present < self.records or not self.has_fixed_length or not self.longest:
             return RaggedFeature(dtype)
@@ -95,9 +95,9 @@ class Schema:
     """Feature descriptions proposed from data. As a str: Python code to paste, with its imports.
 
     Args:
-        records: How many records were looked at.
-        summaries: What was seen of each feature (of the context, for SequenceExamples), by name.
-        list_summaries: The same for the feature lists; empty for Examples.
+        records: How many records were examined.
+        summaries: The statistics of each feature (of the context, for SequenceExamples), in the order of names.
+        list_summaries: The statistics of the feature lists; empty for Examples.
     """
 
     records: int
@@ -106,12 +106,12 @@ class Schema:
 
     @property
     def features(self) -> dict[str, Feature]:
-        """What `parse_example` takes; for SequenceExamples the context features."""
+        """The description for `parse_example`; for SequenceExamples the context features."""
         return {summary.name: summary.proposal for summary in self.summaries}
 
     @property
     def sequence_features(self) -> dict[str, Feature]:
-        """What `parse_sequence_example` takes for the feature lists; empty for Examples."""
+        """The sequence features for `parse_sequence_example`; empty for Examples."""
         return {summary.name: summary.proposal for summary in self.list_summaries}
 
     def __str__(self) -> str:
@@ -129,7 +129,7 @@ def _code(variable: str, summaries: tuple[FeatureSummary, ...]) -> str:
 
 def _remark(item: FeatureSummary) -> str:
     if item.dtype is None:
-        return "never seen with a kind; say which one it has"
+        return "no record has it with a kind: declare its kind"
     span = f"{item.longest:,}" if item.has_fixed_length else f"{item.shortest:,} to {item.longest:,}"
     values = "value" if item.has_fixed_length and item.longest == 1 else "values"
     steps = "" if item.longest_list is None else f" a step, {item.shortest_list:,} to {item.longest_list:,} steps"
@@ -139,7 +139,7 @@ def _remark(item: FeatureSummary) -> str:
 
 @dataclass
 class _Counter:
-    """One feature, or one feature list, while records go by."""
+    """Counts one feature, or one feature list."""
 
     name: str
     dtype: Dtype | None = None
@@ -151,10 +151,10 @@ class _Counter:
     steps: int = 0
     list_lengths: tuple[int, int] | None = None
 
-    def see(self, message: Any, record: int) -> None:
-        self.with_values += bool(self.see_values(message, record))
+    def add(self, message: Any, record: int) -> None:
+        self.with_values += bool(self.add_values(message, record))
 
-    def see_values(self, message: Any, record: int) -> int:
+    def add_values(self, message: Any, record: int) -> int:
         kind = message.WhichOneof("kind")
         if kind is None:
             self.without_kind += 1
@@ -163,8 +163,8 @@ class _Counter:
         if self.dtype not in (None, dtype):
             assert self.dtype is not None
             raise FeatureError(
-                f"{dtype.__name__} where {self.dtype.__name__} was seen in the records before; one description "
-                "cannot parse both: write the data again with one kind",
+                f"{dtype.__name__}, but earlier records have {self.dtype.__name__}: one description "
+                "cannot parse both; write the data again with one kind",
                 self.name,
                 record,
             )
@@ -174,11 +174,11 @@ class _Counter:
         self.lengths = _widen(self.lengths, length)
         return length
 
-    def see_list(self, message: Any, record: int) -> None:
+    def add_list(self, message: Any, record: int) -> None:
         self.lists += 1
         self.steps += len(message.feature)
         self.list_lengths = _widen(self.list_lengths, len(message.feature))
-        self.with_values += sum(self.see_values(step, record) for step in message.feature) > 0
+        self.with_values += sum(self.add_values(step, record) for step in message.feature) > 0
 
     def summary(self, records: int) -> FeatureSummary:
         shortest_list, longest_list = self.list_lengths or (None, None)
@@ -202,16 +202,16 @@ def infer_features(
 
     Args:
         records: Serialized Examples, such as Frames or any iterable of bytes.
-        sample: How many records to look at, from the first on; None for all. What the others hold is unknown.
-        kind: What the records are.
+        sample: How many records to examine, from the first on; None for all. Later records may not fit the proposal.
+        kind: The type of the messages.
 
     Returns:
         The proposal: `schema.features` for `parse_example`, `print(schema)` for code to paste. Features are
-        in the order of their names. Without a record it is empty.
+        in the order of their names. Without records it is empty.
 
     Raises:
-        FeatureError: A record that is not such a message, or a feature with two kinds.
-        TypeError: `records` is a path, or holds something other than bytes.
+        FeatureError: A record is not such a message, or a feature has two kinds.
+        TypeError: `records` is a path, or contains something other than bytes.
 
     Example:
         >>> from streamrec.example.encode import encode_example
@@ -224,30 +224,31 @@ def infer_features(
         }
     """
     integer("sample", sample, 0, none=True)
-    given: Any = records
-    if isinstance(given, str | bytes) or hasattr(given, "__fspath__"):
+    source: Any = records
+    if isinstance(source, str | bytes) or hasattr(source, "__fspath__"):
         raise TypeError(
-            f"records is {describe_value(given)}: give the records, such as TFRecordDataset(path).take(1000)"
+            f"records is {describe_value(source)}: give the records, such as TFRecordDataset(path).take(1000)"
         )
     features: dict[str, _Counter] = {}
     lists: dict[str, _Counter] = {}
-    of, count = SequenceExample if kind == "sequence_example" else Example, 0
+    message_type, count = SequenceExample if kind == "sequence_example" else Example, 0
     for record, data in enumerate(islice(records, sample)):
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"records holds {name_type(data)} where a serialized Example is wanted, as bytes")
         if not count and is_example_list(data):
             raise FeatureError("an ExampleListWithContext: infer those of its examples and its context", None, record)
         try:
-            message: Any = of.FromString(data)
+            message: Any = message_type.FromString(data)
         except DecodeError as error:
-            raise FeatureError(f"{len(data)} bytes do not parse as {of.__name__}: {error}", None, record) from error
+            reason = f"{len(data):,} bytes do not parse as {message_type.__name__}: {error}"
+            raise FeatureError(reason, None, record) from error
         count += 1
         top = message.context if kind == "sequence_example" else message.features
         for name, feature in top.feature.items():
-            features.setdefault(name, _Counter(name)).see(feature, record)
+            features.setdefault(name, _Counter(name)).add(feature, record)
         if kind == "sequence_example":
             for name, steps in message.feature_lists.feature_list.items():
-                lists.setdefault(name, _Counter(name)).see_list(steps, record)
+                lists.setdefault(name, _Counter(name)).add_list(steps, record)
     return Schema(
         count,
         tuple(features[name].summary(count) for name in sorted(features)),

@@ -1,13 +1,13 @@
-"""Arrays from bytes and as bytes, as `tf.io.serialize_tensor`, `parse_tensor`, `decode_raw` and `decode_json_example`.
+"""Arrays as bytes and from bytes, as `tf.io.serialize_tensor`, `parse_tensor`, `decode_raw` and `decode_json_example`.
 
 Rules of this file:
-- What is written is TensorFlow's TensorProto, byte for byte: numbers as `tensor_content` in little-endian
+- Arrays are written as TensorFlow's TensorProto, byte for byte: numbers as `tensor_content` in little-endian
   order, strings in `string_val`.
-- What is read is all that TensorFlow reads: also the typed fields (`float_val`, `half_val`, ...), whose last
-  value fills the rest of the shape; zero or `b""` where there is none; more values than elements are ignored.
+- Everything that TensorFlow reads can be read, including the typed fields (`float_val`, `half_val`, ...): their last
+  value, or zero or `b""` without values, fills the rest of the shape; surplus values are ignored.
 - A message may declare any shape, so filling is bounded: a few bytes never become more than `max_fill_bytes`.
-  Bytes that are there are never refused for their number.
-- bfloat16, the float8 and the int4 kinds are ml_dtypes'. (TensorFlow itself writes none of the last two.)
+  Values that the message contains have no limit.
+- bfloat16, float8 and int4 dtypes are those of ml_dtypes. (TensorFlow itself does not write float8 and int4.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamrec.example.messages import Example, TensorProto, TensorShapeProto
 
 _STRING: Final = 7
 _NAMES: Final = {number: name for name, number in TENSOR_DTYPES.items()}
-# The field that holds a dtype's values where they aren't in tensor_content; float8s have float8_val.
+# The field of a dtype's values that are not in tensor_content; float8s have float8_val.
 _FIELDS: Final = {
     "float32": "float_val",
     "float64": "double_val",
@@ -53,10 +53,10 @@ def serialize_tensor(tensor: Any) -> bytes:
             float32, as in TensorFlow.
 
     Returns:
-        The bytes that `tf.io.serialize_tensor` gives.
+        The same bytes as `tf.io.serialize_tensor`.
 
     Raises:
-        FeatureError: A dtype that TensorFlow lacks, a ragged list, or a value that is not an array.
+        FeatureError: TensorFlow lacks the dtype, or the value is a ragged list or not an array.
 
     Example:
         >>> parse_tensor(serialize_tensor(np.eye(2, dtype=np.float16)), np.float16)
@@ -81,9 +81,9 @@ def _tensor_array(tensor: Any) -> npt.NDArray[Any]:
         return np.asarray(tensor)
     try:
         array = np.asarray(tensor)
-        if array.dtype.kind in "SU":  # which pads with NULs: take the strings as they are
+        if array.dtype.kind in "SU":  # NumPy pads these with NULs; objects keep the strings as they are
             return np.array(tensor, dtype=object)
-    except Exception as error:  # whatever a foreign tensor raises when it gives no array
+    except Exception as error:  # other libraries' tensors raise anything
         raise FeatureError(f"{name_type(tensor)} gives no array of one dtype: {error}; convert it") from error
     if hasattr(tensor, "dtype"):
         return array
@@ -107,13 +107,13 @@ def _string(item: object) -> bytes:
 
 
 def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28) -> npt.NDArray[Any]:
-    """Parses a TensorProto of any writer.
+    """Parses a TensorProto.
 
     Args:
         serialized: Its bytes.
         out_type: The dtype that it must have: NumPy's, TensorFlow's, a name, or `bytes` for strings.
-        max_fill_bytes: The most memory that is filled with repeated values, where the message holds fewer
-            than its shape has elements. 256 MiB by default.
+        max_fill_bytes: Limit of the array's size if the message has fewer values than its shape, and the last one
+            is repeated. 256 MiB by default.
 
     Returns:
         A new array of the message's shape; an object array of bytes for strings.
@@ -156,7 +156,7 @@ def _short(shape: tuple[int, ...]) -> str:
 
 
 def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The values that the message holds, flat; exactly as many as elements if they are in tensor_content."""
+    """The values of the message, flat: as many as the shape has if they are in tensor_content."""
     content = message.tensor_content
     if not content:
         return _read_values(message, dtype)
@@ -195,7 +195,7 @@ def _strings(message: TensorProto, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _string_list(content: bytes, count: int) -> list[bytes]:
-    """Strings in tensor_content: the varint length of each one, then all of them joined."""
+    """Reads strings in tensor_content: the lengths of all strings as varints, then all strings joined."""
     lengths: list[int] = []
     at = 0
     while len(lengths) < min(count, len(content)):
@@ -208,13 +208,13 @@ def _string_list(content: bytes, count: int) -> list[bytes]:
         lengths.append(length | content[at] << shift)
         at += 1
     if len(lengths) != count or sum(lengths) != len(content) - at:
-        raise FeatureError(f"content that holds no {count} strings; the tensor is damaged")
+        raise FeatureError(f"content that does not consist of {count} strings; the tensor is damaged")
     ends = np.cumsum([at, *lengths]).tolist()
     return [content[start:end] for start, end in pairwise(ends)]
 
 
 def _fill(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDArray[Any]:
-    """Exactly `count` values: the last one repeats, zero or `b""` where there is none, as in TensorFlow."""
+    """Exactly `count` values: the last value, or zero or `b""` without values, fills the rest, as in TensorFlow."""
     if count <= len(values):
         return values[:count].copy()
     if count * values.dtype.itemsize > max_fill_bytes:
@@ -235,19 +235,19 @@ def decode_raw(
     r"""Reinterprets byte strings as numbers.
 
     Args:
-        input_bytes: bytes, or an array or nested list of them. (NumPy's own "S" arrays have lost the trailing
-            NULs; use object arrays.)
-        out_type: The numbers' dtype: NumPy's, TensorFlow's or a name; no strings.
-        little_endian: The byte order of the input. The result has this machine's.
-        fixed_length: Bytes of each string: longer ones are cut, shorter ones are filled up with zeros.
-            By default all must have the same length.
+        input_bytes: bytes, or an array or nested list of them. (NumPy's "S" arrays lose trailing NULs; use
+            object arrays.)
+        out_type: The numbers' dtype: NumPy's, TensorFlow's or a name; not a string dtype.
+        little_endian: The byte order of the input. The result has the machine's.
+        fixed_length: Bytes of each string: longer ones are cut, shorter ones are padded with zeros.
+            By default all strings must have the same length.
 
     Returns:
-        A new array of the input's shape with one more dimension, the numbers of each string. Where there is
-        no string and no `fixed_length` that dimension is 0.
+        A new array of the input's shape with one more dimension, the numbers of each string. Without strings
+        and `fixed_length` that dimension is 0.
 
     Raises:
-        FeatureError: Strings of different lengths, or a length that is not a multiple of the number's size.
+        FeatureError: The strings have different lengths, or a length that is not a multiple of the dtype's size.
 
     Example:
         >>> decode_raw([b"\x01\x00\x02\x00", b"\x03\x00\x04\x00"], np.int16)
@@ -283,17 +283,17 @@ def decode_raw(
 
 
 def decode_json_example(json_examples: Any) -> Any:
-    r"""Turns Examples in JSON into serialized Examples.
+    r"""Converts Examples from JSON to serialized Examples.
 
     Args:
         json_examples: str or bytes of one JSON object, or an array or nested list of them.
 
     Returns:
-        bytes for one; for others an object array of bytes of the same shape. Features are sorted by name; null is a
+        bytes for one object; else an object array of bytes of the input's shape. Features are sorted by name; null is a
         feature without values.
 
     Raises:
-        FeatureError: Text that is not JSON, or not an Example.
+        FeatureError: The text is not JSON, or not an Example.
 
     Example:
         >>> decode_json_example('{"features": {"feature": {"a": {"int64List": {"value": [1]}}}}}')
@@ -309,31 +309,27 @@ def _parse_json(index: int, text: bytes) -> bytes:
     if not text.lstrip().startswith(b"{"):  # protobuf takes an empty list for an empty message
         raise FeatureError("not an Example in JSON, which is an object in braces", None, index)
     try:
-        found = json.loads(text.decode(), object_pairs_hook=object_of)
-        features = found.get("features")
+        message = json.loads(text.decode(), object_pairs_hook=unique_members)
+        features = message.get("features")
         if isinstance(features, dict) and isinstance(named := features.get("feature"), dict):
             features["feature"] = {name: {} if value is None else value for name, value in named.items()}
-        return json_format.ParseDict(found, Example()).SerializeToString(deterministic=True)
+        return json_format.ParseDict(message, Example()).SerializeToString(deterministic=True)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise FeatureError(f"not an Example in JSON: {error}", None, index) from error
 
 
-def object_of(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON.
-
-    Raises:
-        ValueError: It has one name twice.
-    """
-    found = dict(members)
-    if len(found) < len(members):
+def unique_members(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a dict; a name that occurs twice is a ValueError."""
+    unique = dict(members)
+    if len(unique) < len(members):
         names = [name for name, _ in members]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{twice!r} occurs twice in one object: rename or remove one")
-    return found
+    return unique
 
 
 def _string_array(value: Any) -> npt.NDArray[Any]:
-    """An object array of bytes from bytes, str, and arrays or nested lists of them."""
+    """Converts bytes or str, or arrays or nested lists of them, to an object array of bytes."""
     try:
         array = value if isinstance(value, np.ndarray) else np.array(value, dtype=object)
     except ValueError as error:

@@ -1,20 +1,21 @@
-"""What people put into a feature, as one of the three kinds of values that an Example holds; and columns of these.
+"""Converts the values of a feature, or of a column of features, to one of the three kinds that an Example supports.
 
 Rules of this file:
-- The kind comes from the value, as in TensorFlow's TFRecord tutorial: bytes and str are bytes (UTF-8); bool,
-  enums and every integer are int64; every float is float32, rounded to nearest, infinite where too large.
-- An array has a kind even when it is empty. An empty list has none: its Feature is written without a kind,
+- The value determines the kind, as in TensorFlow's TFRecord tutorial: bytes and str are bytes (UTF-8); bool,
+  enums and every integer are int64; every float is float32, rounded to nearest, infinite if it is too large.
+- An empty array has a kind. An empty list has none: its Feature is written without a kind,
   which TensorFlow reads as a missing feature. Declare the kind to write an empty list of that kind.
-- A declared kind decides, and an integer fits a declared float, or a list that holds a float. Nothing else is
+- A declared kind takes precedence. An integer fits a declared float, or a list with a float. Nothing else is
   converted: a float never becomes an int64, a number never becomes a string, other mixed types are an error.
-- Arrays of more than one dimension are flattened in row-major order; an Example keeps no shapes.
-- None, and null in a column of Arrow or Polars, is an error. (NumPy would make the column floats, and null NaN.)
+- Arrays of more than one dimension are flattened in row-major order; an Example has no shapes.
+- None, and null in a column of Arrow or Polars, is an error. (NumPy would convert the column to floats, and null to
+  NaN.)
 - Every error is a FeatureError with the feature's name and both types.
-- A column has one row for each record. An array is split along its first dimension; a list has a row in each
-  item; a ragged tensor of one ragged dimension has its rows, and so has a sparse one whose rows are lists; Frames (or
-  any `buffer` with `spans`) have a byte string each.
-- A list's kind is that of its rows; rows without a kind (empty lists) take it over.
-- Nothing is copied that has its final form already: int64, float32, bytes, a buffer with spans.
+- A column has one row for each record. The rows are those of an array's first dimension, the items of a list, the rows
+  of a ragged tensor of one ragged dimension or of a sparse tensor whose rows are lists, or the byte strings of Frames
+  (or of any `buffer` with `spans`).
+- A list's kind is that of its rows; rows without a kind (empty lists) get the kind of the others.
+- Values in their final form (int64, float32, bytes, a buffer with spans) are not copied.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class KindValues(NamedTuple):
     """The values of one feature.
 
     Args:
-        kind: What they are; None for a feature without a kind, which is written without a list.
+        kind: The kind of the values; None for a feature without a kind, which is written without a list.
         data: int64 or float32 of shape `[n]`, C-contiguous; a tuple of bytes; an empty tuple without a kind.
     """
 
@@ -53,11 +54,11 @@ class PackedColumn(NamedTuple):
 
     Args:
         name: The feature's name.
-        kind: What its values are; see `KindValues`.
-        values: int64 or float32 of shape `[values]`, a tuple of bytes, or the buffer that `spans` cut up.
+        kind: The kind of its values; see `KindValues`.
+        values: int64 or float32 of shape `[values]`, a tuple of bytes, or the buffer of `spans`.
         spans: int64 of shape `[values, 2]`, the start and end of each byte string in the buffer; or None.
-        splits: int64 of shape `[rows + 1]`: row i holds the values from split i to split i + 1. Or an int:
-            every row is so wide.
+        splits: int64 of shape `[rows + 1]`: row i has the values from split i to split i + 1. Or an int: the number of
+            values in every row.
         rows: The number of records.
     """
 
@@ -80,7 +81,7 @@ _LITTLE_FLOAT32 = np.dtype("<f4")
 
 
 def resolve_kinds(kinds: Mapping[str, Any] | None, names: Mapping[str, Any]) -> dict[str, Dtype]:
-    """The kinds that dtypes, Python types, names or feature configurations (their `dtype`) mean, of these names."""
+    """Converts the declared dtypes, Python types, names or feature configurations of the features `names` to kinds."""
     return {name: _resolve_kind(dtype, name) for name, dtype in kinds.items() if name in names} if kinds else {}
 
 
@@ -94,7 +95,7 @@ def _resolve_kind(dtype: object, name: str) -> Dtype:
 
 
 def to_values(value: Any, declared: Dtype | None = None, name: str | None = None) -> KindValues:
-    """The values of one feature, flat."""
+    """Converts the value of one feature to flat values and their kind."""
     kind = _EXACT.get(type(value))
     if kind is not None:
         return _of_leaves((value,), {type(value)}, declared, name)
@@ -130,41 +131,41 @@ def natural_kind(of: type) -> Dtype | None:
 
 
 def is_composite(value: Any) -> bool:
-    """Whether it is a ragged or sparse tensor, ours or TensorFlow's."""
+    """Whether the value is a ragged or sparse tensor, ours or TensorFlow's."""
     return hasattr(value, "dense_shape") or hasattr(value, "nested_row_splits")
 
 
 def _of_composite(value: Any, declared: Dtype | None, name: str | None) -> KindValues:
-    """The values of a sparse tensor of one dimension, as parse_single_example gives it."""
+    """The values of a sparse tensor of one dimension, as parse_single_example returns it."""
     if len(getattr(value, "dense_shape", ())) != 1:
         advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
         raise FeatureError(f"{name_type(value)} of several rows where one list is wanted; {advice}", name)
     indices = check_indices(value, name)[:, 0]
     wrong = np.flatnonzero(indices != np.arange(len(indices)))
     if len(wrong):
-        raise FeatureError(f"a sparse value at place {indices[wrong[0]]:,} that is not the next one; {NO_GAPS}", name)
+        raise FeatureError(f"index {indices[wrong[0]]:,} of a sparse tensor is not the next one: {NO_GAPS}", name)
     return to_values(value.values, declared, name)
 
 
 def _ml_dtype_kind(name: str) -> Dtype | None:
-    """bfloat16, float8_e5m2, int4 and their like: numbers of NumPy's kind "V", which ml_dtypes registers."""
+    """The kind of bfloat16, float8_e5m2, int4 and other dtypes of ml_dtypes, which have NumPy's kind "V"."""
     return _ML_DTYPES.get(name if name == "bfloat16" else name.partition("_")[0].rstrip("0123456789"))
 
 
 def _check_declared(kind: Dtype | None, found: str, declared: Dtype | None, name: str | None) -> Dtype | None:
-    """The kind to write: the declared one where the natural one fits it."""
+    """The kind to write: the declared one, which the natural one must fit."""
     if declared is None or declared is kind:
         return kind
     if declared is np.float32 and kind is np.int64:
         return declared
-    advice = f"give {declared.__name__} or declare the kind that it is"
+    advice = f"give {declared.__name__} or declare another kind"
     if declared is np.int64 and "float" in found:
         advice = "round or cut the values yourself and convert them with .astype(np.int64)"
     raise FeatureError(f"{found} where {declared.__name__} is wanted; {advice}", name)
 
 
 def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindValues:
-    """The values of a Feature message, ours or TensorFlow's; it says its kind itself."""
+    """The values and kind of a Feature message, ours or TensorFlow's."""
     field = feature.WhichOneof("kind") if hasattr(feature, "int64_list") else None
     if field is None:
         if hasattr(feature, "int64_list"):
@@ -177,7 +178,7 @@ def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindV
 
 
 def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
-    """An array from another object, by `__array__`; errors say what was found."""
+    """Converts an object with `__array__` to an array."""
     if value is None or not hasattr(value, "__array__"):
         advice = "leave the feature out of the record" if value is None else "convert it"
         raise FeatureError(f"{name_type(value)} where {_ACCEPTED} is wanted; {advice}", name)
@@ -223,7 +224,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
-    """The scalars of a list or of a rectangular nest of lists and arrays, in row-major order."""
+    """The scalars of a list or of rectangular nested lists and arrays, in row-major order."""
     for item in value:
         if is_composite(item):
             _of_composite(item, None, name)
@@ -251,7 +252,7 @@ def _leaves(value: Sequence[Any], name: str | None) -> Sequence[Any]:
 def _of_leaves(
     leaves: Sequence[Any], types: set[type], declared: Dtype | None, name: str | None, empty: Dtype | None = None
 ) -> KindValues:
-    """The values of scalars, whose types are given."""
+    """The values of scalars of these types; `empty` is the kind if there are none."""
     if not leaves and empty is None:
         return KindValues(declared, () if declared in (None, bytes) else np.empty(0, declared))
     if not types <= _EXACT.keys() and any(issubclass(found, enum.Enum) for found in types):
@@ -276,11 +277,7 @@ def _of_leaves(
 
 
 def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[Any], name: str | None) -> Dtype | None:
-    """The kind that all scalars of a list have."""
-    if len(types) == 1:
-        kind = natural_kind(*types)
-        if kind is not None:
-            return kind
+    """The common kind of all scalars of a list."""
     kinds = {natural_kind(found) for found in types}
     if len(kinds) == 1 and None not in kinds:
         return kinds.pop()
@@ -308,21 +305,21 @@ def _to_bytes(leaf: Any, name: str | None) -> bytes:
 
 
 def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
-    """All columns of a batch."""
+    """Converts all columns of a batch, which must have the same number of rows."""
     declared = resolve_kinds(kinds, columns)
-    made = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
-    for column in made:
-        if column.rows != made[0].rows:
+    packed = [to_column(name, value, declared.get(name)) for name, value in columns.items()]
+    for column in packed:
+        if column.rows != packed[0].rows:
             raise FeatureError(
-                f"{column.rows:,} rows where {made[0].rows:,} are wanted, as in {made[0].name!r}; "
+                f"{column.rows:,} rows where {packed[0].rows:,} are wanted, as in {packed[0].name!r}; "
                 "every column needs one row for each record",
                 column.name,
             )
-    return made
+    return packed
 
 
 def to_column(name: str, value: Any, declared: Dtype | None = None) -> PackedColumn:
-    """One column from any of the forms that `encode_examples` takes."""
+    """Converts a column in any of the forms that `encode_examples` accepts."""
     if hasattr(value, "spans") and hasattr(value, "buffer"):
         return _of_spans(name, value, declared)
     if hasattr(value, "nested_row_splits"):
@@ -344,16 +341,16 @@ def _of_spans(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
 
 
 def _column_array(name: str, value: Any) -> npt.NDArray[Any]:
-    found = value
-    if not hasattr(value, "__array__") and hasattr(value, "to_numpy"):  # as of Arrow, polars, BytesColumn
-        found = value.to_numpy()
-    if not hasattr(found, "__array__"):
+    raw = value
+    if not hasattr(value, "__array__") and hasattr(value, "to_numpy"):  # such as columns of Arrow
+        raw = value.to_numpy()
+    if not hasattr(raw, "__array__"):
         raise FeatureError(
             f"{name_type(value)} where a column is wanted: an array, a list with a row for each "
             "record, a ragged tensor, or Frames",
             name,
         )
-    array = with_nulls(value, found if isinstance(found, np.ndarray) else np.asarray(found))
+    array = with_nulls(value, raw if isinstance(raw, np.ndarray) else np.asarray(raw))
     if array.ndim == 0:
         raise FeatureError(f"one {array.dtype} where a column with a row for each record is wanted", name)
     return array
@@ -402,6 +399,6 @@ def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedC
         rows.append(data)
     splits = np.zeros(len(rows) + 1, dtype="<i8")
     np.cumsum(list(map(len, rows)), out=splits[1:])
-    arrays = [data for data in rows if isinstance(data, np.ndarray)]  # an empty list without a kind is none
+    arrays = [data for data in rows if isinstance(data, np.ndarray)]  # without empty lists that have no kind
     joined = np.concatenate(arrays) if arrays else tuple(chain.from_iterable(rows))
     return PackedColumn(name, kind, joined, None, splits, len(rows))

@@ -1,19 +1,18 @@
-"""The walk over the wire bytes of messages: what it is asked for, what it gives back, and the C kernels that do it.
+"""The walk over the wire bytes of messages: plans, results, and calls of the C kernels.
 
-What it is asked for is a plan, made once for each description (`make_plan`).
-
-All that can be done on whole columns (sparse positions, ragged partitions, padding of strings and feature lists) is
-done after it, once, in NumPy. tests/oracle/parsing.py is the specification of the walk, in plain Python.
+A description is compiled once to a plan (`make_plan`). Work on whole columns (sparse positions, ragged partitions,
+padding of strings and feature lists) comes after the walk, in NumPy (assemble.py). tests/oracle/parsing.py specifies
+the walk in plain Python.
 
 Contract of a walk:
-  - each record is looked at once, in order; the first failure ends the walk with a FeatureError (see `failure`);
-  - which bytes are accepted, and what they mean, is TensorFlow's reading of the wire format (the docstring of
-    tests/oracle/parsing.py has the rules), for damaged bytes too;
-  - a dense slot gives `size` values for each record, where the record has none its default;
-  - a padded slot gives rows of one length, that of the longest: each record's values, and what fills them up;
-  - any other slot gives all values joined, and where each record's values end;
-  - bytes are `bytes` objects in object arrays, or, on request, spans over the records' buffer: int64 of shape
-    `[n, 2]`, start and end, -1 and -1 for a default; over several buffers `[n, 4]`, as in `Records`.
+- Each record is read once, in order; the first failure ends the walk with a FeatureError (see `failure`).
+- Bytes are accepted and interpreted as TensorFlow reads the wire format, damaged bytes included (the docstring of
+  tests/oracle/parsing.py has the rules).
+- A dense slot returns `size` values for each record; its default if the record has none.
+- A padded slot returns rows of the length of the longest: each record's values, and padding.
+- Any other slot returns all values joined, and the offsets at which each record's values end.
+- Byte strings are `bytes` objects in object arrays, or, on request, spans over the records' buffer: int64 of shape
+  `[n, 2]`, start and end, -1 and -1 for a default; with several buffers `[n, 4]`, as in `Records`.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 
 
 class Records(NamedTuple):
-    """The serialized messages: bytes objects, or spans over one buffer or several. Exactly one of the two is not None.
+    """Serialized messages: bytes objects, or spans over one or several buffers. Either `items` or `spans` is None.
 
     Args:
         items: A tuple of bytes.
-        buffer: A C-contiguous buffer of bytes, or a tuple of such.
-        spans: int64 of shape `[n, 2]`, start and end of each message in `buffer`; of several buffers `[n, 4]`: start,
-            end, the number of the buffer times 2**32, and a number that is not looked at.
+        buffer: A C-contiguous buffer of bytes, or a tuple of buffers.
+        spans: int64 of shape `[n, 2]`, start and end of each message in `buffer`; with several buffers `[n, 4]`: start,
+            end, the number of the buffer times 2**32, and an unused number.
     """
 
     items: tuple[bytes, ...] | None
@@ -71,7 +70,7 @@ class Records(NamedTuple):
 
     @property
     def is_scattered(self) -> bool:
-        """Whether they are in several buffers."""
+        """Whether the messages are in several buffers."""
         return isinstance(self.buffer, tuple)
 
     @property
@@ -81,12 +80,12 @@ class Records(NamedTuple):
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
     def first(self, count: int) -> Records:
-        """The first ones, at most `count` of them."""
+        """The first messages, at most `count`."""
         items, spans = self.items, self.spans
         return Records(items and items[:count], self.buffer, None if spans is None else spans[:count])
 
     def message(self, record: int) -> bytes:
-        """The bytes of one."""
+        """The bytes of one message."""
         if self.items is not None:
             return self.items[record]
         assert self.spans is not None
@@ -94,10 +93,10 @@ class Records(NamedTuple):
         return bytes(memoryview(self.buffer[owner[0] >> 32] if owner else self.buffer)[start:end])
 
     def make_rows(self, counts: Any) -> Array:
-        """Rows for strings of these messages in several buffers; the walk fills in all but the buffers.
+        """Rows for strings of messages in several buffers; the walk fills in everything except the buffers.
 
         Args:
-            counts: How many strings each message has; or one number, if they all have as many.
+            counts: How many strings each message has; one number if it is the same for all.
         """
         assert self.spans is not None
         owners = np.repeat(self.spans[:, 2], counts)
@@ -108,24 +107,24 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FeatureSlot:
-    """One key to look for.
+    """One key that the walk looks for.
 
     Args:
         name: The key.
-        form: What becomes of the values: FixedLenFeature (an array), FixedLenSequenceFeature (a padded array),
+        form: The form of the result: FixedLenFeature (an array), FixedLenSequenceFeature (a padded array),
             VarLenFeature (a SparseTensor) or RaggedFeature (a RaggedTensor, with its row_splits_dtype).
-        dtype: The kind of values wanted.
+        dtype: The required kind of values.
         dense: Whether each record has exactly `size` values. If not, any multiple of `size`.
         size: Values of one record (dense), or of one step (a feature list, a padded feature).
-        default: What a dense slot gets where the record has none, `size` values; None makes it required.
+        default: The `size` values for a record that has none, if dense; None makes the key required.
         required: Whether a record without the key is a failure.
         empty_counts: Whether a Feature without any kind hides an earlier one of the same key. Among duplicate
-            keys the last one counts; TensorFlow passes over empty ones for dense features, and for all
+            keys the last one counts; TensorFlow ignores empty ones for dense features, and for all
             features of a single example.
         shape: The shape of one record or step, for messages.
-        pad: What the records' values are filled up with to the number of the longest: one number. None where they are
-            not; only numbers of Examples are, and not if dense.
-        as_found: Whether what a walk finds in a batch is the result: numbers, one for each record.
+        pad: The number that pads the values of shorter records. None without padding by the walk, which pads only
+            numbers of Examples that are not dense.
+        as_found: Whether the walk's array is the result already: numbers, one for each record.
     """
 
     name: str
@@ -145,7 +144,8 @@ Slots: TypeAlias = tuple[FeatureSlot, ...]
 
 
 MessagePart: TypeAlias = Literal["examples", "example", "context", "lists"]
-"""What a description is of: a batch of Examples, one Example, or the context or feature lists of SequenceExamples."""
+"""The subject of a description: a batch of Examples, one Example, or the context or feature lists of
+SequenceExamples."""
 
 _OF_EXAMPLES = (VarLenFeature, SparseFeature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature)
 _FEATURES: dict[MessagePart, tuple[type, ...]] = {
@@ -158,18 +158,18 @@ _FEATURES: dict[MessagePart, tuple[type, ...]] = {
 
 @dataclass(eq=False)
 class ParsePlan:
-    """What to look for, and what to make of it.
+    """A compiled description, which all calls with an equal description share.
 
-    All calls with an equal description share it. A misspelt name of an optional feature would always give its default,
-    so the log names, once, those that none of the first records has.
+    A misspelt name of an optional feature would silently return defaults, so the log names, once, the optional features
+    that none of the first records has.
 
     Args:
         features: The description, in sorted order.
-        slots: What the walk looks for, in the order of the results: sparse keys, dense keys, ragged keys, as in
-            TensorFlow, each in the sorted order of the features that ask for them.
-        composite: Whether results must be combined further: there is a SparseFeature or RaggedFeature.
-        unseen: The optional slots that no record had so far, by key; empty after they were named.
-        left: How many further records to look at.
+        slots: The keys that the walk looks for, in the order of the results: sparse keys, dense keys, ragged keys, as
+            in TensorFlow, each in the sorted order of their features.
+        composite: Whether the description has a SparseFeature or RaggedFeature, which is combined after the walk.
+        unseen: The optional slots that no record had so far, by key; empty after the warning.
+        left: How many further records to check.
         names: The features of a record, if records have features without a slot.
     """
 
@@ -181,14 +181,14 @@ class ParsePlan:
     names: tuple[str, ...] = ()
 
     def look(self, records: Records) -> None:
-        """Notes which optional features these parsed records have; names the others when none is left to look at."""
+        """Notes which optional features the records have; logs the warning after the last record to check."""
         part = records.first(self.left)
         self.left -= len(part)
         known = {slot.name for slot in self.slots}
         for record in range(len(part)):
             try:
                 names = set(example.Example.FromString(part.message(record)).features.feature)
-            except Exception:  # protobuf does not take this message: what it has is not known
+            except Exception:  # protobuf rejects this message, so its features are unknown
                 self.unseen.clear()
             if not self.unseen:
                 break
@@ -196,10 +196,10 @@ class ParsePlan:
                 self.unseen.pop(name, None)
             self.names = self.names or (tuple(names) if names - known else ())
         if self.left <= 0:
-            self.name_unseen()
+            self.warn_of_unseen()
 
-    def name_unseen(self) -> None:
-        """Names the optional features that no record had, if the records have other features."""
+    def warn_of_unseen(self) -> None:
+        """Logs the optional features that no record had, if the records have other features."""
         unseen = list(self.unseen)
         self.unseen.clear()
         if unseen and self.names:
@@ -210,7 +210,7 @@ class ParsePlan:
 
 
 def make_plan(part: MessagePart, features: Any) -> ParsePlan:
-    """The plan for a description: a new one, or that of an equal description that was seen before."""
+    """Compiles a description, or returns the plan of an equal one."""
     if not isinstance(features, Mapping):
         raise FeatureError(
             f"features is {describe_value(features)}: it must be a dict of feature configurations, such as "
@@ -219,7 +219,7 @@ def make_plan(part: MessagePart, features: Any) -> ParsePlan:
     items = tuple(features.items())
     try:
         return _plan(part, items)
-    except TypeError:  # something unhashable, which is not a configuration: making the plan says so
+    except TypeError:  # an unhashable object is not a configuration: `_plan` raises an error for it
         return _plan.__wrapped__(part, items)
 
 
@@ -244,14 +244,14 @@ def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePla
 
 
 def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The keys to look for, with the form of their results; one that is asked for in two ways is refused."""
+    """The keys that features need, with the form of their results; a key with two forms is an error."""
     sparse: dict[str, Feature] = {}
     dense: dict[str, Feature] = {}
     ragged: dict[str, Feature] = {}
 
     def want(group: dict[str, Feature], key: str, form: Feature) -> None:
         if group.setdefault(key, form) != form:
-            raise FeatureError("two features want this key with different dtypes or row_splits_dtypes", key)
+            raise FeatureError("two features use this key with different dtypes or row_splits_dtypes", key)
 
     for name, feature in features.items():
         if isinstance(feature, VarLenFeature):
@@ -268,12 +268,12 @@ def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
             dense[name] = feature
     for one, other in ((dense, sparse), (dense, ragged), (ragged, sparse)):
         if shared := sorted(one.keys() & other.keys()):
-            raise FeatureError("two features want this key in different forms (dense, sparse, ragged)", shared[0])
+            raise FeatureError("two features use this key in different forms (dense, sparse, ragged)", shared[0])
     return sparse | dense | ragged
 
 
 def padding_of(form: FixedLenSequenceFeature) -> Any:
-    """What the values of shorter examples are filled up with."""
+    """The value that pads shorter examples."""
     default = form.default_value
     while isinstance(default, tuple):  # one value, in any nesting
         default = default[0]
@@ -286,7 +286,7 @@ def _slot(part: MessagePart, name: str, form: Feature) -> FeatureSlot:
     is_list = part == "lists"
     if isinstance(form, FixedLenFeature):
         size, default = math.prod(form.shape), None
-        if form.default_value is not None and size:  # TensorFlow takes an empty default for none
+        if form.default_value is not None and size:  # TensorFlow treats an empty default as None
             default = default_array(form.default_value, form.dtype, form.shape)
         as_found = not form.shape and form.dtype is not bytes
         required = default is None
@@ -327,7 +327,7 @@ class Rows(NamedTuple):
 
 
 Found: TypeAlias = "Array | Rows"
-"""What a slot of an Example or a context gave: the values alone where it is dense or padded."""
+"""The values that a walk found for a slot of an Example or a context; without rows if it is dense or padded."""
 
 
 class Code(enum.IntEnum):
@@ -341,9 +341,9 @@ class Code(enum.IntEnum):
 
 
 def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int = 0) -> FeatureError:
-    """The error for the first thing that a walk could not accept: what was found where what was wanted, and what to do.
+    """The error for the failure that ended a walk.
 
-    What was found is the kind's field number (KIND; 0 is none of the three) or the number of values (COUNT).
+    For KIND, `found` is the field number of the kind (0 if it is none of the three); for COUNT, the number of values.
     """
     if code is Code.MESSAGE or slot is None:
         reason = "the bytes are not a serialized message; was the record read whole, and is it the right type?"
@@ -366,9 +366,9 @@ def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int
 
 
 def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Found], int]:
-    """What Example messages hold for each slot, and how many of their features have no slot.
+    """Finds the values of Example messages for each slot, and the number of their features without a slot.
 
-    No two slots have one name. With `spans`, records are spans too.
+    The names of slots are unique. With `spans`, the records must be spans, too.
     """
     plan, layout = _compile_plan(slots)
     arrays = _arrays(layout, len(records))
@@ -379,7 +379,7 @@ def walk_examples(records: Records, slots: Slots, spans: bool) -> tuple[list[Fou
 
 
 def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) -> tuple[list[Found], list[Rows]]:
-    """What SequenceExamples hold for each slot of the context, and for each feature list the rows of its steps."""
+    """Finds the values of SequenceExamples for each slot of the context, and the rows of each feature list's steps."""
     (features, layout), (steps, _) = _compile_plan(context), _compile_plan(lists)
     arrays = _arrays(layout, len(records))
     splits = tuple(np.empty(len(records) + 1, dtype=np.int64) for _ in lists)
@@ -392,15 +392,15 @@ def walk_sequences(records: Records, context: Slots, lists: Slots, spans: bool) 
 
 
 _Layout: TypeAlias = "list[tuple[int, int, np.dtype[Any]] | None]"
-"""For each slot the array that the walk fills, dense numbers or splits: elements for each record, further elements,
-their type. None for dense byte strings, and for padded numbers, whose number is not known beforehand."""
+"""The array that the walk fills for each slot, with dense numbers or splits: elements per record, further elements,
+dtype. None for dense byte strings, and for padded numbers, whose count is unknown before the walk."""
 
 _SPLITS = 1, 1, np.dtype(np.int64)
 
 
 @functools.lru_cache(maxsize=256)
 def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
-    """The compiled plan; slots are compared by identity, and `make_plan` makes them once for each description."""
+    """Compiles slots for the kernel. The cache compares slots by identity: equal descriptions share a plan."""
     compiled, layout = [], list[tuple[int, int, np.dtype[Any]] | None]()
     for slot in slots:
         fills = slot.default if slot.pad is None else slot.pad
@@ -414,12 +414,12 @@ def _compile_plan(slots: Slots) -> tuple[object, _Layout]:
 
 
 def _arrays(layout: _Layout, count: int) -> tuple[Any, ...]:
-    """The arrays for `count` records. There may be dozens for each batch: no call of ours for each of them."""
+    """Allocates the arrays for `count` records. A batch may need dozens, so this calls no Python function for each."""
     return tuple([each and np.empty(count * each[0] + each[1], each[2]) for each in layout])
 
 
 def _gather(slots: Slots, arrays: tuple[Any, ...], blocks: list[Any], spanned: Records | None) -> list[Found]:
-    """What was found for each slot; dense numbers have no block, they are in their array."""
+    """The values for each slot; dense numbers have no block, but are in their array."""
     return [
         array if block is None else _result(slot, array, block, spanned)
         for slot, array, block in zip(slots, arrays, blocks, strict=True)

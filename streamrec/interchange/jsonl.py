@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 
 from streamrec.errors import FeatureError
-from streamrec.example.tensor import object_of
+from streamrec.example.tensor import unique_members
 from streamrec.interchange.features import (
     BYTES,
     FLOAT,
@@ -96,7 +96,7 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
-    found = json.loads(line, parse_constant=CONSTANTS.get, object_pairs_hook=object_of)
+    found = json.loads(line, parse_constant=CONSTANTS.get, object_pairs_hook=unique_members)
     if not isinstance(found, dict):
         raise ValueError("a line that is not a JSON object")
     features = {

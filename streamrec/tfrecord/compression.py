@@ -96,7 +96,7 @@ ZSTD_PACKAGE = "compression.zstd" if sys.version_info >= (3, 14) else "backports
 
 ZSTD_JOB_BYTES = 2 << 20
 """How much a thread of zstd compresses at a time, at least one window. Its default of four windows needs four times the
-memory, and its files are no smaller."""
+memory for files of the same size."""
 
 ISAL_LEVEL = 2
 """Of 0 to 3: nearly as fast as 1, and files as small as zlib's; 3 takes twice as long and saves nothing."""
@@ -181,7 +181,7 @@ class TFRecordOptions:
 
     @property
     def zlib_window_bits(self) -> int:
-        """zlib's `wbits`: the size of the window, plus 16 for a gzip container."""
+        """The `wbits` of zlib: the size of the window, plus 16 for a gzip container."""
         bits = zlib.MAX_WBITS if self.window_bits is None else self.window_bits
         return bits + 16 if self.compression_type == "GZIP" and 0 < bits <= zlib.MAX_WBITS else bits
 
@@ -246,7 +246,7 @@ class _ZlibStream:
 def open_decompressor(compression_type: CompressionType) -> tuple[Any, type[Exception]]:
     """A decompressor for one gzip member, zlib stream or zstd frame, and the error that it raises for damage.
 
-    ISA-L's `igzip_lib` makes one library call for a `decompress`; its copy of zlib, one for each doubling of the output.
+    ISA-L's `igzip_lib` makes one call for a `decompress`; its copy of zlib makes one for each doubling of the output.
     """
     if compression_type == "ZSTD":
         zstd = zstd_module()

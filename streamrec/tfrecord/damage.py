@@ -5,9 +5,9 @@ The policies of `on_error`:
 - "raise": the first damage is an error, after the records before it.
 - "skip_record": a record with a good length and a wrong payload CRC32C is left out: exactly that record is lost. A
   damaged length, or an end within a record, is an error, because more than one record may be lost.
-- "resync": as "skip_record"; and after a damaged length the reader searches for the next record: the first offset from
-  the next byte on where the CRC32Cs of the length and of the payload are right.
-- "skip_shard": the first damage ends the shard. The reader returns the records before it; all records after it are lost.
+- "resync": as "skip_record"; and after a damaged length the reader searches for the next record: the first offset after
+  it where the CRC32Cs of the length and of the payload are right.
+- "skip_shard": the first damage ends the shard: the reader returns the records before it, and all others are lost.
 
 The framer calls `Walk` for data that its fast path cannot finish, and gets the records, the losses, and the bytes to
 hold. The rules of the search:

@@ -238,7 +238,7 @@ def test_a_sequence_feature_is_a_list_of_one_type(tmp_path: Path) -> None:
     tables = [pyarrow.concat_tables(task()) for task in tasks]
     assert {str(table.schema.field("scores").type) for table in tables} == {"list<item: float not null>"}
     assert [row for table in tables for row in table["scores"].to_pylist()] == [row["scores"] for row in rows(1000)]
-    with pytest.raises(streamrec.FeatureError, match="feature 'score': no column has this name"):
+    with pytest.raises(streamrec.FeatureError, match="feature 'score': text= names a column that does not exist"):
         read_tfrecords(f"{tmp_path}/a.tfrecord", features, text=["score"])
 
 

@@ -239,7 +239,7 @@ def test_arrays_become_tensors_without_a_copy() -> None:
     copied = to_tensors(array)
     copied[1] = 9
     assert array.tolist() == [7, 1, 2]
-    with pytest.raises(FeatureError, match="feature 'x': row splits from 0 to 12 where 0 to 3"):
+    with pytest.raises(FeatureError, match="feature 'x': row splits from 0 to 12 must go from 0 to 3"):
         to_tensors({"x": RaggedTensor(np.arange(3), (np.array([0, 12]),))})
     ragged = to_tensors(RaggedTensor(np.arange(3), (np.array([0, 1, 3]),)))
     assert isinstance(ragged, RaggedTensor)

@@ -375,7 +375,7 @@ def test_a_schema_that_the_data_does_not_keep(shard: Path, tmp_path: Path, calle
 @pytest.mark.parametrize(
     ("bad", "arguments", "said"),
     [
-        ({"label": b"four"}, [], "bytes where int64 was seen in the records before"),
+        ({"label": b"four"}, [], "bytes, but earlier records have int64"),
         ({"label": [1, 2]}, ["--schema", "SCHEMA"], "2 int64 where the columns say one int64"),
         ({"label": []}, ["--schema", "SCHEMA"], "no kind where the columns say one int64"),
         (b"\x0a\xff", ["--to", "jsonl"], "2 bytes that are not an Example"),

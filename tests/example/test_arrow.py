@@ -128,8 +128,8 @@ def test_shapes_and_dtypes() -> None:
         ({"a": pa.array([1, None])}, "unless it is of bytes"),
         ({"a": np.int64(3)}, "call batch first"),
         ({5: np.zeros(2)}, "a feature's name is 5 (int): it must be a str"),
-        ({"\ud800": np.zeros(2)}, "no UTF-8 form"),
-        ({"a": {"\ud800": np.zeros(2)}}, "no UTF-8 form"),
+        ({"\ud800": np.zeros(2)}, "cannot be encoded as UTF-8"),
+        ({"a": {"\ud800": np.zeros(2)}}, "cannot be encoded as UTF-8"),
         ({"a": SparseTensor(np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1]))}, "RaggedFeature"),
     ],
 )
@@ -146,25 +146,25 @@ def sparse(indices: Any, shape: list[int]) -> SparseTensor:
 
 
 UNSOUND = [
-    (RaggedTensor(INTS, (np.array([0, 12]),)), "row splits from 0 to 12 where 0 to 3"),
+    (RaggedTensor(INTS, (np.array([0, 12]),)), "row splits from 0 to 12 must go from 0 to 3"),
     (RaggedTensor(INTS, (np.array([0, 2**40]),)), "row splits from 0 to 1,099,511,627,776"),
-    (RaggedTensor(INTS, (np.array([0, 2]),)), "row splits from 0 to 2 where 0 to 3"),
+    (RaggedTensor(INTS, (np.array([0, 2]),)), "row splits from 0 to 2 must go from 0 to 3"),
     (RaggedTensor(INTS, (np.array([1, 3]),)), "row splits from 1 to 3"),
-    (RaggedTensor(INTS, (np.array([0, 9, 3]),)), "record 1, .*row splits that go backwards"),
-    (RaggedTensor(INTS, (np.array([0, -1, 3]),)), "record 0, .*row splits that go backwards"),
+    (RaggedTensor(INTS, (np.array([0, 9, 3]),)), "record 1, .*row splits descend"),
+    (RaggedTensor(INTS, (np.array([0, -1, 3]),)), "record 0, .*row splits descend"),
     (RaggedTensor(INTS, (np.zeros(0, np.int64),)), "row splits of shape .0."),
     (RaggedTensor(INTS, (np.array([0.0, 3.0]),)), "dtype float64"),
-    (RaggedTensor(INTS, (np.array([0, 2]), np.array([0, 3]))), "row splits from 0 to 2 where 0 to 1"),
-    (RaggedTensor(INTS, ()), "without row splits"),
+    (RaggedTensor(INTS, (np.array([0, 2]), np.array([0, 3]))), "row splits from 0 to 2 must go from 0 to 1"),
+    (RaggedTensor(INTS, ()), "has no row splits"),
     (sparse([[0, 0], [0, 7]], [1, 5]), r"the index \[0, 7\] of a sparse tensor is outside its dense_shape \[1, 5\]"),
     (sparse([[5, 0]], [1, 5]), "outside its dense_shape"),
     (sparse([[-1, 0]], [1, 5]), "outside its dense_shape"),
     (SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])), "are not a sparse tensor"),
 ]
 CUT = [
-    (sparse([[0, 0], [0, 2]], [1, 5]), "a list has no gaps"),
+    (sparse([[0, 0], [0, 2]], [1, 5]), "a list are in order, without gaps"),
     (sparse([[1, 0], [0, 0]], [2, 1]), "out of order"),
-    (sparse([], [2**62, 1]), "4,611,686,018,427,387,904 rows and 0 values"),
+    (sparse([], [2**62, 1]), "4,611,686,018,427,387,904 rows has only 0 values"),
 ]
 
 
@@ -339,7 +339,9 @@ def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
         with pytest.raises(FeatureError, match=rf"record \d+, feature '{name}': bytes that are not UTF-8") as error:
             dataset.to_arrow(text=[name]).read_all()
         assert error.value.__notes__[-1].endswith(f": {tmp_path}/1.tfrecord, record 57")
-    with pytest.raises(FeatureError, match=r"feature 'nmae': no column has this name.* the columns are id, name, tags"):
+    with pytest.raises(
+        FeatureError, match=r"feature 'nmae': text= names a column that does not exist: choose from id, name, tags"
+    ):
         dataset.to_arrow(text=["nmae"])
     with pytest.raises(FeatureError, match="feature 'id': this column has no byte strings"):
         dataset.to_arrow(text=["id"])

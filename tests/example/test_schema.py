@@ -80,7 +80,7 @@ def check_pasted(schema: Schema, *wanted: str) -> None:
 
 def test_code_to_paste_is_the_proposal() -> None:
     pair = "'pair': RaggedFeature('int64'),  # 2 values, missing in 25.0%"
-    check_pasted(infer_features(RECORDS), pair, "'kindless': RaggedFeature('string'),  # never seen with a kind")
+    check_pasted(infer_features(RECORDS), pair, "'kindless': RaggedFeature('string'),  # no record has it with a kind")
 
 
 NAMES = ["a", "", "it's", 'a\n"b"\\', "\u202e\x1b[2J\u2028", "{shard}"]
@@ -152,7 +152,7 @@ def test_sequence_examples() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(FeatureError, match=r"record 1, feature 'x': float32 where int64 was seen"):
+    with pytest.raises(FeatureError, match=r"record 1, feature 'x': float32, but earlier records have int64"):
         infer_features([encode_example({"x": 1}), encode_example({"x": 0.5})])
     with pytest.raises(FeatureError, match="record 1: 1 bytes do not parse as Example"):
         infer_features([b"", b"\xff"])
@@ -215,12 +215,12 @@ def test_dtypes(kind: Dtype, given: list[object]) -> None:
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
-        (np.int32, "integers as int64 and nothing else: write np.int64, and convert after parsing"),
+        (np.int32, "integers only as int64: write np.int64, and convert after parsing"),
         ("uint8", "write np.int64"),
         (Shown("torch.int32"), "write np.int64"),
         (NamedDtype("bool"), "write np.int64"),
         (bool, "write np.int64"),
-        (np.float64, "floats as float32 and nothing else: write np.float32, and convert after parsing"),
+        (np.float64, "floats only as float32: write np.float32, and convert after parsing"),
         ("float16", "write np.float32"),
         (Shown("torch.bfloat16"), "write np.float32"),
         ("nonsense", "write np.int64, np.float32 or bytes"),
@@ -277,8 +277,8 @@ def test_defaults_of_other_kinds() -> None:
         (FixedLenFeature, ([], np.int64, "1"), ": it must be an int64"),
         (FixedLenFeature, ([], np.int64, 2**63), "does not fit in int64"),
         (FixedLenFeature, ([], bytes, 1), ": it must be bytes"),
-        (FixedLenFeature, ([3], np.int64, 1), "1 values and the shape .3. wants 3"),
-        (FixedLenFeature, ([2], np.int64, [1, 2, 3]), "3 values and the shape .2. wants 2"),
+        (FixedLenFeature, ([3], np.int64, 1), "1 values, but the shape .3. has 3"),
+        (FixedLenFeature, ([2], np.int64, [1, 2, 3]), "3 values, but the shape .2. has 2"),
         (FixedLenFeature, ([None], np.int64), "FixedLenSequenceFeature"),
         (FixedLenFeature, ([2, None], np.int64), "unknown size"),
         (FixedLenFeature, ([-1], np.int64), "negative size"),

@@ -132,10 +132,10 @@ def test_shapes_and_unknown_fields() -> None:
         ("int32", message(3, [2**40, 2**40]), "0 values where the shape wants"),
         ("int32", message(3, [0, 2**62, 2**62]), "beyond what an array can have"),
         ("int32", message(3, [1] * 300, int_val=[1]), r"and 292 more sizes is beyond what an array can have"),
-        (bytes, message(7, [3], tensor_content=b"\x01\x01ab"), "holds no 3 strings"),
-        (bytes, message(7, [2], tensor_content=b"\x01\x02ab"), "holds no 2 strings"),
-        (bytes, message(7, [2], tensor_content=b"\x80"), "holds no 2 strings"),
-        (bytes, message(7, [2**60], tensor_content=b"\x80\x01"), "holds no"),
+        (bytes, message(7, [3], tensor_content=b"\x01\x01ab"), "does not consist of 3 strings"),
+        (bytes, message(7, [2], tensor_content=b"\x01\x02ab"), "does not consist of 2 strings"),
+        (bytes, message(7, [2], tensor_content=b"\x80"), "does not consist of 2 strings"),
+        (bytes, message(7, [2**60], tensor_content=b"\x80\x01"), "does not consist of"),
     ],
 )
 def test_damage(out_type: Any, serialized: bytes, words: str) -> None:

@@ -58,7 +58,7 @@ class Parse(Stage):
 
     def _name_unseen(self) -> None:
         if "_plan" in vars(self):  # something was parsed
-            self._plan.name_unseen()
+            self._plan.warn_of_unseen()
 
     def __call__(self, serialized: Any) -> dict[str, Column]:
         if isinstance(serialized, Mapping):

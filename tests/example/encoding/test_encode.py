@@ -225,7 +225,7 @@ def test_a_sparse_tensor_is_its_rows() -> None:
     [
         (sparse([[0, 0]], [7], [1, 1]), "a SparseTensor of several rows where one list is wanted; encode_examples"),
         (RaggedTensor(np.arange(3), (np.array([0, 3]),)), "a RaggedTensor of several rows"),
-        (sparse([[0], [2]], [7, 8], [3]), "a sparse value at place 2 that is not the next one"),
+        (sparse([[0], [2]], [7, 8], [3]), "index 2 of a sparse tensor is not the next one"),
         (sparse([[5]], [7], [3]), r"the index .5. of a sparse tensor is outside its dense_shape"),
         ([sparse([[0]], [7], [1])], "a SparseTensor within a list"),
     ],
@@ -256,11 +256,11 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": 3}, "an int where a column"),
         ({"a": None}, "None where a column"),
         ({"a": RaggedTensor(np.arange(3), (np.array([[0, 3]]),))}, "row splits of shape"),
-        ({"a": sparse([[0, 0], [0, 2]], [7, 8], [1, 3])}, "record 0, .*row 0 at place 2, .* a list has no gaps"),
-        ({"a": sparse([[0, 1], [0, 0]], [7, 8], [1, 2])}, "row 0 at place 1, which is not the next one"),
-        ({"a": sparse([[0, 0], [0, 0]], [7, 8], [1, 2])}, "row 0 at place 0, which is not the next one"),
-        ({"a": sparse([[1, 0], [0, 0]], [7, 8], [2, 1])}, "record 0, feature 'a': sparse values out of order"),
-        ({"a": sparse([[0, 0, 0]], [7], [2, 1, 1])}, "a sparse tensor of 3 dimensions where a list in each row"),
+        ({"a": sparse([[0, 0], [0, 2]], [7, 8], [1, 3])}, "record 0, .*row 0 is not a list .index 2 .*without gaps"),
+        ({"a": sparse([[0, 1], [0, 0]], [7, 8], [1, 2])}, "index 1 is not the next one"),
+        ({"a": sparse([[0, 0], [0, 0]], [7, 8], [1, 2])}, "index 0 is not the next one"),
+        ({"a": sparse([[1, 0], [0, 0]], [7, 8], [2, 1])}, "record 0, feature 'a': sparse values are out of order"),
+        ({"a": sparse([[0, 0, 0]], [7], [2, 1, 1])}, "a sparse tensor has 3 dimensions: it must have 2"),
         ({"a": sparse([[0, 0]], [7, 8], [2, 1])}, "indices of shape .1, 2., 2 values"),
         ({"a": sparse([[0, 0]], [7], [-1, 1])}, "a negative size"),
         ({"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]}, "feature 'b': 1 rows where 3 are wanted, as in 'a'"),
@@ -389,6 +389,6 @@ def test_sequence_refusals() -> None:
         encode_sequence_example({}, {"x": [0.5]}, sequence_kinds={"x": np.int64})
     with pytest.raises(FeatureError, match="a str where a column"):
         encode_sequence_example({}, {"x": "abc"})
-    with pytest.raises(FeatureError, match="splits that go backwards"):
+    with pytest.raises(FeatureError, match="row splits descend"):
         encode_sequence_example({}, {"x": RaggedTensor(np.arange(3), (np.array([0, 2, 1, 3]),))})
     assert encode_sequence_example({}, {}) == b"\n\x00\x12\x00"

@@ -250,7 +250,7 @@ def test_names() -> None:
     assert list(Example.FromString(encode_example({"": 1, "ü": 2})).features.feature) is not None
     with pytest.raises(FeatureError, match=r"name is 3 \(int\): it must be a str"):
         encode_example({3: 1})  # type: ignore[dict-item]
-    with pytest.raises(FeatureError, match="no UTF-8 form"):
+    with pytest.raises(FeatureError, match="cannot be encoded as UTF-8"):
         encode_example({"\ud800": 1})
 
 

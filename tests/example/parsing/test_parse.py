@@ -231,7 +231,7 @@ def test_names_must_fit() -> None:
         ({"x": "int64"}, "str where one of VarLenFeature"),
         ({"x": ["int64"]}, "list where one of VarLenFeature"),
         ({3: VarLenFeature(np.int64), "x": VarLenFeature(np.int64)}, "it must be a str"),
-        ({"\ud800": VarLenFeature(np.int64)}, "no UTF-8 form"),
+        ({"\ud800": VarLenFeature(np.int64)}, "cannot be encoded as UTF-8"),
         ({"x": VarLenFeature(bytes), "s": SparseFeature("x", "v", bytes, 3)}, "different dtypes"),
         ({"x": VarLenFeature(bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),
         ({"x": FixedLenFeature([], bytes), "r": RaggedFeature(bytes, "x")}, "different forms"),
@@ -327,10 +327,10 @@ def test_a_shape_without_elements_is_required_whatever_the_default() -> None:
 
 def test_sparse_needs_as_many_positions_as_values() -> None:
     record = example(("i", ints(1, 2)), ("v", floats(1)))
-    with pytest.raises(FeatureError, match=r"^feature 's': found 2 positions in 'i' where 1 values in 'v'"):
+    with pytest.raises(FeatureError, match=r"^feature 's': 'i' has 2 positions, but 'v' has 1 values"):
         one(record, s=SparseFeature("i", "v", np.float32, 4))
     other = example(("i", ints(1)), ("v", floats(1, 2)))  # together as many positions as values
-    with pytest.raises(FeatureError, match="record 1, feature 's': found 2 positions in 'i' where 1 values in 'v'"):
+    with pytest.raises(FeatureError, match="record 1, feature 's': 'i' has 2 positions, but 'v' has 1 values"):
         parse_example([b"", record, other], {"s": SparseFeature("i", "v", np.float32, 4)})
 
 

@@ -66,7 +66,7 @@ def test_trailing_nuls_stay() -> None:
 
 
 def test_conversion_copies() -> None:
-    with pytest.raises(ValueError, match="by copying only"):
+    with pytest.raises(ValueError, match="without a copy: leave copy=False out"):
         np.asarray(BytesColumn(BUFFER, SPANS), copy=False)
 
 
