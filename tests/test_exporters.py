@@ -25,7 +25,7 @@ def statistics() -> Statistics:
     statistics = Statistics()
     for scheme, times in (("s3", 3), ("gs", 2)):
         tally = Tally(statistics.backend(scheme))
-        statistics.opened(f"{scheme}://b/k", tally)
+        statistics.add_stream(f"{scheme}://b/k", tally)
         for _ in range(times):
             tally.request(waited=0.25)
             tally.first_byte(0.040)
@@ -40,7 +40,7 @@ def statistics() -> Statistics:
             tally.count_loss(100)
             fast_path = FastPath("what the tests leave")
             statistics.backend(scheme).watch(fast_path)
-            fast_path.leave("it", "on purpose")
+            fast_path.disable("it", "on purpose")
     return statistics
 
 

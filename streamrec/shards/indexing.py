@@ -157,7 +157,7 @@ async def write_index(
     check_keywords("write_index", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
-        await storages.check_spared(target, paths)
+        await storages.check_not_input(target, paths)
         idx = [None] * len(paths) if idx_files is None else await idx_of(storages, paths, idx_files, filesystem)
         first, last = 0, len(paths)
         if part is not None:

@@ -31,7 +31,7 @@ from streamrec.shards.patterns import Filenames, list_numbered, to_names
 from streamrec.shards.places import location_of
 from streamrec.shards.scan import Scan, scan
 from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check_keywords, locate
-from streamrec.storage.tasks import for_each, side_by_side
+from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import CompressionType
 
 __all__ = [
@@ -211,7 +211,7 @@ async def verify(
                     size = f"an object of {info.size:,} bytes"
                     problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
 
-        await side_by_side(look_for_extras, partial(for_each, compare, found.shards, parallel))
+        await run_concurrently(look_for_extras, partial(for_each, compare, found.shards, parallel))
     problems.sort(key=attrgetter("path", "kind"))
     return VerifyReport(manifest, len(found.shards), sum(sizes), tuple(problems))
 
@@ -278,7 +278,7 @@ async def write_manifest(
     check_keywords("write_manifest", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, filenames)
-        await storages.check_spared(manifest, paths)
+        await storages.check_not_input(manifest, paths)
         check_named_once(paths)
         counted: dict[str, Scan] = {}
 

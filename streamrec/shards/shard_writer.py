@@ -42,7 +42,7 @@ from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.patterns import fill_total, is_numbered, shard_path
 from streamrec.shards.places import portable
 from streamrec.storage import Replacement, Storages, StoreOptions, Upload, check_keywords, locate
-from streamrec.storage.tasks import for_each, side_by_side
+from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import (
     CompressionType,
     Deflater,
@@ -322,7 +322,7 @@ class ShardOutput:
         """Drops the shards under way; what goes wrong with that is a note on the cause, where there is one."""
         left, self._open = list(self._open.values()), {}
         try:
-            await side_by_side(*(shard.abort for shard in left))
+            await run_concurrently(*(shard.abort for shard in left))
         except StreamrecError as error:
             if cause is None:
                 raise

@@ -1,12 +1,12 @@
-"""Storage: bytes from and to object stores and files; async, retried, resumed. Knows no records.
+"""Storage: async reads and writes of bytes in object stores and files, with retries and resumption. No records.
 
     async with Storages({"endpoint_url": "http://127.0.0.1:8333"}) as storages:
         storage = await storages.at("s3://bucket/key")
         stream = await storage.stream("s3://bucket/key")
 
-Layers, from the top: `registry` (Storages: which backend for a URL), `base` (Storage: the verbs), `stream` and `upload`
-(resume, parts), `retry`, `traffic` and `faults` (what is tried again, and what is sent twice), `backend` (what a store
-must be able to do), and in `backends/` a module for each kind of store.
+Layers, from the top: `registry` (Storages: chooses the backend for a URL), `base` (Storage: the operations), `stream`
+and `upload` (resumption, parts), `retry`, `traffic` and `faults` (retries, hedging, limits), `backend` (the interface
+of a store), and in `backends/` a module for each kind of store.
 """
 
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject

@@ -1,14 +1,13 @@
-"""Storage: what the upper rooms see of a store. Bytes and paths; never a record.
+"""Storage: the interface of a store to the packages above. It handles bytes and paths, never records.
 
-A Storage is a backend (one attempt per verb) with the retry policy around it. Its verbs take and give full
-URLs, retry what may pass, and raise only errors of `streamrec.errors`, with path and byte range.
+A Storage is a backend (one attempt per method) with the retry policy around it. Its methods take and return full
+URLs, retry transient faults, and raise only errors of `streamrec.errors`, with path and byte range.
 
-Why `readinto` and not an iterator of buffers: the caller owns the memory that bytes land in. So it can
-bound it, reuse it (glibc gives large freed buffers back to the kernel, and the page faults of fresh ones
-cost more than the copy), and have local files land in it without any copy. A stream holds one response's
-socket buffer and nothing more.
+Why `readinto` and not an iterator of buffers: the caller owns the memory that receives the bytes. So the caller can
+bound it, reuse it (glibc returns large freed buffers to the kernel, and the page faults of new ones cost more than
+the copy), and read local files into it without a copy. A stream holds one response's socket buffer and nothing more.
 
-A Storage belongs to the event loop that it was made in.
+A Storage belongs to the event loop in which it was made.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ T = TypeVar("T")
 
 
 class ByteStream(Protocol):
-    """One object version's bytes, in order, from where they were asked for; resumes by itself.
+    """The bytes of one version of an object, in order, from a start offset; it resumes after faults.
 
     Attributes:
-        info: The whole object's size and version, as the first response told them.
+        info: The whole object's size and version, from the first response.
         position: Absolute offset of the next byte.
-        tally: What happened to this stream, for `Tally.counts`; readers count what they lose here.
+        tally: The counters of this stream; readers count lost data here, too.
     """
 
     info: ObjectInfo
@@ -54,20 +53,19 @@ class ByteStream(Protocol):
         """Waits for at least one byte; 0 only at the end (or for an empty buffer). Never overfills."""
 
     async def aclose(self) -> None:
-        """Frees the connection, also where bytes are left. May be called twice."""
+        """Frees the connection, even if bytes are left. May be called twice."""
 
 
 class Storage:
-    """One store, for one event loop.
+    """One store, for one event loop. Every method raises a StorageError if the store failed permanently.
 
     Args:
-        connections: What its streams share with those of other stores; None: a budget of their own.
-        traffic: What its requests share; None: their own.
-        release: Ends the use of a backend that others share; None: it is closed with the Storage.
+        connections: The connection budget that its streams share with other stores; None: one of its own.
+        traffic: The statistics, hedging and limiters of its requests; None: its own.
+        release: Returns a shared backend; None: `aclose` closes the backend.
 
     Attributes:
-        reads_short: Whether `read_short` can give anything.
-        endpoint: The URL of its server; "" where the URLs of objects say it, or it is the usual one.
+        reads_short, endpoint: See `Backend`.
     """
 
     def __init__(
@@ -88,69 +86,60 @@ class Storage:
         self._closed = False
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        """Many small objects, whole, in one step.
-
-        Args:
-            paths: Their URLs.
+        """Reads many small objects in one step.
 
         Returns:
-            Each one; None for each that only `stream` can read, or say what is wrong with.
+            Each object; None for one that must be read by `stream`, which also reports what is wrong with it.
         """
         self._check_open(paths[0])
         began = time.monotonic()
-        found = await self._backend.read_short(paths)
+        objects = await self._backend.read_short(paths)
         seconds = (time.monotonic() - began) / len(paths)
-        for short in found:
+        for short in objects:
             if short is not None:
                 self._traffic.tally.request()
                 self._traffic.tally.first_byte(seconds)
                 self._traffic.tally.block(len(short.data), seconds, 0.0)
-        return found
+        return objects
 
     async def list(
         self, prefix: str, glob: Glob | None = None, hidden: bool = False, most: int | None = None
     ) -> AsyncIterator[ObjectInfo]:
-        """All objects whose URL begins with `prefix`, in the order of their paths.
+        """Lists all objects whose URL begins with `prefix`, sorted by path.
 
-        A prefix is a string, as object stores understand it: "s3://b/train-" finds "s3://b/train-1" and
-        "s3://b/train-x/2". Directories are descended into and not reported. An empty listing is not
-        an error, but a missing bucket is. All pages are fetched before the first object is given, because not every
-        store sorts (SeaweedFS goes directory by directory, as do S3's directory buckets).
+        A prefix is a string, as object stores understand it: "s3://b/train-" matches "s3://b/train-1" and
+        "s3://b/train-x/2". Directories are searched and not reported. An empty listing is not an error, but a missing
+        bucket is. All pages are fetched before the first object is yielded, because not every store sorts (SeaweedFS
+        goes directory by directory, as do S3's directory buckets).
 
-        What cannot be listed is an error that names it: a listing is whole, or there is none.
+        A listing is complete, or an error names what cannot be listed.
 
         Args:
             prefix: A URL prefix.
-            glob: Which of these objects are wanted: what this prefix is of. Directories that can hold none of them
-                are not listed, where the store has directories. None: all.
-            hidden: Whether hidden names of uploads (`.NAME.streamrec-*`) are among them.
-            most: Where there are more objects, none is given; None: all are.
+            glob: Selects objects; `prefix` is its prefix. Directories without possible matches are skipped. None: all.
+            hidden: Whether to include the hidden names of uploads (`.NAME.streamrec-*`).
+            most: If there are more objects than this, none is yielded; None: no limit.
 
         Raises:
             PermissionDeniedError: A directory, or the bucket, must not be listed.
-            StorageError: The store failed permanently, or cannot list (plain HTTP).
+            UnsupportedOperationError: The store cannot list (plain HTTP).
         """
-        found: list[ObjectInfo] = []
+        objects: list[ObjectInfo] = []
         token: str | None = None
         seen: set[str] = set()
         while True:
             page, token = await self._attempt(prefix, partial(self._page, prefix, token, glob, seen), "listing")
-            shown = (info for info in page if hidden or not is_temporary(info.path))
-            found += shown if glob is None else (info for info in shown if glob.wants(info.path))
-            if most is not None and len(found) > most:
+            visible = (info for info in page if hidden or not is_temporary(info.path))
+            objects += visible if glob is None else (info for info in visible if glob.wants(info.path))
+            if most is not None and len(objects) > most:
                 return
             if token is None:
                 break
-        for info in sorted(found, key=attrgetter("path")):
+        for info in sorted(objects, key=attrgetter("path")):
             yield info
 
     async def stat(self, path: str) -> ObjectInfo:
-        """Size and version of one object.
-
-        Raises:
-            NotFoundError: There is none.
-            StorageError: The store failed permanently.
-        """
+        """Returns size and version of one object; a missing one is a NotFoundError."""
         return await self._attempt(path, lambda: _read(self._backend.stat(path)), "stat")
 
     async def stream(
@@ -161,20 +150,19 @@ class Storage:
         version: str | None = None,
         tally: Tally | None = None,
     ) -> ByteStream:
-        """Opens one object; when this returns the first response has arrived and the version is pinned.
+        """Opens one object; when this returns, the first response has arrived and the version is pinned.
 
-        A large object is read by several requests at a time where few streams are open (see `connections`).
+        Several parallel requests read a large object when few streams are open (see `connections`).
 
         Args:
             path: The object's URL.
             start: First byte. At or after the end of the object, the stream is empty.
             end: One past the last byte; None: to the end. May be past the end.
             version: If given (from `ObjectInfo.version`), any other version is an ObjectChangedError.
-            tally: Where it is counted: that of another stream which it goes on from; None: in one of its own.
+            tally: The tally of an earlier stream that this one continues; None: a new one.
 
         Raises:
             ObjectChangedError: The object has another version than the one given.
-            StorageError: The store failed permanently.
         """
         if start < 0 or (end is not None and end < start):
             raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")
@@ -184,16 +172,9 @@ class Storage:
         return await open_parallel(request, self._connections, start, end, version)
 
     async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
-        """The bytes from `start` to `end`; fewer where the object ends before, none where it ends at start.
+        """Reads the bytes from `start` to `end`; fewer if the object ends before `end`, none if it ends at `start`.
 
-        Args:
-            path: The object's URL.
-            start: First byte.
-            end: One past the last byte.
-            version: As for `stream`.
-
-        Raises:
-            StorageError: As for `stream`.
+        Arguments and errors are those of `stream`.
         """
         stream = await self.stream(path, start, end, version)
         try:
@@ -225,20 +206,19 @@ class Storage:
         Use it as `async with await storage.upload(path) as upload: await upload.write(data)`.
 
         Args:
-            path: The object's URL. What is there stays until completion, and is replaced by it.
+            path: The object's URL. An existing object stays until completion, which replaces it.
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
-            parallel: Parts that may be under way at the same time.
-            overwrite: Whether an object that is there already is replaced.
-            free: Whether the caller knows that none is there.
+            parallel: Parts that may be in progress at the same time.
+            overwrite: Whether to replace an existing object.
+            free: Whether the caller knows that no object has this name.
 
         Raises:
-            AlreadyExistsError: `overwrite` is False, and there is one. It may also come from `complete`.
+            AlreadyExistsError: `overwrite` is False, and the object exists. `complete` may raise it, too.
             UnsupportedOperationError: This kind of storage cannot be written, or not without `overwrite`.
-            StorageError: The store failed permanently.
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")
-        looks = overwrite and not free and not self._backend.compares_first and not is_temporary(path)
+        looks = overwrite and not free and not self._backend.verifies_first and not is_temporary(path)
         taken = looks and await self.find_replaced(path) is not None
         written = hidden_name(path) if taken else path
         sink = await self._attempt(path, lambda: self._backend.begin_upload(written, overwrite), "starting an upload")
@@ -247,42 +227,29 @@ class Storage:
         return Upload(sink, self._retry, path, part_size, parallel, self._traffic)
 
     async def find_replaced(self, path: str) -> str | None:
-        """The URL of the object that an upload to `path` would replace: that which a symbolic link leads to.
+        """Returns the URL of the object that an upload to `path` would replace, with symbolic links resolved.
 
-        Returns:
-            None where there is none for certain, and where an upload writes straight through (a pipe, /dev/stdout).
-
-        Raises:
-            StorageError: The store failed permanently.
+        None if there certainly is none, and for targets that are written directly (a pipe, /dev/stdout).
         """
         try:
             await self.stat(path)
         except NotFoundError:
             return None
-        except PermissionDeniedError:  # S3 says so to clients that may not list, where there is none
+        except PermissionDeniedError:  # S3's answer for a missing object to clients that may not list
             return path
         return await self._backend.follow(path)
 
     async def copy(self, source: str, target: str) -> None:
-        """Puts an object under another name, too, within the store; what is there is replaced.
-
-        Raises:
-            UnsupportedOperationError: This store cannot.
-            StorageError: The store failed permanently.
-        """
+        """Copies an object within the store, replacing the target; UnsupportedOperationError if the store cannot."""
         await self._attempt(target, lambda: self._backend.copy(source, target), "copying")
 
     async def remove(self, path: str) -> None:
-        """Removes one object; that there is none is fine.
-
-        Raises:
-            StorageError: The store failed permanently.
-        """
+        """Removes one object; a missing one is not an error."""
         with suppress(NotFoundError):
             await self._attempt(path, lambda: self._backend.remove(path), "removing")
 
     async def aclose(self) -> None:
-        """Closes the client, or ends its use. Streams and uploads must be closed before; later calls: ClosedError."""
+        """Closes or returns the client. Close streams and uploads first; later calls raise ClosedError."""
         self._closed = True
         if self._release is not None:
             self._release()
@@ -290,25 +257,25 @@ class Storage:
             await self._backend.aclose()
 
     def _check_open(self, path: str) -> None:
-        """A client that is used after its end would quietly open connections that are never closed."""
+        """Raises ClosedError after `aclose`: a closed client would open connections that are never closed."""
         if self._closed:
             raise ClosedError(f"{path}: the storage is closed; ask new Storages for it")
 
     async def _page(
         self, prefix: str, token: str | None, glob: Glob | None, seen: set[str]
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """One page of a listing. One that is gone, or that was given before, does not end it."""
+        """Fetches one page of a listing; a missing or repeated page is a transient fault, not the end."""
         try:
-            page, after = await _read(self._backend.list_page(prefix, token, glob))
+            page, next_token = await _read(self._backend.list_page(prefix, token, glob))
         except NotFoundError as error:
             if token is None:
                 raise
             raise TransientError(Cause.WRONG_ANSWER, "a further page of the listing is not found") from error
-        if after in seen:
-            raise TransientError(Cause.WRONG_ANSWER, "the listing comes back to a page that it gave")
-        if after is not None:
-            seen.add(after)
-        return page, after
+        if next_token in seen:
+            raise TransientError(Cause.WRONG_ANSWER, "the listing repeats an earlier page")
+        if next_token is not None:
+            seen.add(next_token)
+        return page, next_token
 
     async def _attempt(self, path: str, call: Callable[[], Awaitable[T]], doing: str) -> T:
         self._check_open(path)
@@ -316,7 +283,7 @@ class Storage:
 
 
 async def _read(answer: Awaitable[T]) -> T:
-    """An answer; a TransientError where the backend cannot make sense of it."""
+    """Awaits an answer of the backend; an answer that it cannot parse is a TransientError."""
     try:
         return await answer
     except StreamrecError:

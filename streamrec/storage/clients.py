@@ -1,15 +1,15 @@
-"""Clients that are shared: one for each event loop and set of options, made once.
+"""Shared clients: one per event loop and set of options.
 
-To make a client of S3 costs 50 to 85 ms of the processor, so a service that opens a shard for each request must not
-make one each time.
+Creating an S3 client takes 50 to 85 ms of processor time, so a service that opens a shard for each request must not
+create a client each time.
 
 Rules:
 - A client belongs to its event loop and to its options: protocol, storage options, retry policy, filesystem, and the
-  environment that clients look at. Different credentials never share one.
-- It is made once, however many ask at the same time. One that cannot be made is not kept.
-- A client is closed when it was not used for `IDLE` seconds, and when its loop ends: `shutdown_asyncgens`, which
+  environment variables that clients read. Different credentials never share a client.
+- Concurrent callers share one creation. A client whose creation failed is not kept.
+- A client is closed after `IDLE` seconds without use, and when its loop ends: `shutdown_asyncgens`, which
   `asyncio.run` and the bridge call, closes the generator that keeps it.
-- A forked child has no loop of its parent's, so it never sees a client of it.
+- A forked child does not run its parent's loop, so it never uses its parent's clients.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from weakref import WeakKeyDictionary
 
 from streamrec.storage.backend import Backend
 
-__all__ = ["IDLE", "borrow", "key_of"]
+__all__ = ["IDLE", "borrow", "make_key"]
 
 IDLE: Final = 5.0
-"""Seconds after which a client that is not used is closed."""
+"""Seconds without use after which a client is closed."""
 
 ENVIRONMENT: Final = (
     "AWS_",
@@ -41,15 +41,15 @@ ENVIRONMENT: Final = (
     "NO_PROXY",
     "SSL_",
 )
-"""What the names of environment variables begin with that clients look at."""
+"""Prefixes of the environment variables that clients read."""
 
 
 class _Client:
-    """One client, and how many use it."""
+    """One client, and the number of its users."""
 
-    def __init__(self, making: asyncio.Task[Backend], kept: tuple[Any, ...]) -> None:
-        self.making = making
-        self.kept = kept  # objects of which the key has the identity
+    def __init__(self, creation: asyncio.Task[Backend], kept: tuple[Any, ...]) -> None:
+        self.creation = creation
+        self.kept = kept  # objects that the key contains by identity
         self.users = 0
         self.timer: asyncio.TimerHandle | None = None
 
@@ -62,13 +62,13 @@ class _Loop:
         self.keeper: AsyncGenerator[None] | None = None
 
     async def keep(self) -> None:
-        """Has the loop close what is left when it ends."""
+        """Has the loop close the remaining clients when it ends."""
         if self.keeper is None:
-            self.keeper = self._until_the_end()
+            self.keeper = self._close_at_the_end()
             await anext(self.keeper)
 
     def release(self, key: Hashable, client: _Client) -> None:
-        """Ends one use; a client that is not used is closed after a while."""
+        """Ends one use; an unused client is closed after a while."""
         client.users -= 1
         if not client.users and self.clients.get(key) is client:
             client.timer = asyncio.get_running_loop().call_later(IDLE, self._close_idle, key, client)
@@ -76,11 +76,11 @@ class _Loop:
     def _close_idle(self, key: Hashable, client: _Client) -> None:
         if not client.users and self.clients.get(key) is client:
             del self.clients[key]
-            closing = client.making.result().aclose()
+            closing = client.creation.result().aclose()
             task = asyncio.get_running_loop().create_task(closing, name="streamrec closes a client")
             client.kept = (*client.kept, task)
 
-    async def _until_the_end(self) -> AsyncGenerator[None]:
+    async def _close_at_the_end(self) -> AsyncGenerator[None]:
         try:
             yield
         finally:
@@ -89,7 +89,7 @@ class _Loop:
                 if client.timer is not None:
                     client.timer.cancel()
                 with suppress(Exception):
-                    await (await client.making).aclose()
+                    await (await client.creation).aclose()
 
 
 _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = WeakKeyDictionary()
@@ -98,12 +98,12 @@ _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = WeakKeyDictionary(
 async def borrow(
     key: Hashable, kept: tuple[Any, ...], make: Callable[[], Coroutine[Any, Any, Backend]]
 ) -> tuple[Backend, Callable[[], None]]:
-    """A client of this loop, and what ends its use.
+    """Returns a client of this loop, and the function that returns it.
 
     Args:
-        key: What it is made from; see `key_of`.
-        kept: Objects of which the key has the identity: they live as long as the client.
-        make: Makes it, where there is none.
+        key: Identifies what the client is made from; see `make_key`.
+        kept: Objects that the key contains by identity: they live as long as the client.
+        make: Creates the client if there is none for this key.
     """
     running = asyncio.get_running_loop()
     loop = _loops.setdefault(running, _Loop())
@@ -116,37 +116,34 @@ async def borrow(
         client.timer = None
     client.users += 1
     try:
-        backend = await asyncio.shield(client.making)
+        backend = await asyncio.shield(client.creation)
     except BaseException:
         client.users -= 1
-        if client.making.done() and loop.clients.get(key) is client and _has_failed(client.making):
+        creation = client.creation
+        if creation.done() and (creation.cancelled() or creation.exception()) and loop.clients.get(key) is client:
             del loop.clients[key]
         raise
     return backend, partial(loop.release, key, client)
 
 
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.cancelled() or task.exception() is not None
+def make_key(*parts: Any) -> tuple[Hashable, tuple[Any, ...]]:
+    """Returns a key that is equal for clients made from equal parts, and the objects that it contains by identity.
 
-
-def key_of(*parts: Any) -> tuple[Hashable, tuple[Any, ...]]:
-    """A key that is equal where what clients are made from is, and the objects of which it has the identity.
-
-    >>> key_of({"a": [1, True]}) == key_of({"a": [1, True]}), key_of({"a": 1})[0] == key_of({"a": True})[0]
+    >>> make_key({"a": [1, True]}) == make_key({"a": [1, True]}), make_key({"a": 1})[0] == make_key({"a": True})[0]
     (True, False)
     """
     kept: list[Any] = []
     environment = tuple(sorted(item for item in os.environ.items() if item[0].upper().startswith(ENVIRONMENT)))
-    return (_form(parts, kept), environment), tuple(kept)
+    return (_freeze(parts, kept), environment), tuple(kept)
 
 
-def _form(value: Any, kept: list[Any]) -> Hashable:
-    """A value as something that can be compared and hashed; of an unknown kind by its identity."""
+def _freeze(value: Any, kept: list[Any]) -> Hashable:
+    """Returns a hashable form of a value; an object of an unknown type counts by its identity."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return type(value).__name__, value
     if isinstance(value, Mapping):
-        return "mapping", frozenset((_form(key, kept), _form(part, kept)) for key, part in value.items())
+        return "mapping", frozenset((_freeze(key, kept), _freeze(part, kept)) for key, part in value.items())
     if isinstance(value, list | tuple):
-        return "sequence", tuple(_form(part, kept) for part in value)
+        return "sequence", tuple(_freeze(part, kept) for part in value)
     kept.append(value)
     return "object", id(value)

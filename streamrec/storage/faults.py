@@ -1,12 +1,12 @@
-"""Faults: what a failed attempt means. Pure; nothing here waits.
+"""Faults: classify failed attempts. Pure; nothing here waits.
 
 There are two kinds. A **final** error (`NotFoundError`, `PermissionDeniedError`, `ObjectChangedError`, ...)
-would be the same if one tried again, so it goes to the caller at once. A `TransientError` may pass: it goes
-to the retry policy, and becomes a StorageError when that gives up. Backends decide which is which with the
-functions below, so that a 503 means the same on every store.
+would occur again on the next attempt, so it goes to the caller at once. A `TransientError` may not: it goes to the
+retry policy, and becomes a StorageError when the policy gives up. All backends classify with the functions below, so
+that a 503 means the same on every store.
 
-No foreign exception leaves this package: each backend has a `translate_errors` (made by `error_translator`) around its
-calls of the client below it.
+No foreign exception leaves this package: each backend wraps the calls of its client in a `translate_errors` (made by
+`error_translator`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = [
     "Cause",
     "TransientError",
     "changed_error",
+    "error_from_status",
     "error_translator",
-    "exists",
-    "from_status",
+    "exists_error",
     "give_up",
     "http_body_range",
     "retry_after_seconds",
@@ -60,12 +60,12 @@ class Cause(enum.Enum):
 
 
 class TransientError(Exception):
-    """An attempt failed in a way that may pass.
+    """An attempt failed, and another one may succeed.
 
     Args:
         cause: The kind of failure.
-        reason: What the client or the server said.
-        retry_after: Seconds that the server asked to wait, or None.
+        reason: The message of the client or the server.
+        retry_after: Seconds to wait, from the server's Retry-After header, or None.
     """
 
     def __init__(self, cause: Cause, reason: str, retry_after: float | None = None) -> None:
@@ -83,30 +83,26 @@ Translate = Callable[[Any, str, int | None, int | None], StorageError | Transien
 
 
 def too_many_files() -> str:
-    """What "Too many open files" means, and what helps."""
+    """Returns the message for "Too many open files", with advice."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
-        f"too many files and connections are open: {limit:,}, which is all that this process may have: lower "
-        "num_parallel_reads (or cycle_length), or raise the limit (ulimit -n)"
+        f"this process has reached its limit of {limit:,} open files and connections: lower num_parallel_reads (or "
+        "cycle_length), or raise the limit (ulimit -n)"
     )
 
 
 def error_translator(
     foreign: tuple[type[Exception], ...], translate: Translate
 ) -> Callable[..., AbstractContextManager[None]]:
-    """Makes a `translate_errors` for exceptions of these types; ours, among them or not, pass as they are.
+    """Makes a `translate_errors` for exceptions of the `foreign` types; our own errors pass unchanged.
 
-    `with translate_errors(path, start, end)` translates what leaves its block; it concerns these bytes of `path`.
-
-    Args:
-        foreign: What the client below raises.
-        translate: Called with the exception, the path and the range: what it means.
+    `with translate_errors(path, start, end)` raises `translate(error, path, start, end)` for an error in its block.
     """
     return partial(_Translated, foreign, translate)
 
 
 class _Translated:
-    """Each block of each body goes through one: as a class it costs a third of a `contextmanager`."""
+    """The context manager: as a class it costs a third of a `contextmanager`, and each block of a body uses one."""
 
     __slots__ = ("_end", "_foreign", "_path", "_start", "_translate")
 
@@ -151,7 +147,7 @@ _REGION_CODES = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", 
 _CHANGED = "the object was replaced while it was being read: start again to read the new one"
 
 
-def from_status(
+def error_from_status(
     status: int,
     reason: str,
     path: str | None,
@@ -163,21 +159,15 @@ def from_status(
     retry_after: float | None = None,
     advice: str = "",
 ) -> StorageError | TransientError:
-    """The error that an HTTP answer means.
+    """Returns the error for an HTTP answer that reports a failure.
 
     Args:
         status: The HTTP status.
-        reason: What the server said.
-        path: The object's URL.
-        start: First byte that was asked for, or None.
-        end: One past the last byte, or None.
-        code: The store's own error code ("SlowDown"), or empty.
-        region: Where the bucket is, if the store said so; or empty.
-        retry_after: Seconds that the server asked to wait, or None.
-        advice: What else to check where access is refused, after a comma.
-
-    Returns:
-        A TransientError, or a final error. Never None: call it for failures only.
+        reason: The server's message.
+        code: The store's error code ("SlowDown"), or "".
+        region: The bucket's region, if the store names it, or "".
+        retry_after: Seconds to wait, from the server, or None.
+        advice: What else to check if access is refused; begins with a comma.
     """
     said = f"{code or status}: {reason}" if reason else str(code or status)
     if code in _THROTTLED_CODES or status in (429, 503):
@@ -202,7 +192,7 @@ def from_status(
 
 
 def _other_region(said: str, region: str) -> str:
-    """What a store means that sends us elsewhere, and what to write."""
+    """Returns the message for a bucket in another region."""
     named = f", {region} ({said})" if region else f" ({said})"
     return (
         f"the bucket is in another region{named}: pass client_kwargs={{'region_name': {region or '...'!r}}}, and no "
@@ -211,12 +201,12 @@ def _other_region(said: str, region: str) -> str:
 
 
 def changed_error(path: str, start: int | None = None, end: int | None = None) -> ObjectChangedError:
-    """The error for an object whose version is no longer the pinned one."""
+    """Returns the error for an object whose version differs from the pinned one."""
     return ObjectChangedError(_CHANGED, path, start, end)
 
 
-def exists(path: str) -> AlreadyExistsError:
-    """The error for a name that is taken and must not be replaced."""
+def exists_error(path: str) -> AlreadyExistsError:
+    """Returns the error for a name that is taken and must not be replaced."""
     return AlreadyExistsError(
         "there is an object of this name already: remove it, write under another name, or pass overwrite=True", path
     )
@@ -240,15 +230,12 @@ def give_up(
     *,
     reached: bool = True,
 ) -> StorageError:
-    """The error for the caller, when a fault did not pass.
+    """Returns the final error for a fault that retries did not overcome.
 
     Args:
         fault: The last fault.
-        failures: How many attempts in a row failed without a byte of progress.
-        seconds: How long that took.
-        path: The object's URL.
-        start: First byte that was asked for, or None.
-        end: One past the last byte, or None.
+        failures: Failed attempts in a row without a byte of progress.
+        seconds: Time since the first of them.
         reached: Whether the server has answered this process before.
     """
     tries = "1 attempt" if failures == 1 else f"{failures} attempts in a row, {seconds:.0f} s without progress"
@@ -267,10 +254,10 @@ def give_up(
 
 
 def retry_after_seconds(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds of a Retry-After header: a number, or an HTTP date (RFC 9110, section 10.2.3).
+    """Parses a Retry-After header: a number of seconds, or an HTTP date (RFC 9110, section 10.2.3).
 
     Returns:
-        Seconds, at least 0; None without a header that makes sense.
+        Seconds, at least 0; None without a valid header.
 
     >>> retry_after_seconds("2"), retry_after_seconds(None), retry_after_seconds("soon")
     (2.0, None, None)
@@ -288,41 +275,38 @@ def retry_after_seconds(header: str | None, now: datetime | None = None) -> floa
 
 
 def http_body_range(status: int, headers: Mapping[str, str], start: int, end: int | None) -> int | None:
-    """Checks that an HTTP answer holds the bytes asked for, and says how long the object is.
+    """Checks that an HTTP answer has the requested bytes, and returns the object's size, or None if it is unknown.
 
-    A 200 has the whole object, so it will do only where the bytes were wanted from 0. A 206 must begin at
-    `start` and end where it was asked to, or where the object ends.
+    A 200 has the whole object, so it is right only for a range that begins at 0. A 206 must begin at `start`, and end
+    at `end` or at the end of the object.
 
     Args:
         status: 200 or 206.
-        headers: Content-Range and Content-Length, under these names in any case-insensitive mapping.
-        start: First byte that was asked for.
-        end: One past the last byte that was asked for, or None: to the end.
-
-    Returns:
-        The object's size, or None where the server does not say.
+        headers: Any case-insensitive mapping with Content-Range and Content-Length.
+        start: First requested byte.
+        end: One past the last requested byte, or None: to the end.
 
     Raises:
-        TransientError: Other bytes, Cause.WRONG_ANSWER.
+        TransientError: The answer has other bytes (Cause.WRONG_ANSWER).
     """
     length = headers.get("Content-Length")
     if status != 206:
         if start > 0:
             raise TransientError(Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was wanted")
         return int(length) if length is not None and length.isdigit() else None
-    found = headers.get("Content-Range", "")
-    first, last, size = _parse_content_range(found)
+    content_range = headers.get("Content-Range", "")
+    first, last, size = _parse_content_range(content_range)
     want = end if size is None else (size if end is None else min(end, size))
     if first != start or (want is not None and last + 1 != want):
         raise TransientError(
             Cause.WRONG_ANSWER,
-            f"Content-Range {found!r} where bytes {start}-{'' if end is None else end - 1} were wanted",
+            f"Content-Range {content_range!r} where bytes {start}-{'' if end is None else end - 1} were wanted",
         )
     return size
 
 
 def _parse_content_range(header: str) -> tuple[int, int, int | None]:
-    """First byte, last byte and size of "bytes 0-9/100" (or "/*"); a TransientError for anything else."""
+    """Parses "bytes 0-9/100" (or "/*") into first byte, last byte and size; else raises a TransientError."""
     unit, _, rest = header.partition(" ")
     span, _, size = rest.partition("/")
     first, _, last = span.partition("-")

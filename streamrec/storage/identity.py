@@ -1,8 +1,8 @@
-"""Which URLs are one object, however they are spelled.
+"""Detects different spellings of one object's URL.
 
-A local file is the same where device and inode are, or the path without symbolic links. An object in a store is the
-same where endpoint, bucket and key are; keys that differ in doubled slashes, `.` and `..` count as one, because some
-stores take them so. What a chain of URLs leads to counts as well: the archive, or what is cached.
+Two local paths are the same file if device and inode are equal, or the path without symbolic links. Two URLs are the
+same object if endpoint, bucket and key are equal; keys that differ only in doubled slashes, `.` and `..` count as
+equal, because some stores treat them so. The targets of a chain of URLs count, too: the archive, or the cached object.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from streamrec.storage.urls import ALIASES, CACHES, local_path, protocol_of, spl
 __all__ = ["PORTS", "Identity", "identities", "is_special"]
 
 Identity = tuple[str | int, ...]
-"""The kind of place, and what it calls the object."""
+"""The kind of store, and the object's name in it."""
 
 PORTS: Final = {"http": 80, "https": 443}
 HERE: Final = {"localhost": "127.0.0.1", "::1": "127.0.0.1", "0.0.0.0": "127.0.0.1"}
 
 
 def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
-    """What tells an object from all others: two URLs are of one object where they share an identity.
+    """Returns the identities of an object: two URLs name the same object if they share an identity.
 
     Args:
         url: Its URL, or path.
-        endpoint: The URL of its server, where the object's own URL does not say that.
+        endpoint: The URL of its server, if the object's URL does not contain it.
 
     Returns:
-        Nothing for what is not a plain file: many may write to a device or a pipe.
+        An empty set for a device or a pipe, because several writers may use it.
 
     Examples:
         >>> bool(identities("s3a://b//k") & identities("s3://b/x/../k")), bool(identities("s3://b/k") & identities("k"))
@@ -45,20 +45,20 @@ def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
         True
     """
     _, url, after = split_chain(url)
-    found = identities(after.removeprefix("::"), endpoint) if after else frozenset()
+    targets = identities(after.removeprefix("::"), endpoint) if after else frozenset()
     protocol = protocol_of(url)
     if protocol in CACHES:
-        return found
+        return targets
     protocol = ALIASES.get(protocol, protocol)
     if protocol == "file":
-        return found if after else _of_file(url)
-    return found | {(protocol, server(endpoint), after, _name(protocol, url))}
+        return targets if after else _identify_file(url)
+    return targets | {(protocol, _normalize_endpoint(endpoint), after, _normalize_name(protocol, url))}
 
 
-def server(endpoint: str) -> str:
-    """An endpoint, so that two spellings of one server are alike; "" for the usual one.
+def _normalize_endpoint(endpoint: str) -> str:
+    """Returns one spelling for all spellings of a server; "" for the default one.
 
-    >>> server("http://LocalHost:80/") == server("http://127.0.0.1")
+    >>> _normalize_endpoint("http://LocalHost:80/") == _normalize_endpoint("http://127.0.0.1")
     True
     """
     if not endpoint:
@@ -66,12 +66,12 @@ def server(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     scheme, host, port, path = parts.scheme, parts.hostname or "", parts.port, parts.path
     if host.endswith((".amazonaws.com", ".googleapis.com")):
-        return ""  # a bucket's name is one for all of these
+        return ""  # bucket names are unique across these
     return f"{HERE.get(host, host)}:{port or PORTS.get(scheme, '')}{path.rstrip('/')}"
 
 
 def is_special(path: Path) -> bool:
-    """Whether a path leads to what is neither a plain file nor a directory, or to an open file by its number."""
+    """Whether a path is neither a regular file nor a directory, or names an open file by its descriptor."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -81,20 +81,21 @@ def is_special(path: Path) -> bool:
     return not stat.S_ISDIR(mode)
 
 
-def _of_file(url: str) -> frozenset[Identity]:
+def _identify_file(url: str) -> frozenset[Identity]:
     local = local_path(url)
     if is_special(local):
         return frozenset()
-    found: set[Identity] = {("file", os.path.realpath(local))}
-    with suppress(OSError):  # there is none yet
+    by_path: Identity = ("file", os.path.realpath(local))
+    try:
         status = os.stat(local)
-        found.add(("file", status.st_dev, status.st_ino))
-    return frozenset(found)
+    except OSError:  # the file does not exist yet
+        return frozenset({by_path})
+    return frozenset({by_path, ("file", status.st_dev, status.st_ino)})
 
 
-def _name(protocol: str, url: str) -> str:
-    """Bucket and key, or host and path."""
+def _normalize_name(protocol: str, url: str) -> str:
+    """Returns bucket and key, or host and path."""
     if protocol not in ("s3", "gs", "memory"):
-        with suppress(ImportError, ValueError):  # then it cannot be read or written either
+        with suppress(ImportError, ValueError):  # such a URL cannot be read or written either
             url = str(fsspec.get_filesystem_class(protocol)._strip_protocol(url))
     return posixpath.normpath("/" + url.partition("://")[2] if "://" in url else "/" + url).lstrip("/")

@@ -1,8 +1,8 @@
-"""Storage options: how fsspec filesystems are made from them, and which names are allowed.
+"""Storage options: makes fsspec filesystems from them, and checks their names.
 
-A filesystem that is made here belongs to the running loop alone. fsspec caches instances without looking at the loop,
-and caches listings permanently; both are off. A user's own async instance belongs to another loop, so it is built
-again from its own arguments. A name that a client does not know is an error at once, with the nearest that it knows.
+A filesystem that is made here belongs to the running loop alone. fsspec caches instances regardless of the loop, and
+caches listings permanently; both caches are off. A user's async filesystem belongs to another loop, so a new one is
+built from its arguments. An unknown option is an error at once, with the most similar known name.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from streamrec.errors import StorageError
 from streamrec.storage.urls import is_url
 
 __all__ = [
-    "OF_EVERY_FILESYSTEM",
+    "COMMON_OPTIONS",
     "ClientOptions",
     "build",
     "check_endpoint",
     "check_names",
     "full_url",
-    "nearest",
-    "parameters_of",
+    "parameter_names",
+    "suggest_name",
     "version_of",
 ]
 
@@ -37,13 +37,13 @@ F = TypeVar("F", bound=AbstractFileSystem)
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What a backend is made from.
+    """The arguments of a backend's `connect`.
 
     Attributes:
-        protocol: The protocol of the first URL ("s3").
+        protocol: The protocol of `url` ("s3").
         options: The user's storage options: keyword arguments of the filesystem's class.
         filesystem: The user's own filesystem, or None.
-        url: The URL that was asked for first, for errors.
+        url: The first URL that needs the backend, for errors.
     """
 
     protocol: str
@@ -52,22 +52,22 @@ class ClientOptions:
     url: str = ""
 
     def option(self, name: str, default: Any = None) -> Any:
-        """One option, whether it came as such or with the user's filesystem."""
-        given = {} if self.filesystem is None else self.filesystem.storage_options
-        return self.options.get(name, given.get(name, default))
+        """Returns an option from `options` or from the user's filesystem."""
+        inherited = {} if self.filesystem is None else self.filesystem.storage_options
+        return self.options.get(name, inherited.get(name, default))
 
 
 def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **overrides: Any) -> F:
-    """Makes a filesystem for the running loop: of the class of the user's instance, if there is one and it is kept."""
+    """Makes a filesystem for the running loop, from `cls` or, with `keep_class`, from the class of the user's one."""
     theirs = source.filesystem
-    made = type(theirs) if theirs is not None and keep_class else cls
-    args = () if theirs is None else theirs.storage_args
-    kwargs = {} if theirs is None else dict(theirs.storage_options)
-    kwargs.update(source.options)
-    kwargs.update(overrides)
+    args: Iterable[Any] = ()
+    kwargs: dict[str, Any] = {}
+    if theirs is not None:
+        args, kwargs = theirs.storage_args, dict(theirs.storage_options)
+        cls = type(theirs) if keep_class else cls
+    kwargs |= {**source.options, **overrides, "asynchronous": True, "skip_instance_cache": True}
     kwargs.pop("loop", None)
-    kwargs.update(asynchronous=True, skip_instance_cache=True)
-    filesystem: F = made(*args, **kwargs)
+    filesystem: F = cls(*args, **kwargs)
     if isinstance(filesystem.dircache, DirCache):
         filesystem.dircache.use_listings_cache = False  # not every class takes this as an argument (obstore's)
     return filesystem
@@ -89,7 +89,7 @@ _VERSION_KEYS = (
 
 
 def version_of(info: Mapping[str, Any]) -> str | None:
-    """The version in an fsspec info dict: the first of the usual keys that has a value, or None.
+    """Returns the version in an fsspec info dict: the first of the usual keys that has a value, or None.
 
     >>> version_of({"size": 3, "mtime": 1.5})
     'mtime=1.5'
@@ -101,7 +101,7 @@ def version_of(info: Mapping[str, Any]) -> str | None:
 
 
 def full_url(path: str, name: str) -> str:
-    """A name that a filesystem listed, as a URL in the style of the path that was asked for.
+    """Returns the URL for a name that a filesystem listed, in the style of the listed path.
 
     >>> full_url("sftp://host/data/a", "/data/a-1"), full_url("/data/a", "/data/a-1")
     ('sftp://host/data/a-1', '/data/a-1')
@@ -114,7 +114,7 @@ def full_url(path: str, name: str) -> str:
     return f"{scheme}://{host}{name}" if local else f"{scheme}://{name.lstrip('/') if host else name}"
 
 
-OF_EVERY_FILESYSTEM = frozenset(
+COMMON_OPTIONS = frozenset(
     {
         "asynchronous",
         "batch_size",
@@ -127,8 +127,8 @@ OF_EVERY_FILESYSTEM = frozenset(
 )
 
 
-def parameters_of(*callables: Callable[..., Any]) -> set[str]:
-    """The names of all arguments of some callables; of classes, those of the classes above too, up to fsspec's."""
+def parameter_names(*callables: Callable[..., Any]) -> set[str]:
+    """Returns the names of all parameters of some callables; for classes, those of their bases, too, up to fsspec's."""
     names: set[str] = set()
     for each in callables:
         parts = [each]
@@ -151,23 +151,24 @@ _OTHER_NAMES = {
     **dict.fromkeys(("aws_profile", "profile_name"), "profile="),
     **dict.fromkeys(("credentials", "keyfile", "service_account"), "token="),
 }
-"""What s3fs and gcsfs call the options of boto3, of other clients and of google-cloud-storage."""
+"""The names in s3fs and gcsfs for options of boto3, other clients and google-cloud-storage."""
 
 
 def check_names(url: str, place: str, options: Any, known: Iterable[str]) -> None:
-    """Refuses options that the client does not know, in "storage_options" or in an option that is a dict itself."""
+    """Refuses options that the client does not know; `place` is "storage_options", or an option that is a dict."""
     if not isinstance(options, Mapping):
         return
     names = sorted(known)
     for name in options:
         if name not in names:
-            usual = _OTHER_NAMES.get(name, "")
-            advice = f": write {usual}" if usual.partition("=")[0] in names else nearest(str(name), names)
+            alternative = _OTHER_NAMES.get(name, "")
+            is_known = alternative.partition("=")[0] in names
+            advice = f": write {alternative}" if is_known else suggest_name(str(name), names)
             raise StorageError(f"{place} has {name!r}, which the client does not know{advice}", url)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that was meant, for the end of a message; where none is near, all of them."""
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """Returns the end of a message with the most similar known name, or all known names if none is similar."""
     names = sorted(known)
     close = get_close_matches(name, names, 1, 0.5)
     return f": did you mean {close[0]!r}?" if close else f"; it knows {join_names(names, 200)}"

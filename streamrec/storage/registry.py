@@ -1,7 +1,7 @@
-"""Storages: one Storage per protocol, made when first asked for, in the loop that asks.
+"""Storages: one Storage per protocol, created on first use in the running loop.
 
-A backend is a module of `backends/` with a function `connect`. It is imported when it is first needed, with the client
-package below it. A protocol that is not in the table goes to `backends/fsspec/`.
+A backend is a module of `backends/` with a function `connect`. It is imported on first use, with its client package.
+A protocol that is not in the table goes to `backends/fsspec/`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from streamrec.display import mask_cause
 from streamrec.errors import ClosedError, MissingExtraError, StorageError, StreamrecError
 from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
-from streamrec.storage.clients import borrow, key_of
+from streamrec.storage.clients import borrow, make_key
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS, START, Connections, KneeSearch
 from streamrec.storage.identity import Identity, identities
-from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, nearest, parameters_of
+from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names, suggest_name
 from streamrec.storage.retry import RetryPolicy, attempt
 from streamrec.storage.statistics import Reporter, Statistics, current
 from streamrec.storage.tasks import finish, running_loop
@@ -45,13 +45,13 @@ _FAMILIES = {
     "fsspec.implementations.local": "local",
     "fsspec.implementations.memory": "memory",
 }
-"""Which backend a user's own filesystem goes to, by the module of its class or of a class above."""
+"""The backend of a user's own filesystem, by the module of its class or of a base class."""
 
 _SCHEMES = {"s3": "s3", "gcs": "gs", "memory": "memory"}
-"""Families whose backends take URLs only."""
+"""The schemes of backends that take URLs only."""
 
 ASYNC, SYNC = "fsspec.backend:connect_async", "fsspec.backend:connect_sync"
-"""The backend for whatever has none of its own, and which function connects it."""
+"""The fallback backend, with the function that connects it."""
 
 _EXTRAS: Final = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
@@ -79,22 +79,22 @@ _PACKAGES: Final = {
     "smb": "smbprotocol",
     "wandb": "wandbfs",
 }
-"""What to install for protocols that only fsspec knows."""
+"""The packages to install for protocols that only fsspec knows."""
 
 _WRAPPING: Final = {"fo", "fs", "target_protocol"}
-"""Options that make a filesystem one over another, which is used through its sync face."""
+"""Options of a filesystem that wraps another one; it is used through its sync interface."""
 
 
 class StoreOptions(TypedDict, total=False):
-    """How stores are reached: keyword arguments of all that reads or writes URLs.
+    """How to reach stores: keyword arguments of everything that reads or writes URLs.
 
     Attributes:
         storage_options: Keyword arguments of the fsspec filesystem's class, as in pandas: `key`, `secret`,
             `endpoint_url`, `token`, ... None: none.
         filesystem: Your own fsspec filesystem, for all URLs, instead of one made from `storage_options`. An async one
-            is made again from its arguments, in the running loop; any other is used as it is. A path without a scheme
-            is a path in it.
-        retry: When a request is tried again and when to give up; see RetryPolicy. None: its defaults.
+            is created again from its arguments, in the running loop; any other is used as it is. A path without a
+            scheme is a path in it.
+        retry: When requests are retried and when to give up; see RetryPolicy. None: its defaults.
     """
 
     storage_options: Mapping[str, Any] | None
@@ -105,19 +105,19 @@ class StoreOptions(TypedDict, total=False):
 class Storages:
     """The stores of one run: `async with Storages(options) as storages: await storages.at(url)`.
 
-    Made inside the running loop, closed in it on exit. Not shared between loops, threads or processes.
+    Create it in the running loop; the exit closes it. Do not share it between loops, threads or processes.
 
     Args:
         storage_options, filesystem, retry: See StoreOptions.
-        buffer_bytes: How much all streams together may hold of large objects ahead of what was read.
-        max_connections: How many requests for ranges of large objects may be under way, in addition to one
+        buffer_bytes: How many bytes all streams together may read ahead of their consumers.
+        max_connections: How many requests for ranges of large objects may be in progress, in addition to one
             for each stream.
-        report_interval: Seconds between two lines in the log, where its level is INFO; see `report`.
+        report_interval: Seconds between two reports in the log, if its level is INFO; see `statistics`.
 
     Attributes:
-        storage_options: As they were given.
-        connections: What all streams share.
-        statistics: What happened so far; `statistics.snapshot()` at any time, from any thread.
+        storage_options: As passed.
+        connections: The connection budget that all streams share.
+        statistics: The counters; `statistics.snapshot()` at any time, from any thread.
     """
 
     statistics: Statistics
@@ -139,41 +139,41 @@ class Storages:
         self.statistics = current()
         self._reporter = Reporter(self.statistics, report_interval)
         self._stack = AsyncExitStack()
-        self._made: dict[str, Storage] = {}
-        self._making = asyncio.Lock()
+        self._storages: dict[str, Storage] = {}
+        self._lock = asyncio.Lock()
         self._closed = False
 
     async def at(self, url: str) -> Storage:
-        """The Storage for a URL: the same one for all URLs that one client serves.
+        """Returns the Storage for a URL: the same one for all URLs that one client serves.
 
         Raises:
-            MissingExtraError: The client package is not installed; the message holds what to type.
-            StorageError: The client cannot be made from these options, or no store can have this name.
+            MissingExtraError: The client package is not installed; the message has the command to install it.
+            StorageError: The client cannot be made from these options, or the name is not valid.
         """
         _check_name(url)
         place = place_of(url) if self._filesystem is None else ""
-        async with self._making:
+        async with self._lock:
             if self._closed:
                 raise ClosedError(f"{url}: the storages are closed; make new ones")
-            if place not in self._made:
-                self._made[place] = await self._make(place, url)
-            return self._made[place]
+            if place not in self._storages:
+                self._storages[place] = await self._make(place, url)
+            return self._storages[place]
 
     def serves_together(self, urls: Collection[str]) -> bool:
-        """Whether one client serves all of these URLs; a StorageError where no store can have one of these names."""
+        """Whether one client serves all of these URLs; a StorageError if one of the names is not valid."""
         for url in urls:
             _check_name(url)
         return self._filesystem is not None or len({place_of(url) for url in urls}) == 1
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
-        """What tells each object from all others: two URLs are of one object where they share an identity."""
+        """Returns the identities of each object: two URLs name the same object if they share an identity."""
         places = [(url, (await self.at(url)).endpoint) for url in urls]
         return await asyncio.to_thread(lambda: list(starmap(identities, places)))
 
-    async def check_spared(self, url: str, read: Iterable[str]) -> None:
-        """Lets an object not be written over one that is read, however both are spelled."""
-        [own] = await self.identities([url])
-        if any(own & other for other in await self.identities(read)):
+    async def check_not_input(self, url: str, inputs: Iterable[str]) -> None:
+        """Refuses an output that is one of the inputs, in any spelling."""
+        [output] = await self.identities([url])
+        if any(output & each for each in await self.identities(inputs)):
             raise StorageError("this object is read, and would be overwritten: choose another name", url)
 
     async def __aenter__(self) -> Self:
@@ -186,28 +186,33 @@ class Storages:
     ) -> None:
         self._closed = True
         self._reporter.stop()
-        await finish(self._stack.aclose())  # also in a scope that is cancelled: nothing stays open
+        await finish(self._stack.aclose())  # even in a cancelled scope
 
     async def _make(self, place: str, url: str) -> Storage:
         protocol = protocol_of(url)
         source = ClientOptions(protocol, self.storage_options, self._filesystem, url)
         connect = await asyncio.to_thread(load_backend, source)  # an import takes up to a second
-        key, kept = key_of(connect.__module__, place, self.storage_options, self._filesystem, astuple(self._retry))
+        key, kept = make_key(connect.__module__, place, self.storage_options, self._filesystem, astuple(self._retry))
         try:
-            making = partial(borrow, key, kept, partial(connect, source, self._retry))
-            backend, release = await attempt(self._retry, url, making, "connecting")
+            connect_shared = partial(borrow, key, kept, partial(connect, source, self._retry))
+            backend, release = await attempt(self._retry, url, connect_shared, "connecting")
         except StreamrecError:
             raise
         except Exception as error:
             cause = mask_cause(error, self.storage_options)
             raise StorageError(
                 f"no client can be made from these storage options ({type(error).__name__}: {cause}): check their "
-                "names and values, and the environment that it looks at",
+                "names and values, and the environment variables of the client",
                 url,
             ) from cause
-        traffic = Traffic(
-            self.statistics, protocol, _hedging(backend, self._retry), backend.endpoint if backend.remote else None
-        )
+        hedging, endpoint = None, None
+        if backend.remote:  # a second request for a slow local file would only be slower
+            policy = self._retry
+            guesses = policy.first_byte_timeout / 10, policy.stall_timeout / 10
+            floors = policy.first_byte_floor, policy.stall_floor
+            hedging = Hedging(policy.hedge_share, *guesses, policy.hedge_allowance, *floors)
+            endpoint = backend.endpoint
+        traffic = Traffic(self.statistics, protocol, hedging, endpoint)
         for fast_path in backend.fast_paths:
             traffic.tally.watch(fast_path)
         storage = Storage(backend, self._retry, self.connections, traffic, release)
@@ -216,7 +221,7 @@ class Storages:
 
 
 def _check_name(url: str) -> None:
-    """Refuses a name that is empty, or holds a NUL, or bytes that are not UTF-8, as only names of local files may."""
+    """Refuses an empty name, a NUL, and bytes that are not UTF-8, which only names of local files may contain."""
     if not url:
         raise StorageError("the name of a file is '': give a URL or path")
     if url.isascii() and "\0" not in url:
@@ -229,15 +234,6 @@ def _check_name(url: str) -> None:
         raise StorageError("this name holds a NUL character, which no store allows: choose another one", url)
 
 
-def _hedging(backend: Backend, policy: RetryPolicy) -> Hedging | None:
-    """Second requests, for stores in a network; a file that is slow to open would only be slower twice."""
-    if not backend.remote:
-        return None
-    guesses = policy.first_byte_timeout / 10, policy.stall_timeout / 10
-    floors = policy.first_byte_floor, policy.stall_floor
-    return Hedging(policy.hedge_share, *guesses, policy.hedge_allowance, *floors)
-
-
 def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
     """Refuses keyword arguments that are not StoreOptions, as Python does."""
     for name in store:
@@ -246,7 +242,11 @@ def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
 
 
 def check_source(storage_options: object, filesystem: object, retry: object = None) -> RetryPolicy:
-    """Refuses what is not as `StoreOptions` says, with a TypeError or ValueError; the policy, or the default one."""
+    """Checks the values of `StoreOptions`, and returns the retry policy or the default one.
+
+    Raises:
+        TypeError, ValueError: One of them has the wrong type, or two exclude each other.
+    """
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise TypeError(f"retry is {describe_value(retry)}: it must be a RetryPolicy, such as RetryPolicy(attempts=2)")
     if storage_options is not None and not isinstance(storage_options, Mapping):  # its values may be secrets
@@ -284,9 +284,9 @@ def load_backend(source: ClientOptions) -> Connect:
 
 
 def place_of(url: str) -> str:
-    """What of a URL decides which client serves it.
+    """Returns the part of a URL that determines its client.
 
-    A backend of our own serves all buckets and hosts; a filesystem of fsspec belongs to one host, or to one archive.
+    One of our backends serves all buckets and hosts; a filesystem of fsspec belongs to one host, or to one archive.
 
     >>> place_of("s3://b/k"), place_of("ftp://host/dir/x"), place_of("zip://dir/x::s3://b/c.zip")
     ('s3://', 'ftp://host', 'zip://::s3://b/c.zip')
@@ -303,38 +303,37 @@ def place_of(url: str) -> str:
 
 
 def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
-    """How a URL that only fsspec knows is connected.
+    """Returns the fsspec backend, async or sync, for a URL without a backend of our own.
 
     Raises:
-        MissingExtraError: A package is not installed; the message holds what to type.
-        StorageError: A protocol that fsspec does not know, or an option of another filesystem of a chain.
+        MissingExtraError: A package is not installed; the message has the command to install it.
+        StorageError: fsspec does not know the protocol, or an option belongs to another filesystem of a chain.
     """
     chain = split_chain(url)
-    classes = [_class_of(protocol, url) for protocol in chain.protocols]
+    classes = [_find_class(protocol, url) for protocol in chain.protocols]
     if chain.is_chain:
         _check_options(url, chain.protocols, classes[0], options)
     return ASYNC if classes[0].async_impl and not chain.is_chain and not _WRAPPING & set(options) else SYNC
 
 
-def _class_of(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
+def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
     try:
-        found: type[fsspec.AbstractFileSystem] = fsspec.get_filesystem_class(protocol)
+        return fsspec.get_filesystem_class(protocol)  # type: ignore[no-any-return]
     except ValueError as error:
         known = {*NATIVE, *fsspec.available_protocols()}
-        raise StorageError(f"no filesystem is known for {protocol}://{nearest(protocol, known)}", url) from error
+        raise StorageError(f"no filesystem is known for {protocol}://{suggest_name(protocol, known)}", url) from error
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         package = f"'streamrec[{extra}]'" if extra else _PACKAGES.get(protocol)
         advice = f"pip install {package}" if package else str(error)
         raise MissingExtraError(f"{protocol}:// URLs need a package: {advice} ({error})") from error
-    return found
 
 
 def _check_options(
     url: str, protocols: list[str], outermost: type[fsspec.AbstractFileSystem], options: Mapping[str, Any]
 ) -> None:
-    """Options of the inner filesystems of a chain belong under their protocols; else they would be ignored."""
-    known = {*parameters_of(outermost), *OF_EVERY_FILESYSTEM, *protocols}
+    """Refuses options of a chain's inner filesystems that are not under their protocol: fsspec would ignore them."""
+    known = {*parameter_names(outermost), *COMMON_OPTIONS, *protocols}
     for name in options:
         if name not in known:
             raise StorageError(
@@ -345,10 +344,10 @@ def _check_options(
 
 
 def _family(filesystem: fsspec.AbstractFileSystem) -> str:
-    """Which backend serves a user's own filesystem.
+    """Returns the backend for a user's own filesystem.
 
-    A sync instance of an async class that wraps another is used through its sync face, because what it wraps
-    is bound to fsspec's own loop.
+    A sync instance of an async class that wraps another filesystem is used through its sync interface, because the
+    wrapped one is bound to fsspec's own loop.
     """
     for cls in type(filesystem).__mro__:
         if cls.__module__ in _FAMILIES:
@@ -359,7 +358,7 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
 
 
 def locate(path: str, filesystem: fsspec.AbstractFileSystem | None) -> str:
-    """A path as its backend takes it: one without a scheme is a path of the user's own filesystem, if there is one."""
+    """Returns a path as its backend takes it: without a scheme, it is a path in the user's own filesystem, if any."""
     if filesystem is None or is_url(path):
         return path
     scheme = _SCHEMES.get(_family(filesystem))

@@ -1,20 +1,20 @@
-"""Replacement: objects that are written together. What they replace stays until all of them are complete.
+"""Replacement: writes a set of objects together. The objects that they replace stay until the whole set is complete.
 
 The rules:
 
-* A name that is free is written at once: its object appears when it is complete.
-* From the first name on that is taken, objects are staged: each goes, complete and verified, to a hidden name next to
-  its own, `.NAME.streamrec-new-0000000000000000`. That name is always the same, so the next writer replaces what a
-  killed one left.
-* `commit` secures each object that is to be replaced under `.NAME.streamrec-old-ID`, and compares the size. Then it
-  takes those away that describe others (manifests, indexes), puts the staged objects in place, those that describe
-  others last, and removes the hidden names. To put in place is a rename on local disks, a copy within the store
+* An object whose name is free is written directly: it appears when it is complete.
+* From the first existing name on, objects are staged: each one is written, complete and verified, under a hidden name
+  next to its own, `.NAME.streamrec-new-0000000000000000`. That name is always the same, so the next writer replaces
+  what a killed one left.
+* `commit` secures each object that it will replace as `.NAME.streamrec-old-ID`, and compares the size. Then it removes
+  the objects that describe others (manifests, indexes), puts the staged objects in place, those that describe others
+  last, and removes the hidden names. Putting an object in place is a rename on local disks, and a copy within the store
   elsewhere.
-* Where `commit` fails or is cancelled, it puts back what it secured. What it cannot put back stays secured, and the
+* If `commit` fails or is cancelled, it restores the secured objects. One that it cannot restore stays secured, and the
   error names it.
-* A process that is killed leaves all old objects: under their names, or secured. Only the
-  Replacement that secured an object removes it; the log warns a later writer of such a name.
-* Several tasks may use it, of one event loop.
+* A killed process leaves all old objects: under their names, or secured. Only the Replacement that secured an object
+  removes it; the log warns later writers about such objects.
+* Several tasks of one event loop may share a Replacement.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ logger = logging.getLogger("streamrec")
 T = TypeVar("T")
 
 AT_ONCE: Final = 8
-"""Objects that are secured, put in place or removed at the same time."""
+"""Objects that are secured, put in place or removed concurrently."""
 
 
 @dataclass(slots=True)
@@ -63,14 +63,14 @@ class WrittenObject:
     """One object of the set.
 
     Attributes:
-        asked: The URL that was asked for.
-        storage: Where it is stored.
-        path: The URL that it is to have: where a symbolic link leads.
-        written: The URL under which it is written: the same, or a hidden one.
+        asked: The requested URL.
+        storage: Its store.
+        path: The final URL, with symbolic links resolved.
+        written: The URL under which it is written: `path`, or a hidden one.
         describes: Whether it describes others.
-        upload: What writes it; None where another process does.
-        old: Where what it replaces is secured; None for nowhere.
-        touched: Whether `commit` has begun to change what is at `path`.
+        upload: Its upload; None if another process writes it.
+        old: The URL of the secured old object, or None.
+        touched: Whether `commit` has begun to change the object at `path`.
     """
 
     asked: str
@@ -84,23 +84,23 @@ class WrittenObject:
 
     @property
     def is_staged(self) -> bool:
-        """Whether it waits for `commit`."""
+        """Whether it is written under a hidden name until `commit`."""
         return self.written != self.path
 
     @property
     def may_be_there(self) -> bool:
-        """Whether something may be where it was written."""
+        """Whether an object may exist under the written URL."""
         return self.upload is None or self.upload.may_be_there
 
 
 class Replacement:
-    """Objects that are written together: `async with Replacement(storages) as objects`; a clean exit commits.
+    """A set of objects that are written together: `async with Replacement(storages) as objects`; a clean exit commits.
 
     Args:
         storages: Their stores.
-        stages: Whether it looks for objects that have these names already. If not, uploads go straight to their names.
-        keeps: Whether complete objects stay where the block fails and none of the names was taken.
-        spared: Identities (`Storages.identities`) of objects that must not be written over.
+        stages: Whether to stage objects if some of the names exist. If not, uploads go directly to their names.
+        keeps: Whether complete objects stay if the block fails and none of the names existed before.
+        spared: Identities (`Storages.identities`) of objects that must not be overwritten.
     """
 
     def __init__(
@@ -120,12 +120,12 @@ class Replacement:
         """Starts the upload of one object.
 
         Args:
-            path: Its URL. That of the upload is another one where the object is staged.
-            describes: Whether it describes others, as a manifest does, and so is put in place after them.
+            path: Its URL. A staged object is uploaded under another URL.
+            describes: Whether it describes others, as a manifest does, and must be put in place after them.
             how: As for `Storage.upload`.
 
         Raises:
-            StorageError: As for `Storage.upload`; or the object is spared, or is one of the set already.
+            StorageError: As for `Storage.upload`; or the object is spared, or is already in the set.
         """
         member = await self._join(path, describes)
         try:
@@ -136,19 +136,11 @@ class Replacement:
         return member.upload
 
     async def name(self, path: str) -> str:
-        """The URL under which another process is to write one of the objects before `commit`: a worker of a cluster.
-
-        Raises:
-            StorageError: As for `upload`.
-        """
+        """Returns the URL under which another process (a worker of a cluster) must write an object before `commit`."""
         return (await self._join(path, False)).written
 
     async def adopt(self, path: str, written: str) -> None:
-        """Takes in an object that another process has written: under its own URL, or under a hidden one.
-
-        Raises:
-            StorageError: The store failed permanently.
-        """
+        """Adds an object that another process has written, under its own URL or a hidden one."""
         storage = await self._storages.at(path)
         self._staging = self._staging or written != path
         self._members.append(WrittenObject(path, storage, await storage.find_replaced(path) or path, written, False))
@@ -157,10 +149,10 @@ class Replacement:
         """Puts all staged objects in place.
 
         Returns:
-            What the stores say of these objects, by the URLs that were asked for.
+            The new objects' path, size and version, by their requested URLs.
 
         Raises:
-            StorageError: A store failed permanently. All is as it was before, save for what the error names.
+            StorageError: A store failed permanently. All objects are as before, except those that the error names.
         """
         staged = [member for member in self._members if member.is_staged]
         try:
@@ -174,10 +166,10 @@ class Replacement:
         return found
 
     async def abort(self, cause: BaseException | None = None) -> None:
-        """Removes what was written; complete objects are kept where that was wanted, and no name was taken.
+        """Removes the written objects; keeps complete ones if `keeps` is True and none of the names existed before.
 
         Args:
-            cause: What went wrong; it gets a note of each object that cannot be removed.
+            cause: The error, which gets a note about each object that cannot be removed.
         """
         members, self._members = self._members, []
         keeps = self._keeps and not self._staging  # new objects among old ones would be neither data set
@@ -201,7 +193,7 @@ class Replacement:
             raise
 
     async def _join(self, path: str, describes: bool) -> WrittenObject:
-        """One more object; where it is to be written is known from now on."""
+        """Adds an object, and decides under which URL it is written."""
         storage = await self._storages.at(path)
         [identities] = await self._storages.identities([path])
         final = await storage.find_replaced(path) if self._stages else None
@@ -221,18 +213,18 @@ class Replacement:
         return member
 
     async def _warn(self, storage: Storage, path: str) -> None:
-        """Tells of objects that were secured here when another Replacement was killed."""
+        """Logs a warning about objects that a killed Replacement has left secured in this directory."""
         directory = path[: path.rfind("/") + 1]
         try:
             found = [
                 info.path async for info in storage.list(f"{directory}.", hidden=True) if secured_object(info.path)
             ]
         except StreamrecError:
-            return  # a client that may not list cannot know
+            return  # the client may not list
         if found:
             logger.warning(
-                "%s is what %s was before a run that was to replace it ended half way, or is at work; %d such objects "
-                "are in this directory: streamrec doctor tells what to do",
+                "%s is the old content of %s: a run that replaces it was killed, or is still at work; %d such objects "
+                "are in this directory: streamrec doctor says what to do",
                 display_name(found[0]),
                 display_name(secured_object(found[0]) or ""),
                 len(found),
@@ -264,9 +256,9 @@ class Replacement:
         return found
 
     async def _secure(self, member: WrittenObject) -> None:
-        """Keeps a copy of what is to be replaced."""
+        """Keeps a copy of the object that will be replaced."""
         size: int | None = None
-        with suppress(PermissionDeniedError):  # there is none, or the copy tells
+        with suppress(PermissionDeniedError):  # it does not exist, or the copy shows whether it does
             try:
                 size = (await member.storage.stat(member.path)).size
             except NotFoundError:
@@ -283,7 +275,7 @@ class Replacement:
             raise IntegrityError("the copy that was to secure this object has another size", member.path)
 
     async def _put_back(self, staged: list[WrittenObject], cause: BaseException) -> None:
-        """All as it was before `commit`."""
+        """Restores the objects from before `commit`."""
 
         async def restore(member: WrittenObject) -> None:
             try:
@@ -323,15 +315,15 @@ class Replacement:
 
 
 async def take_away(member: WrittenObject) -> None:
-    """Nothing describes what is about to change."""
+    """Removes an old object that describes others, before these change."""
     if member.old is not None:
         member.touched = True
         await member.storage.remove(member.path)
 
 
 async def each(items: Collection[T], call: Callable[[T], Coroutine[Any, Any, None]]) -> None:
-    """Calls for each item, several at the same time. After the first error, or a cancellation, no call begins.
+    """Calls a function for each item, several concurrently. After the first error or a cancellation, no call begins.
 
-    Calls that have begun are waited for: a store may still do what it was asked to when its answer is ignored.
+    Calls in progress run to their end: a store may still execute a request whose answer is ignored.
     """
     await for_each(lambda item: finish(call(item), patience=math.inf), items, AT_ONCE)

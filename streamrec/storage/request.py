@@ -1,17 +1,17 @@
-"""HedgedRequest: bytes of an object by one request; where that is late, by another one for the same bytes.
+"""HedgedRequest: reads a range of an object by one request, and races it with another one when it is late.
 
 Rules:
 
-* The store's timer looks at a wait when its limit has passed; nothing of what follows runs before.
-* A response that does not begin, and a body that gives nothing, is raced by a second request for the bytes that are
-  missing (`traffic` says when), and by one more where that is late as well. The first response is read; all other
-  requests are cancelled, and their connections closed, before a call returns.
-* The first request runs in the task of the caller, and only second ones have tasks of their own: an answer to one
-  interrupts the wait for the first.
-* A request that fails leaves the others running; its error counts when it was the last one, or when it is final,
-  because a final error would be the same for all.
+* The store's timer checks a wait when its limit has passed; no hedging code runs before.
+* When a response does not begin, or a body gives nothing, a second request for the missing bytes races it (`traffic`
+  decides when), and one more if that is late as well. The first response wins; all other requests are cancelled, and
+  their connections closed, before a call returns.
+* The first request runs in the task of the caller, and only second ones have tasks of their own: an answer to one of
+  these interrupts the wait for the first.
+* A failed request leaves the others running; its error is raised if it was the last one, or if it is final, because a
+  final error would be the same for all.
 * A wait that exceeds the policy's time limit is a TransientError. Time in which the event loop was blocked does not
-  count: what is awaited may have come long ago.
+  count, because the bytes may have arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ T = TypeVar("T")
 
 
 class HedgedRequest:
-    """The bytes of an object from `start` on; not sent yet.
+    """A request for the bytes of an object from `start` on; `open` sends it.
 
     Args:
-        failures: Those of the stream that it is for, with its policy and what its requests share.
-        info: What is known of the object, which the response must agree with.
+        failures: The failures of its stream, with the policy and the shared state.
+        info: The known size and version of the object; another one in the response is an ObjectChangedError.
         end: One past the last byte, or None: to the end.
 
     Attributes:
-        info: The object, as far as it is known.
-        end: One past the last byte that a second request asks for.
-        splits: Whether other ranges of the object can be asked for at the same time; known when it is open.
+        info: The object's path, and size and version as far as they are known.
+        end: One past the last byte of a second request.
+        splits: Whether parallel requests for other ranges are possible; known after `open`.
     """
 
     def __init__(
@@ -71,32 +71,27 @@ class HedgedRequest:
         self._stalled = False
 
     async def open(self) -> None:
-        """Waits for the response; from here on `info` tells size and version.
+        """Waits for the response, which sets size and version in `info`. After an error, close the request.
 
         Raises:
-            TransientError: It failed, or took too long. Close it.
-            StorageError: Final. Likewise.
+            TransientError: It failed, or took too long.
+            StorageError: It failed permanently.
         """
         limit = self._policy.request_timeout()
         try:
-            self._accept(await self._wait(self._first(), self._traffic.hedging.first_byte_floor, limit))
+            self._accept(await self._wait(self._send_first(), self._traffic.hedging.first_byte_floor, limit))
         except TimeoutError as error:
-            if not await self._overtaken():
+            if not await self._take_over():
                 reason = f"opening: nothing for {limit:g} s"
                 raise self._final_error() or TransientError(Cause.TIMED_OUT, reason) from error
         finally:
             if self._race is not None:
-                await self._settle()  # a body is ours to close already: this may be cancelled
+                await self._settle()  # this may be cancelled: `aclose` closes the body
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 where the response ends.
-
-        Raises:
-            TransientError: It failed, or took too long. Close it.
-            StorageError: Final. Likewise.
-        """
+        """Waits for the next bytes; 0 at the end of the response. Raises as `open`."""
         assert self._body is not None
-        if not self._backend.remote and self._body.keeps_time:
+        if not self._backend.remote and self._body.enforces_timeout:
             return await self._body.readinto(buffer)
         hedging = self._traffic.hedging
         while True:
@@ -106,7 +101,7 @@ class HedgedRequest:
                 count = await self._wait(self._body.readinto(buffer), hedging.stall_floor, self._policy.stall_timeout)
                 break
             except TimeoutError as error:
-                if not await self._overtaken():
+                if not await self._take_over():
                     reason = f"reading: nothing for {time.monotonic() - began:.1f} s"
                     raise TransientError(Cause.TIMED_OUT, reason) from error
             finally:
@@ -117,7 +112,7 @@ class HedgedRequest:
         return count
 
     async def aclose(self) -> None:
-        """Frees the connection. May be called twice, and with bytes left."""
+        """Frees the connection, even if bytes are left. May be called twice."""
         body, self._body = self._body, None
         if body is not None:
             await body.aclose()
@@ -132,15 +127,15 @@ class HedgedRequest:
         self._limit = limit
         async with asyncio.timeout(None) as self._waiting:
             self._began = self._since = asyncio.get_running_loop().time()
-            timer.add(self._look, self._began + min(floor, limit))
+            timer.add(self._check, self._began + min(floor, limit))
             try:
                 return await call
             finally:
                 self._waiting = None
-                timer.remove(self._look)
+                timer.remove(self._check)
 
-    async def _first(self) -> Body:
-        """A request; where it fails while a second one is under way, that one may still be answered, and ends this."""
+    async def _send_first(self) -> Body:
+        """Sends the first request; if it fails while a second one is in progress, waits for an answer to that."""
         try:
             return await self._send()
         except TransientError:
@@ -149,8 +144,8 @@ class HedgedRequest:
             raise
 
     async def _send(self) -> Body:
-        """One request, and how long it takes to be answered."""
-        if self._position == self.end:  # of an empty range only the object's size and version are asked for
+        """Sends one request, and records the seconds until its response."""
+        if self._position == self.end:  # an empty range needs only the object's size and version
             return BytesBody(await self._backend.stat(self.info.path))
         hedging, sent = self._traffic.hedging, time.monotonic()
         hedging.waiting += 1
@@ -164,14 +159,14 @@ class HedgedRequest:
         return body
 
     def _accept(self, body: Body) -> None:
-        """This body is read from here on; pins the size and version that it has."""
+        """Uses this body from now on, and pins its size and version."""
         info, self._body, self.splits = self.info, body, body.splits
         if _differ(info.version, body.info.version) or _differ(info.size, body.info.size):
             raise changed_error(info.path, self._position, self.end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
 
-    def _look(self, now: float, blocked: float) -> float | None:
-        """The timer's look at a wait: where it is late a second request is sent, past its time limit it ends."""
+    def _check(self, now: float, blocked: float) -> float | None:
+        """Checks a wait for the timer: sends a second request if it is late, and ends it after its time limit."""
         self._began += blocked
         self._since += blocked
         if now - self._began >= self._limit - 0.001:
@@ -183,20 +178,20 @@ class HedgedRequest:
             limit, floor = hedging.first_byte_limit(), hedging.first_byte_floor
         waited = now - self._since
         if waited < limit - 0.001:
-            again = now + min(limit - waited, waited)  # others may teach another limit meanwhile
+            again = now + min(limit - waited, waited)  # other requests may change the limit meanwhile
         else:
             self._hedge()
-            self._since = now  # the second request may be late as well, or be allowed when others have earned it
+            self._since = now  # the second request may be late as well, or be allowed later
             again = math.inf if hedging.never else now + floor
         warning = self._began + MIN_WARNING_SECONDS
         if now >= warning - 0.001:
             reason = "no answer yet" if self._body is None else "its body gives nothing"
-            self._failures.stalled(now - self._began, reason)
+            self._failures.report_stall(now - self._began, reason)
             warning = math.inf
         return min(again, warning, self._began + self._limit)
 
     def _hedge(self) -> None:
-        """Asks for the same bytes once more, where that is allowed; an answer interrupts the wait."""
+        """Requests the same bytes once more if that is allowed; an answer interrupts the wait."""
         traffic = self._traffic
         limiter, hedging = traffic.limiter(self.info.path), traffic.hedging
         if self._body is None:
@@ -210,28 +205,28 @@ class HedgedRequest:
         if allowed:
             if self._race is None or self._race.failed:
                 self._race = Race()
-                self._race.answer.add_done_callback(self._answered)
+                self._race.answer.add_done_callback(self._on_answer)
             self._race.send(self._send())
 
-    def _answered(self, answer: asyncio.Future[Body]) -> None:
-        """A second request was: that ends the wait, and so does a final error where nothing has come yet."""
+    def _on_answer(self, answer: asyncio.Future[Body]) -> None:
+        """Ends the wait after an answer to a second request, or a final error before any response."""
         if _succeeded(answer) or self._final_error() is not None:
             self._interrupt()
 
     def _final_error(self) -> BaseException | None:
-        """That of a second request, where the first was not answered: it would end in the same way."""
+        """Returns the final error of a second request if the first was not answered: it would fail in the same way."""
         if self._body is not None or self._race is None or not self._race.answer.done():
             return None
         error = None if self._race.answer.cancelled() else self._race.answer.exception()
         return None if isinstance(error, TransientError) else error
 
     def _interrupt(self) -> None:
-        """Ends the wait at once; it may have ended already, or be about to."""
+        """Ends the wait at once, unless it has ended or is about to end."""
         if self._waiting is not None and self._waiting.when() is None:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
-    async def _overtaken(self) -> bool:
-        """Goes on with the second response, if there is one."""
+    async def _take_over(self) -> bool:
+        """Continues with the second response; False if there is none."""
         race, beaten = self._race, self._body
         if race is None or not _succeeded(race.answer):
             return False
@@ -245,18 +240,18 @@ class HedgedRequest:
         return True
 
     async def _settle(self) -> None:
-        """Ends the second requests that were not taken."""
+        """Ends the second requests that were not used."""
         race, self._race = self._race, None
         assert race is not None
         await finish(race.settle())
 
 
 class Race:
-    """Requests that run against each other.
+    """Second requests that race the first one.
 
     Attributes:
-        answer: The first response, or the error that all came to.
-        taken: Set by who took the answer: `settle` then leaves it open.
+        answer: The first response to one of them, or the last error.
+        taken: Whether the answer is in use: `settle` then leaves it open.
     """
 
     def __init__(self) -> None:
@@ -273,13 +268,13 @@ class Race:
 
     @property
     def failed(self) -> bool:
-        """Whether all of them failed, in a way that another one may not; nothing is left to settle then."""
+        """Whether all of them failed with transient faults, so that nothing is left to settle."""
         answer = self.answer
         failed = answer.done() and not answer.cancelled() and isinstance(answer.exception(), TransientError)
         return failed and not self._running and not self._late
 
     async def settle(self) -> None:
-        """Cancels and closes all but an answer that was taken."""
+        """Cancels and closes all requests except an answer that is in use."""
         answer = self.answer
         if not answer.cancel() and not answer.cancelled() and answer.exception() is None and not self.taken:
             self._late.append(answer.result())
@@ -287,7 +282,7 @@ class Race:
             task.cancel()
         while self._running:
             await asyncio.wait(self._running)
-            await asyncio.sleep(0)  # their callbacks come after
+            await asyncio.sleep(0)  # their callbacks run afterwards
         while self._late:
             await self._late.pop().aclose()
 

@@ -1,20 +1,19 @@
-"""The one retry policy. What decides is pure; what awaits (`attempt`) only does what was decided.
+"""The retry policy. Pure functions decide; `attempt` and `Failures` carry out the decisions.
 
 Rules:
 
-* Only `faults.TransientError` is tried again. Every other error is final and passes through untouched.
-* What is limited is the time **without progress**: a body that delivers even one byte starts the clock again, so a
-  long shard on a bad line gets through. A store that is away for minutes is waited for.
-* A server that has not answered this process yet gets less time, because its address is usually wrong. So does one
-  that sends something other than what was asked for.
-* Credentials that are refused are an error at once, but for those that have worked: newer ones may be under way.
+* Only a `faults.TransientError` is retried. Every other error is final and passes through unchanged.
+* The limit is on the time **without progress**: a body that delivers even one byte resets the clock, so a long shard
+  gets through a bad connection, and a store may be unreachable for minutes.
+* A server that has not answered this process yet gets less time, because its address is usually wrong. So does a
+  server that sends other bytes than were requested.
+* Refused credentials are an error at once, unless they have worked before: newer ones may be on their way.
 * The wait grows exponentially with full jitter (it is drawn from [0, ceiling]), so that streams that failed together
-  do not come back together. Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A
-  Retry-After from the server is a lower bound, as far as the patience goes.
-* Every attempt has a time limit, so nothing hangs. The time in which the limiter holds a request back is not part of
-  it, nor of the patience.
-* A store that throttles us while it answers other requests of ours is alive: such refusals do not make the wait grow.
-* What cleans up after an error or a cancellation has `tasks.CLEANUP_PATIENCE`.
+  do not retry together. Source: Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015. A Retry-After
+  from the server is a lower bound, within the patience.
+* Every attempt has a time limit, so nothing hangs. Delays by the limiter count neither for it nor for the patience.
+* A store that throttles us while it answers other requests of ours is alive: such refusals do not increase the wait.
+* Cleaning up after an error or a cancellation has `tasks.CLEANUP_PATIENCE`.
 """
 
 from __future__ import annotations
@@ -49,29 +48,28 @@ WARNING_INTERVAL: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a failing request is tried again, and how soon.
+    """How long to retry a failing request, and how soon.
 
     Attributes:
-        patience: Seconds without progress after which a failure that may pass (no connection, a broken one, no answer,
+        patience: Seconds without progress after which a transient failure (no connection, a broken one, no answer,
             429, 5xx) is raised.
-        first_contact: The same for a server that has not answered this process so far, which mostly is a wrong
-            address, for answers that make no sense, and for credentials that were rotated and are refused until the
-            new ones are there. Never longer than `patience`.
-        attempts: Attempts in a row without progress after which it is raised as well, at least 1; None: any number.
+        first_contact: The same for a server that has not answered this process so far (its address is usually wrong),
+            for invalid answers, and for rotated credentials that are refused until new ones arrive. Never longer than
+            `patience`.
+        attempts: Attempts in a row without progress after which the failure is raised, too, at least 1; None: no limit.
         backoff_base: Ceiling of the first wait in seconds; it doubles with each failure.
-        backoff_cap: Ceiling of all waits in seconds, save those that the server asks for.
-        connect_timeout: Seconds for a connection to be made.
+        backoff_cap: Ceiling of all waits in seconds, except those that the server requests.
+        connect_timeout: Seconds to establish a connection.
         first_byte_timeout: Seconds from the connection to the head of the response.
-        stall_timeout: Seconds that a body may stand still; a socket that is silent for so long is given up
-            before the head of the response too.
-        complete_timeout: Seconds for the store to put the parts of an upload together.
-        upload_rate: Bytes per second that an upload must reach; sets the time limit of a part.
-        hedge_share: Second requests, sent where the first is late by this run's own measure, at most this share
-            of all requests; 0 sends none. See `storage.traffic`.
-        hedge_allowance: Second requests that may be sent before any share was earned, for requests later than their
+        stall_timeout: Seconds that a body may give no bytes, or a socket may be silent before the response's head.
+        complete_timeout: Seconds for the store to assemble the parts of an upload.
+        upload_rate: Minimum upload rate in bytes per second; sets the time limit of a part.
+        hedge_share: The maximum share of second requests, sent when the first one is late compared with others; 0 sends
+            none. See `storage.traffic`.
+        hedge_allowance: Second requests allowed before any share was earned, for requests that are later than their
             siblings: a run of few requests earns none in time.
         first_byte_floor: Seconds within which no response is late enough for a second request.
-        stall_floor: Seconds for which every body may give nothing without one.
+        stall_floor: Seconds within which no body is late enough for a second request.
     """
 
     patience: float = 300.0
@@ -104,34 +102,27 @@ class RetryPolicy:
                 raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, above 0")
 
     def request_timeout(self, nbytes: int = 0) -> float:
-        """Seconds that one request may take until its response begins, with `nbytes` to send before."""
+        """Returns the seconds that a request with `nbytes` of body may take until its response begins."""
         return self.connect_timeout + self.first_byte_timeout + nbytes / self.upload_rate
 
     def patience_for(self, fault: TransientError, reached: bool) -> float:
-        """Seconds without progress that a fault is worth.
-
-        Args:
-            fault: What happened.
-            reached: Whether the server has answered this process before.
-        """
+        """Returns the seconds without progress allowed for a fault of a server that has answered before, or has not."""
         if fault.cause is Cause.REFUSED and not reached:
             return 0.0
-        hopeful = reached and fault.cause not in (Cause.WRONG_ANSWER, Cause.DAMAGED, Cause.REFUSED)
-        return self.patience if hopeful else min(self.patience, self.first_contact)
+        is_full = reached and fault.cause not in (Cause.WRONG_ANSWER, Cause.DAMAGED, Cause.REFUSED)
+        return self.patience if is_full else min(self.patience, self.first_contact)
 
 
 def next_delay(
     policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float, patience: float
 ) -> float | None:
-    """Decides what follows a fault.
+    """Decides whether and when to retry after a fault.
 
     Args:
-        policy: The limits.
         failures: Failed attempts in a row, this one included.
         idle: Seconds since the first of them.
-        fault: What happened.
         jitter: A random number in [0, 1).
-        patience: Seconds without progress that may pass.
+        patience: The allowed seconds without progress.
 
     Returns:
         Seconds to wait before the next attempt, or None: give up. The last attempt is made when the patience ends.
@@ -149,18 +140,11 @@ def next_delay(
 
 
 class Failures:
-    """One operation's attempts: waits for its turn, counts what went wrong since the last progress, waits as the
-    policy decides.
-
-    Args:
-        policy: The limits.
-        path: The object's URL.
-        traffic: What its requests share with others.
-        tally: Where they are counted.
+    """The failures of one operation since its last progress, and the waits before its attempts.
 
     Attributes:
         policy, traffic, tally: As given.
-        limiter: That of the object's bucket.
+        limiter: The limiter of the object's bucket.
         count: Failures in a row, without progress.
         waiting: Whether a request failed, or gave nothing for ten seconds, since the last progress.
     """
@@ -187,12 +171,12 @@ class Failures:
         self._since += waited
 
     def progress(self) -> None:
-        """Something arrived, or no more is wanted: failures count from 0 again."""
+        """Resets the failures, because bytes arrived, or the operation ended."""
         self.count, self.waiting = 0, False
         self.traffic.statistics.waits.pop(self, None)
 
-    def stalled(self, seconds: float, reason: str) -> None:
-        """An open request has given nothing for this long: `stats()` and the log say so."""
+    def report_stall(self, seconds: float, reason: str) -> None:
+        """Reports in `stats()` and the log that an open request has given nothing for this long."""
         if not self.waiting:
             self.waiting, self._since = True, time.monotonic() - seconds
         self._report(seconds, self._patience(TransientError(Cause.TIMED_OUT, reason)), reason)
@@ -201,10 +185,10 @@ class Failures:
         """Waits for the next attempt, or raises the final error `from` the fault."""
         now = time.monotonic()
         if fault.cause in (Cause.THROTTLED, Cause.SERVER):
-            self.limiter.reached()
+            self.limiter.record_contact()
         if not self.waiting:
             self.waiting, self._since = True, now
-        if not self._throttled(fault, now) or self.count == 0:
+        if not self._is_throttled_alive(fault, now) or self.count == 0:
             self.count += 1
         patience = self._patience(fault)
         delay = next_delay(self.policy, self.count, now - self._since, fault, random.random(), patience)
@@ -223,12 +207,12 @@ class Failures:
         return min(self.policy.patience_for(fault, self.limiter.is_reached), patience_limit())
 
     def _report(self, idle: float, patience: float, reason: str) -> None:
-        """Says what is waited for: in the statistics and, where it takes long, once a minute a server, in the log.
+        """Reports a wait in the statistics and, if it is long, in the log, once a minute per server.
 
         Args:
-            idle: Seconds without progress, with those until the next attempt.
-            patience: Seconds of these that may pass.
-            reason: What happened.
+            idle: Seconds without progress, including those until the next attempt.
+            patience: The allowed seconds without progress.
+            reason: The reason of the wait.
         """
         now = time.monotonic()
         self.traffic.statistics.waits[self] = (self._path, reason, self._since, self._since + patience)
@@ -247,12 +231,12 @@ class Failures:
             f"; {others} more wait as well" if others else "",
         )
 
-    def _throttled(self, fault: TransientError, now: float) -> bool:
-        """Tells the limiter of a refusal; whether the store answered other requests of ours meanwhile."""
+    def _is_throttled_alive(self, fault: TransientError, now: float) -> bool:
+        """Reports a throttled request to the limiter; whether the store answered other requests of ours meanwhile."""
         if fault.cause is not Cause.THROTTLED:
             return False
         self.tally.count("throttled")
-        self.limiter.throttled(now, self._sent_at, fault.retry_after)
+        self.limiter.record_throttling(now, self._sent_at, fault.retry_after)
         return self.limiter.answers != self._answers
 
 
@@ -270,29 +254,21 @@ async def attempt(
     """Calls until it succeeds, fails permanently, or the policy gives up.
 
     Args:
-        policy: The limits.
-        path: The object's URL, for errors.
-        call: Makes one attempt.
-        doing: What it does, in a word or two, for errors.
-        traffic: What its requests share with others; None: nothing.
-        limit: Seconds for each attempt; None: the policy's limit for a request that sends nothing.
-        start: First byte of the range, for errors.
-        end: One past the last byte, for errors.
-
-    Raises:
-        StorageError: Final, or not passed within the policy.
+        doing: A word or two that describe the call, for errors, like `path`, `start` and `end`.
+        traffic: The state shared with other requests; None: nothing is shared.
+        limit: Seconds for each attempt; None: the policy's limit for a request without a body.
     """
     traffic = traffic or Traffic()
     failures = Failures(policy, path, traffic, traffic.tally)
     seconds = policy.request_timeout() if limit is None else limit
 
     def warn(now: float, blocked: float) -> None:
-        failures.stalled(MIN_WARNING_SECONDS, f"{doing}: no answer yet")
+        failures.report_stall(MIN_WARNING_SECONDS, f"{doing}: no answer yet")
 
     try:
         while True:
             await failures.turn()
-            if limit is None and failures.limiter.name:  # a server is asked, and what is sent is short
+            if limit is None and failures.limiter.name:  # a request to a server, with a short body
                 traffic.timer.add(warn, asyncio.get_running_loop().time() + MIN_WARNING_SECONDS)
             try:
                 try:
@@ -302,7 +278,7 @@ async def attempt(
                     raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
                 finally:
                     traffic.timer.remove(warn)
-                failures.limiter.answered()
+                failures.limiter.record_success()
                 return result
             except TransientError as fault:
                 await failures.wait(fault, start, end)

@@ -1,16 +1,16 @@
-"""Statistics: counters and histograms for each kind of store and each stream, and the lines that the log shows of them.
+"""Statistics: counters and histograms for each kind of store and each stream, and their lines in the log.
 
 Rules:
 
-* Counted where it happens, by the loop's thread alone, in plain numbers: no lock and no clock of its own. A block
-  costs one call (`Tally.block`); nothing is counted per record.
-* Read at any time from any thread: a snapshot copies each number once. Numbers of one snapshot may be a block
-  apart, and none ever falls.
-* A stream counts in its own table and in its store's, so that a snapshot adds nothing up.
-* Streams are listed while they are open; a run over a million shards holds no million tallies.
+* The loop's thread alone counts, in plain numbers, without a lock or a clock of its own. A block costs one call
+  (`Tally.block`); nothing is counted per record.
+* Any thread may read at any time: a snapshot copies each number once. Numbers of one snapshot may be a block apart,
+  and no number ever falls.
+* A stream counts in its own table and in its store's, so that a snapshot needs no sums.
+* Only open streams are listed, so a run over a million shards does not hold a million tallies.
 
 `logging.getLogger("streamrec").setLevel(logging.INFO)` shows a line a minute while Storages are open, one at their end,
-and one for each retry. The timer is the event loop's own; where the level is off, nothing is formatted.
+and one for each retry. The event loop's timer triggers it; without that level, nothing is formatted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "Wait",
     "collecting",
     "current",
-    "lines",
+    "format_lines",
 ]
 
 BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step in range(33))
@@ -54,13 +54,13 @@ BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of `Counts`, as exporters name it.
+    """A counter of `Counts`, as exporters name it.
 
     Attributes:
-        field: Its name in `Counts`.
-        name: Its name with the unit, without prefix and suffix.
+        field: The field of `Counts`.
+        name: The metric's name with the unit, without prefix and suffix.
         unit: In the notation of UCUM: "By", "s", or "1".
-        help: What it says, in a sentence.
+        help: A sentence that describes it.
     """
 
     field: str
@@ -77,30 +77,30 @@ COUNTERS: Final = (
     Metric("hedges_won", "hedges_won", "1", "Second requests that were faster."),
     Metric("stalls", "stalls", "1", "Bodies that gave nothing for longer than the limit."),
     Metric("throttled", "throttled", "1", "Answers that asked for fewer requests."),
-    Metric("waited_for_turn", "waited_for_turn_seconds", "s", "Time that requests were held back by the limiter."),
+    Metric("waited_for_turn", "waited_for_turn_seconds", "s", "Time that the limiter delayed requests."),
     Metric("waited_for_store", "waited_for_store_seconds", "s", "Time that readers waited for bytes."),
     Metric("waited_for_consumer", "waited_for_consumer_seconds", "s", "Time that responses waited for a reader."),
-    Metric("fallbacks", "fallbacks", "1", "Fast paths that were left for the client's own way."),
+    Metric("fallbacks", "fallbacks", "1", "Fast paths that were disabled in favour of the client's own way."),
     Metric("losses", "losses", "1", "Damaged places that were skipped."),
-    Metric("lost_bytes", "lost_bytes", "By", "Bytes that were lost there."),
+    Metric("lost_bytes", "lost_bytes", "By", "Bytes lost at damaged places."),
 )
-"""All plain numbers of `Counts`; retries (by cause) and the time to the first byte have a shape of their own."""
+"""All scalar fields of `Counts`; retries (by cause) and the time to the first byte are not scalars."""
 
-_NOTHING: Final[Mapping[str | Cause, float]] = {
+_EMPTY_TABLE: Final[Mapping[str | Cause, float]] = {
     **dict.fromkeys((counter.field for counter in COUNTERS), 0),
     **dict.fromkeys((counter.field for counter in COUNTERS if counter.unit == "s"), 0.0),
     **dict.fromkeys(Cause, 0),
 }
-"""The table of counts, at its beginning: it has all keys, so that its size never changes under a reader."""
+"""The initial table of counts: it has all keys, so that its size never changes while another thread copies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram at one moment.
+    """A snapshot of a histogram.
 
     Attributes:
-        counts: How many observations are in each bucket; bucket i holds those above `BOUNDS[i - 1]` and up to
-            `BOUNDS[i]`, the last one those above all bounds.
+        counts: Observations per bucket; bucket i holds those above `BOUNDS[i - 1]` and up to `BOUNDS[i]`, the last one
+            those above all bounds.
         total: Sum of all observations in seconds.
 
     >>> latency = LatencyHistogram()
@@ -117,11 +117,11 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many observations there are."""
+        """The number of observations."""
         return sum(self.counts)
 
     def quantile(self, share: float) -> float:
-        """A bound in seconds that this share of the observations does not exceed; 0.0 where there are none."""
+        """Returns a bound in seconds that this share of the observations does not exceed; 0.0 without observations."""
         wanted = share * self.count
         seen = 0
         for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
@@ -132,12 +132,7 @@ class Distribution:
 
 
 class LatencyHistogram:
-    """Observations in seconds, in fixed buckets.
-
-    Attributes:
-        counts: As in `Distribution`.
-        total: Their sum.
-    """
+    """A histogram of seconds with fixed buckets; `counts` and `total` as in `Distribution`."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
@@ -149,30 +144,30 @@ class LatencyHistogram:
         self.total += seconds
 
     def distribution(self) -> Distribution:
-        """A copy of it now."""
+        """Returns a snapshot."""
         return Distribution(tuple(self.counts), self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What one kind of store, or one stream, did so far. Times are in seconds and, over streams, added up.
+    """The counters of one kind of store, or of one stream. Times are in seconds, summed over streams.
 
     Attributes:
         requests: Requests sent, hedges included.
         bytes: Bytes delivered to the readers.
-        retries: Attempts that failed and were made again, by their cause (`Cause`, in lower case).
-        failures: Operations that were given up after their retries.
-        hedges: Requests that were sent because another one was slow.
-        hedges_won: Those of them that were faster in the end.
+        retries: Failed attempts that were retried, by cause (`Cause`, in lower case).
+        failures: Operations that failed after their retries.
+        hedges: Requests sent because another one was slow.
+        hedges_won: Hedges that were faster than the first request.
         stalls: Bodies that gave nothing for longer than the limit.
         throttled: Answers that asked for fewer requests.
-        waited_for_turn: Time that requests were held back because the store throttles.
+        waited_for_turn: Time that requests were delayed because the store throttles.
         waited_for_store: Time that readers waited for bytes.
         waited_for_consumer: Time that open responses waited for their reader.
-        first_byte: From a request to the head of its response.
+        first_byte: Time from a request to the head of its response.
         losses: Damaged places that readers reported.
-        lost_bytes: How many bytes were lost there.
-        fallbacks: Fast paths over a client's private details that were left for its own way (`backend.FastPath`).
+        lost_bytes: Bytes lost at damaged places.
+        fallbacks: Fast paths over a client's private details that were disabled (`backend.FastPath`).
     """
 
     requests: int = 0
@@ -193,18 +188,18 @@ class Counts:
 
 
 class Tally:
-    """Where one store, or one stream, is counted. Written by the loop's thread only.
+    """The mutable counters of one store or one stream. Only the loop's thread writes them.
 
     Args:
-        parent: The store's tally, for a stream's; None for a store's own.
+        parent: The tally of a stream's store; None for the tally of a store.
 
     Attributes:
-        open_streams: How many streams count here just now.
+        open_streams: How many open streams count here.
     """
 
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0
-        self._tables: tuple[dict[str | Cause, float], ...] = (dict(_NOTHING),)  # its own, and its store's
+        self._tables: tuple[dict[str | Cause, float], ...] = (dict(_EMPTY_TABLE),)  # its own, and its store's
         self._first_bytes: tuple[LatencyHistogram, ...] = (LatencyHistogram(),)
         self._fast_paths: list[tuple[FastPath, int]] = []
         if parent is not None:
@@ -212,40 +207,40 @@ class Tally:
             self._first_bytes += parent._first_bytes
 
     def watch(self, fast_path: FastPath) -> None:
-        """How often it is left from now on counts here."""
+        """Counts the fallbacks of a fast path from now on."""
         self._fast_paths.append((fast_path, fast_path.fallbacks))
 
     def count(self, what: str | Cause, amount: float = 1) -> None:
-        """Adds to a number of `Counts`, by its name; or to its retries, by their cause."""
+        """Adds to a field of `Counts`, by its name; or to its retries, by their cause."""
         for table in self._tables:
             table[what] += amount
 
     def block(self, nbytes: int, store: float, consumer: float) -> None:
-        """A block arrived, after seconds of waiting for the store and, before that, for the consumer."""
+        """Counts a block, with the seconds that the reader waited for the store, and the response for the reader."""
         for table in self._tables:
             table["bytes"] += nbytes
             table["waited_for_store"] += store
             table["waited_for_consumer"] += consumer
 
     def request(self, waited: float = 0.0) -> None:
-        """A request goes out, after seconds of waiting for its turn."""
+        """Counts a request, with the seconds that the limiter delayed it."""
         for table in self._tables:
             table["requests"] += 1
             table["waited_for_turn"] += waited
 
     def first_byte(self, seconds: float) -> None:
-        """The head of a response arrived."""
+        """Counts the seconds until the head of a response arrived."""
         for histogram in self._first_bytes:
             histogram.observe(seconds)
 
     def count_loss(self, nbytes: int) -> None:
-        """A reader lost bytes to damage."""
+        """Counts a damaged place, with the bytes lost."""
         self.count("losses")
         self.count("lost_bytes", nbytes)
 
     def counts(self) -> Counts:
-        """The counts so far."""
-        table = self._tables[0].copy()  # in one step of the interpreter
+        """Returns a snapshot of the counters."""
+        table = self._tables[0].copy()  # atomic under the GIL
         table["fallbacks"] = sum(path.fallbacks - before for path, before in self._fast_paths)
         numbers: dict[str, Any] = {counter.field: table[counter.field] for counter in COUNTERS}
         retries = {cause.name.lower(): int(table[cause]) for cause in Cause}
@@ -288,7 +283,7 @@ class Snapshot:
     waits: tuple[Wait, ...] = ()
 
     def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
-        """All plain numbers that never fall, as exporters take them: each with the value of each store, and labels."""
+        """Yields all counters for exporters, each with its values and their labels: one value per store."""
         stores = self.backends.items()
         for counter in COUNTERS:
             yield counter, [({"backend": name}, getattr(counts, counter.field)) for name, counts in stores]
@@ -298,10 +293,10 @@ class Snapshot:
 
 
 class Statistics:
-    """Where one run is counted.
+    """The counters of one run.
 
     Attributes:
-        waits: Of each request that waits to be tried again: its path, why, since when, and until when.
+        waits: For each request that waits to be retried: its path, the reason, since when, and until when.
 
     >>> statistics = Statistics()
     >>> statistics.backend("s3").block(1_000, store=0.1, consumer=0.0)
@@ -315,23 +310,23 @@ class Statistics:
         self.waits: dict[object, tuple[str, str, float, float]] = {}
 
     def backend(self, scheme: str) -> Tally:
-        """The tally of one kind of store; made when first asked for."""
+        """Returns the tally of one kind of store; the first call creates it."""
         return self._backends.setdefault(scheme, Tally())
 
-    def opened(self, path: str, tally: Tally) -> None:
-        """A stream with this tally is listed until `closed`; several may share one, as ranges of one object do."""
+    def add_stream(self, path: str, tally: Tally) -> None:
+        """Lists a stream with this tally until `remove_stream`; ranges of one object share a tally."""
         self._streams[tally] = path
         tally.open_streams += 1
 
-    def closed(self, tally: Tally) -> None:
-        """One of its streams is closed: with the last one it is no longer listed. It stays readable."""
+    def remove_stream(self, tally: Tally) -> None:
+        """Ends one stream of this tally: with the last one it is no longer listed. It stays readable."""
         tally.open_streams -= 1
         if not tally.open_streams:
             self._streams.pop(tally, None)
 
     def snapshot(self) -> Snapshot:
-        """A copy of all counts; from any thread."""
-        backends, streams, waits = self._backends.copy(), self._streams.copy(), self.waits.copy()  # one step each
+        """Returns a copy of all counters; may be called from any thread."""
+        backends, streams, waits = self._backends.copy(), self._streams.copy(), self.waits.copy()  # atomic each
         now = time.monotonic()
         return Snapshot(
             {scheme: tally.counts() for scheme, tally in backends.items()},
@@ -348,9 +343,9 @@ _collecting: ContextVar[Statistics | None] = ContextVar("streamrec_statistics", 
 
 @contextmanager
 def collecting(statistics: Statistics) -> Iterator[None]:
-    """Storages that are made within the block, by this task and those it starts, count into `statistics`.
+    """Makes Storages that this task and its child tasks create within the block count into `statistics`.
 
-    A run makes its Storages deep inside, several one after another where it repeats, and is counted as one.
+    A run creates its Storages deep inside, a repeated one several in succession; all count as one run.
     """
     token = _collecting.set(statistics)
     try:
@@ -360,30 +355,34 @@ def collecting(statistics: Statistics) -> Iterator[None]:
 
 
 def current() -> Statistics:
-    """What Storages that are made here count into: that of the run around, or one of their own."""
+    """Returns the Statistics of the enclosing `collecting`, or new ones."""
     return _collecting.get() or Statistics()
 
 
 _logger = logging.getLogger("streamrec")
 
 
-def lines(snapshot: Snapshot) -> Iterable[str]:
-    """A line for each kind of store.
+def format_lines(snapshot: Snapshot) -> Iterable[str]:
+    """Yields a line for each kind of store.
 
     >>> statistics = Statistics()
     >>> tally = statistics.backend("s3")
     >>> tally.request()
     >>> tally.first_byte(0.040)
     >>> tally.block(2_500_000, store=0.1, consumer=0.2)
-    >>> print(*lines(statistics.snapshot()))
+    >>> print(*format_lines(statistics.snapshot()))
     s3: 2.5 MB in 1 request, first byte within 45 ms (half), 45 ms (99 %); waited 0.1 s for it, 0.2 s for the consumer
     """
     for scheme, counts in snapshot.backends.items():
-        yield f"{scheme}: {', '.join(_parts(counts))}; waited {_waits(counts)}"
+        turn = f", {counts.waited_for_turn:,.1f} s for leave to ask" if counts.waited_for_turn else ""
+        yield (
+            f"{scheme}: {', '.join(_format_counts(counts))}; waited {counts.waited_for_store:,.1f} s for it, "
+            f"{counts.waited_for_consumer:,.1f} s for the consumer{turn}"
+        )
 
 
-def _parts(counts: Counts) -> Iterable[str]:
-    yield f"{counts.bytes / 1e6:,.1f} MB in {_many(counts.requests, 'request')}"
+def _format_counts(counts: Counts) -> Iterable[str]:
+    yield f"{counts.bytes / 1e6:,.1f} MB in {_pluralize(counts.requests, 'request')}"
     median, most = (counts.first_byte.quantile(share) * 1000 for share in (0.5, 0.99))
     yield f"first byte within {median:.0f} ms (half), {most:.0f} ms (99 %)"
     retries = {cause: count for cause, count in counts.retries.items() if count}
@@ -391,24 +390,19 @@ def _parts(counts: Counts) -> Iterable[str]:
         causes = ", ".join(f"{count} {cause}" for cause, count in retries.items())
         yield f"{sum(retries.values())} retried ({causes})"
     if counts.hedges:
-        yield f"{counts.hedges_won} of {_many(counts.hedges, 'hedge')} won"
+        yield f"{counts.hedges_won} of {_pluralize(counts.hedges, 'hedge')} won"
     if counts.fallbacks:
-        yield f"{_many(counts.fallbacks, 'fallback')} to the client's own way"
+        yield f"{_pluralize(counts.fallbacks, 'fallback')} to the client's own way"
     if counts.losses:
-        yield f"{_many(counts.losses, 'loss', 'losses')} of {counts.lost_bytes:,} bytes"
+        yield f"{_pluralize(counts.losses, 'loss', 'losses')} of {counts.lost_bytes:,} bytes"
 
 
-def _waits(counts: Counts) -> str:
-    turn = f", {counts.waited_for_turn:,.1f} s for leave to ask" if counts.waited_for_turn else ""
-    return f"{counts.waited_for_store:,.1f} s for it, {counts.waited_for_consumer:,.1f} s for the consumer{turn}"
-
-
-def _many(count: int, one: str, more: str = "") -> str:
+def _pluralize(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
 class Reporter:
-    """Logs how statistics stand, at intervals and at the end."""
+    """Logs the statistics at intervals and at the end."""
 
     def __init__(self, statistics: Statistics, interval: float) -> None:
         self._statistics = statistics
@@ -416,11 +410,11 @@ class Reporter:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """From now on, in the running loop."""
+        """Starts the timer in the running loop."""
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def stop(self) -> None:
-        """Logs how it ended."""
+        """Stops the timer, and logs the final numbers."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -432,5 +426,5 @@ class Reporter:
 
     def _log(self, when: str) -> None:
         if _logger.isEnabledFor(logging.INFO):
-            for line in lines(self._statistics.snapshot()):
+            for line in format_lines(self._statistics.snapshot()):
                 _logger.info("%s, %s", when, line)

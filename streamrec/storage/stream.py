@@ -1,16 +1,16 @@
-"""ResumingStream: one object's bytes in order, whatever the connection does.
+"""ResumingStream: delivers one object's bytes in order across broken connections.
 
-The contract, which the rest of streamrec relies on:
+The contract, on which the rest of streamrec relies:
 
-* The bytes are those of **one version** of the object: the first response pins version and size, each
-  later request asks for that version, and what another one sends is never handed on.
-* A body that breaks off, stalls, or ends early is continued at the byte reached. No byte is asked for twice
-  beyond those that a broken connection still held, none is delivered twice.
-* `readinto` waits for at least one byte and returns 0 only at the end. It never writes past the buffer, and
-  touches it only while it is awaited: after a cancelled call nothing writes to it any more.
-* A request that is late is raced by another one for the same bytes (`request.py`).
-* After an error the stream is closed, and so is its connection. Bytes before the error were delivered.
-* Back-pressure is the caller's: nothing is read ahead of `readinto` but what the socket holds.
+* The bytes are those of **one version** of the object: the first response pins version and size, each later request
+  insists on that version, and bytes of another version are never delivered.
+* After a body breaks off, stalls, or ends early, another request continues at the byte reached. No byte is requested
+  twice except those that a broken connection still held, and none is delivered twice.
+* `readinto` waits for at least one byte and returns 0 only at the end. It never writes past the buffer, and writes only
+  while it is awaited: after a cancelled call nothing writes to the buffer any more.
+* A second request for the same bytes races a late one (`request.py`).
+* An error closes the stream and its connection. All bytes before the error have been delivered.
+* The caller controls back-pressure: only the socket's buffer is read ahead of `readinto`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ResumingStream", "stop_of"]
 
 
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
-    """Where a stream ends: one past the last byte that is wanted and is there; None where that is not known.
+    """Returns the end of a stream: the smaller of the requested end and the object's size; None if that is unknown.
 
     >>> info = ObjectInfo("x", 10, None)
     >>> stop_of(info, 20), stop_of(info, 5), stop_of(info, None), stop_of(ObjectInfo("x", None, None), 20)
@@ -41,18 +41,18 @@ def stop_of(info: ObjectInfo, end: int | None) -> int | None:
 
 
 class ResumingStream:
-    """A ByteStream over a backend; not open yet.
+    """A ByteStream over a backend; `open` sends its first request.
 
     Args:
         end: One past the last byte, or None: to the end.
         version: The version to insist on, or None: the first one seen.
-        tally: Where it is counted; None: in one of its own. Streams over ranges of one object share one.
+        tally: Its counters; None: new ones. Streams over ranges of one object share a tally.
 
     Attributes:
-        info: The object, as far as it is known.
-        position: The next byte.
-        splits: Whether other ranges of the object can be asked for at the same time; known when it is open.
-        tally: Where it is counted.
+        info: The object's path, and size and version as far as they are known.
+        position: The offset of the next byte.
+        splits: Whether parallel requests for other ranges are possible; known after `open`.
+        tally: Its counters.
     """
 
     def __init__(
@@ -75,27 +75,27 @@ class ResumingStream:
         self.splits = False
         self._traffic = traffic or Traffic()
         self.tally = tally or Tally(self._traffic.tally)
-        self._traffic.statistics.opened(path, self.tally)
+        self._traffic.statistics.add_stream(path, self.tally)
         self._failures = Failures(policy, path, self._traffic, self.tally)
         self._idle_since = time.monotonic()
         self._closed = False
 
     def cut(self, end: int) -> None:
-        """It ends at `end` now: after `position`, and before where it would have ended."""
+        """Moves the end forward to `end`, which is after `position`."""
         self._end = end
         self._stop = stop_of(self.info, end)
         if self._request is not None:
             self._request.end = end
 
     def affords(self) -> bool:
-        """Whether one more request may be made because this one is slow; it is counted and paid for as a hedge."""
+        """Takes one more request from the budget of hedges and counts it, because this one is slow; False if not."""
         if not self._traffic.affords(self._failures.limiter, beside_siblings=True):
             return False
         self.tally.count("hedges")
         return True
 
     async def open(self) -> None:
-        """Waits for the first response; from here on `info` tells size and version."""
+        """Waits for the first response, which sets size and version in `info`."""
         try:
             while self._request is None:
                 try:
@@ -111,7 +111,7 @@ class ResumingStream:
         """Waits for the next bytes.
 
         Args:
-            buffer: Where they go: writable, of one byte per item.
+            buffer: Receives the bytes; it must be writable, with one byte per item.
 
         Returns:
             How many bytes were written at the buffer's start; 0 at the end, or for an empty buffer.
@@ -147,18 +147,18 @@ class ResumingStream:
         return count
 
     async def aclose(self) -> None:
-        """Frees the connection. May be called twice, and with bytes left."""
+        """Frees the connection, even if bytes are left. May be called twice."""
         if not self._closed:
             self._closed = True
             if self._failures.waiting:
                 self._failures.progress()
-            self._traffic.statistics.closed(self.tally)
+            self._traffic.statistics.remove_stream(self.tally)
         request, self._request = self._request, None
         if request is not None:
             await request.aclose()
 
     async def _read(self, buffer: memoryview) -> int:
-        """Reads once; a body that ends before the object does is a broken one."""
+        """Reads once; a body that ends before the object is a fault."""
         request = self._request or await self._connect()
         count = await request.readinto(buffer)
         if request.info is not self.info:
@@ -168,23 +168,23 @@ class ResumingStream:
         return count
 
     async def _connect(self) -> HedgedRequest:
-        """Sends a request for the bytes that are missing, and waits for its response."""
+        """Sends a request for the missing bytes, and waits for its response."""
         await self._failures.turn()
         self._request = request = HedgedRequest(self._backend, self._failures, self.info, self.position, self._end)
         await request.open()
         self.splits = request.splits
         self._pin(request.info)
-        self._failures.limiter.answered()
+        self._failures.limiter.record_success()
         return request
 
     async def _wait_after(self, fault: TransientError) -> None:
-        """Drops the request that failed, and waits until the next one may be sent; or gives up."""
+        """Drops the failed request, and waits until the next one may be sent, or gives up."""
         request, self._request = self._request, None
         if request is not None:
             await request.aclose()
         await self._failures.wait(fault, self.position, self._end)
 
     def _pin(self, info: ObjectInfo) -> None:
-        """From here on the object is this version."""
+        """Pins the object's size and version."""
         self.info = info
         self._stop = stop_of(info, self._end)

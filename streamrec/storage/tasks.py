@@ -1,4 +1,4 @@
-"""Tasks: work that runs to its end whatever is cancelled, several calls at once, one renewal for all who need it."""
+"""Tasks: work that a cancellation does not interrupt, concurrent calls, and shared renewal of credentials."""
 
 from __future__ import annotations
 
@@ -14,30 +14,26 @@ import anyio
 __all__ = [
     "CLEANUP_PATIENCE",
     "Renewal",
+    "call_in_thread",
     "finish",
     "for_each",
-    "in_thread",
     "patience_limit",
+    "run_concurrently",
     "run_to_completion",
     "running_loop",
-    "side_by_side",
 ]
 
 T = TypeVar("T")
 
 CLEANUP_PATIENCE: Final = 30.0
-"""Seconds without progress that work may take on a store after an error or a cancellation. Not tuned."""
+"""Seconds without progress that cleaning up a store may take after an error or a cancellation. Not tuned."""
 
 _limits: ContextVar[tuple[list[float], ...]] = ContextVar("streamrec_limits")
-"""The patience of each `finish` around; a list of one number, because a cancellation makes it shorter."""
+"""The patience of each enclosing `finish`; a list of one number, because a cancellation shortens it."""
 
 
 def running_loop() -> asyncio.AbstractEventLoop:
-    """The loop of asyncio that runs here.
-
-    Raises:
-        RuntimeError: There is none; it says what works without one.
-    """
+    """Returns asyncio's running loop; without one, raises a RuntimeError that says what works without a loop."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -48,7 +44,7 @@ def running_loop() -> asyncio.AbstractEventLoop:
 
 
 def patience_limit() -> float:
-    """Seconds without progress after which requests of this task are given up, whatever their policy allows."""
+    """Returns the seconds without progress after which requests of this task give up, regardless of their policy."""
     return min((limit[0] for limit in _limits.get(())), default=math.inf)
 
 
@@ -58,15 +54,15 @@ async def finish(
     *,
     patience: float | None = None,
 ) -> T:
-    """Runs something to its end, also when the caller is cancelled meanwhile; the cancellation follows then.
+    """Runs work to its end, even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
-    Both kinds of cancellation are held back: that of anyio's scopes and that of `asyncio.Task.cancel`.
+    Both kinds of cancellation are delayed: that of anyio's scopes and that of `asyncio.Task.cancel`.
 
     Args:
-        work: What must not be cut off half way.
-        undo: Called with its result where the caller was cancelled and will never see it (an open file, say).
-        patience: Seconds without progress after which its requests are given up; after a cancellation,
-            CLEANUP_PATIENCE. None: as their policy says.
+        work: The work that must not be interrupted.
+        undo: Frees the result (an open file, say) if a cancelled caller does not receive it.
+        patience: Seconds without progress after which its requests give up; at most CLEANUP_PATIENCE after a
+            cancellation. None: as their policy says.
     """
     limit = [math.inf if patience is None else patience]
     if patience is None:
@@ -84,7 +80,7 @@ async def finish(
                 cancelled = error
                 limit[0] = min(limit[0], CLEANUP_PATIENCE)
     if cancelled is not None:
-        failed = task.cancelled() or task.exception()  # looked at, so that nothing is logged
+        failed = task.cancelled() or task.exception()  # retrieved, so that asyncio does not log it
         if undo is not None and not failed:
             with anyio.CancelScope(shield=True):
                 await undo(task.result())
@@ -92,81 +88,75 @@ async def finish(
     return task.result()
 
 
-async def in_thread(
+async def call_in_thread(
     function: Callable[[], T],
     undo: Callable[[T], Any],
     run: Callable[[Callable[[], T]], Awaitable[T]] = asyncio.to_thread,
 ) -> T:
-    """Calls a function in a thread. Its result is undone there if its caller was cancelled.
-
-    Args:
-        function: What is called; it gives something that must be freed again (an open file, say).
-        undo: Frees it.
-        run: What calls the function in a thread; by default one of the loop's pool.
-    """
-    lock, left = threading.Lock(), False
-    made: list[T] = []
+    """Calls a function in a thread with `run`, and frees its result (an open file, say) if the caller was cancelled."""
+    lock, abandoned = threading.Lock(), False
+    results: list[T] = []
 
     def call() -> T:
         result = function()
         with lock:
-            made.append(result)
-            if left:
-                undo(made.pop())
+            results.append(result)
+            if abandoned:
+                undo(results.pop())
         return result
 
     try:
         return await run(call)
     except asyncio.CancelledError:
         with lock:
-            left = True
-            if made:
-                undo(made.pop())
+            abandoned = True
+            if results:
+                undo(results.pop())
         raise
 
 
 async def run_to_completion(function: Callable[[], T]) -> T:
-    """Calls a function in a thread of the loop's pool, also where the caller is cancelled before it begins."""
+    """Calls a function in a thread of the loop's pool, even if the caller is cancelled before the call begins."""
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
 
 
 async def for_each(function: Callable[[T], Awaitable[object]], items: Collection[T], parallel: int) -> None:
-    """Awaits a function for each item, up to `parallel` at a time; the first error ends all, and is raised as it is."""
-    left = iter(items)
+    """Awaits a function for each item, up to `parallel` at a time; the first error cancels the rest and is raised."""
+    remaining = iter(items)
 
     async def work() -> None:
-        for item in left:
+        for item in remaining:
             await function(item)
 
-    await side_by_side(*[work] * min(parallel, len(items)))
+    await run_concurrently(*[work] * min(parallel, len(items)))
 
 
-async def side_by_side(*looks: Callable[[], Awaitable[None]]) -> None:
-    """Runs them side by side; the first error ends all, and is raised as it is."""
+async def run_concurrently(*functions: Callable[[], Awaitable[None]]) -> None:
+    """Awaits all functions concurrently; the first error cancels the rest and is raised, not in an ExceptionGroup."""
     errors: list[Exception] = []
 
-    async def run(look: Callable[[], Awaitable[None]]) -> None:
+    async def run(function: Callable[[], Awaitable[None]]) -> None:
         try:
-            await look()
-        except Exception as error:  # a group of exceptions would hide it
+            await function()
+        except Exception as error:
             errors.append(error)
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        for look in looks:
-            group.start_soon(run, look)
+        for function in functions:
+            group.start_soon(run, function)
     if errors:
         raise errors[0]
 
 
 class Renewal:
-    """One store's credentials.
+    """The renewal of one store's credentials: concurrent requests share one renewal.
 
     Args:
-        renew: Gets new ones. It must not block the loop.
+        renew: Fetches new credentials without blocking the loop.
 
     Attributes:
-        generation: How often they were renewed; a request notes it when it is sent.
+        generation: How often they were renewed; each request records it when it is sent.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:
@@ -174,12 +164,8 @@ class Renewal:
         self._renew = renew
         self._task: asyncio.Task[None] | None = None
 
-    async def since(self, generation: int) -> None:
-        """Returns when the credentials are newer than those of a generation.
-
-        Raises:
-            Exception: What `renew` raised.
-        """
+    async def renew_after(self, generation: int) -> None:
+        """Returns when the credentials are newer than those of a generation; raises the error of `renew`."""
         if generation == self.generation:
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._run())
@@ -187,7 +173,7 @@ class Renewal:
             await asyncio.shield(self._task)
 
     async def aclose(self) -> None:
-        """Waits for nothing any more."""
+        """Cancels a renewal in progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -199,4 +185,4 @@ class Renewal:
     def _on_end(self, task: asyncio.Task[None]) -> None:
         self._task = None
         if not task.cancelled():
-            task.exception()  # looked at, so that nothing is logged where all waiters are gone
+            task.exception()  # retrieved, so that asyncio does not log it if no caller waits any more

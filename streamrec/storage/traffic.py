@@ -1,37 +1,38 @@
-"""Traffic: what all requests to one store share: statistics, a timer, what hedging learnt, and a limiter a bucket.
+"""Traffic: the state that all requests to one store share: statistics, a timer, hedging, and a limiter per bucket.
 
-All waits share one timer: a timer for each would be a tenth of what a small object costs, and hardly any is ever due.
+All waits share one timer: a timer each would add a tenth to the cost of a small object, and it hardly ever fires.
 
-**Hedging**: when a second request for the same bytes is worth its price; `request.py` sends it. A store answers most
-requests in the usual time and a few very late. A second request, sent when the first is late by this run's own
-measure, is then the faster way. Source: Dean and Barroso, "The Tail at Scale", 2013. Rules:
+**Hedging** decides when to send a second request for the same bytes; `request.py` sends it. A store answers most
+requests in the usual time and a few very late. A second request, sent when the first is late compared with the other
+requests of this run, is then likely to be faster. Source: Dean and Barroso, "The Tail at Scale", 2013. Rules:
 
-* The limits are learnt: twice what three quarters of the responses took to begin, four times what 99 of 100 blocks
-  took to come. Old observations fade, so that the limits soon follow a network that becomes slow.
-* A request's siblings are a measure from the first second: when three times as many requests were answered as still
-  wait, those that wait for four times as long as the slowest answer are late. Where no more than that is known, limits
-  are guesses: a tenth of the policy's time limits.
+* The limits are learnt: twice the 75th percentile of the time to the first byte, four times the 99th percentile of the
+  time between blocks. Old observations fade, so that the limits soon follow a network that becomes slow.
+* Until enough answers are seen, concurrent requests serve as the measure: once three times as many requests were
+  answered as are waiting, a request is late after four times the slowest answer. Before that, limits are guesses: a
+  tenth of the policy's time limits.
 * Extra traffic is capped: each request, and each `EARNS` bytes of a body, earn `share` of a hedge, and at most
   `SAVED` are saved up. In addition a run has an `allowance` of a few hedges before it has earned any, which pays only
-  for requests that are later than their siblings. So a network that is slow everywhere costs at most that share more.
+  for requests that are later than their siblings. So in a network that is slow everywhere, extra traffic stays below
+  that share.
 * Nothing is late before a floor, which the policy sets.
 
-**The limiter** slows all requests to a bucket down together, not each stream by itself. Rules:
+**The limiter** slows down all requests to a bucket together, not each stream by itself. Rules:
 
-* Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). What goes on from there is the
-  rate that was sent, and the rule is that of TCP: multiplicative decrease, additive increase. Source: Chiu and
-  Jain, "Analysis of the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
+* Nothing is limited until the store asks for fewer requests (503 SlowDown, 429). The limit starts from the current
+  request rate and then follows TCP: multiplicative decrease, additive increase. Source: Chiu and Jain, "Analysis of
+  the Increase and Decrease Algorithms for Congestion Avoidance", 1989.
 * The first decrease leaves 0.7 of the rate. Each second, if it is used, the rate grows by a fifth of what it was at the
   last decrease, and by at least one request a second.
-* One decrease a round: an answer to a request that was sent before the last decrease says nothing new, and one
-  to a request less than `SETTLE` after it only counts; stores count over a second or so.
+* One decrease per round: an answer to a request sent before the last decrease is ignored, and an answer to a request
+  sent less than `SETTLE` after it is only counted, because stores average over a second or so.
 * The decrease is half of the share that was refused in the round, so that a store which refuses one request in
-  ten at random is not taken for one that can do no more. Source: Alizadeh and others, "Data Center TCP", 2010.
-* A Retry-After holds all requests back, for at most `HOLD_CAP`: no server stops a run for an hour.
+  ten at random is not treated as overloaded. Source: Alizadeh and others, "Data Center TCP", 2010.
+* A Retry-After delays all requests, for at most `HOLD_CAP`: no server stops a run for an hour.
 * First come, first served: the request that waits longest goes next, so no stream starves.
-* When the rate has grown to four times what was too much, the limit is dropped.
+* The limit is dropped when the rate has grown to four times the rate that was too much.
 
-Requests are limited and not connections: that is what stores throttle by, and a body that streams is not a request.
+Requests are limited and not connections, because stores throttle requests, and an open response is not a request.
 """
 
 from __future__ import annotations
@@ -61,38 +62,38 @@ __all__ = [
 ]
 
 FIRST_BYTE_FLOOR: Final = 0.1
-"""Seconds that every response may take to begin, where the policy says nothing else."""
+"""Default of `RetryPolicy.first_byte_floor`, in seconds."""
 
 STALL_FLOOR: Final = 0.5
-"""Seconds for which every body may give nothing, where the policy says nothing else."""
+"""Default of `RetryPolicy.stall_floor`, in seconds."""
 
 ALLOWANCE: Final = 4
-"""Hedges before any was earned, where the policy says nothing else."""
+"""Default of `RetryPolicy.hedge_allowance`."""
 
 FEW: Final = 32
-"""Answers; while there are fewer, requests that wait for theirs are part of the measure."""
+"""Below this number of answers, waiting requests count in the measure, too."""
 
 FIRST_BLOCKS: Final = 8
-"""Blocks from which on their gaps are a measure."""
+"""Blocks after which the times between them are a measure."""
 
 EARNS: Final = 8 << 20
-"""Bytes of a body that count like a request."""
+"""Bytes of a body that earn as much as a request."""
 
 SAVED: Final = 4.0
 """Hedges that may be saved up, and sent together."""
 
 SETTLE: Final = 0.3
-"""Seconds that a decrease has to show its effect."""
+"""Seconds until a decrease shows its effect."""
 
 MIN_RATE: Final = 5.0
-"""Requests per second that are always allowed: one refusal must not make a reader of few requests wait for a second."""
+"""Requests per second that are always allowed: one refusal must not delay a reader of few requests by a second."""
 
 HOLD_CAP: Final = 30.0
-"""Seconds that a Retry-After may hold all requests back."""
+"""Seconds that a Retry-After may delay all requests."""
 
 
 class Recent:
-    """A histogram that forgets: each time it has seen `memory` observations, all counts are halved.
+    """A histogram that forgets: it halves all counts each time it has seen `memory` observations.
 
     >>> recent = Recent(memory=100)
     >>> for _ in range(1_000):
@@ -117,9 +118,9 @@ class Recent:
             self.seen = sum(self._counts)
 
     def quantile(self, share: float) -> float:
-        """About what this share of them does not exceed, in seconds; 0.0 where there are none.
+        """Estimates the seconds that this share of the observations does not exceed; 0.0 without observations.
 
-        Within its bucket they are taken to be spread evenly: a bucket's bound alone may be 1.4 times too high.
+        It interpolates within the bucket, whose bound alone may be 1.4 times too high.
         """
         wanted, below = share * self.seen, 0
         for index, count in enumerate(self._counts):
@@ -132,20 +133,20 @@ class Recent:
 
 
 class Hedging:
-    """What one store's answers taught, and what hedges they have paid for.
+    """The latencies of one store, and its budget of hedges.
 
     Args:
         share: Hedges that each request earns, from 0 (never hedge) to 1.
-        first_byte_guess: Seconds that a response may take to begin, until enough were seen.
-        stall_guess: Seconds for which a body may give nothing, until enough blocks were seen.
+        first_byte_guess: Seconds until a response is late, before enough were seen.
+        stall_guess: Seconds until a body without new bytes is stalled, before enough blocks were seen.
         allowance: Hedges before any was earned, for requests that are later than their siblings.
-        first_byte_floor: Seconds that every response may take to begin.
-        stall_floor: Seconds for which every body may give nothing.
+        first_byte_floor: Seconds in which no response is late.
+        stall_floor: Seconds in which no body is stalled.
 
     Attributes:
-        blocks: How many blocks came, on all connections.
+        blocks: How many blocks arrived, on all connections.
         waiting: How many requests wait for their response, hedges included.
-        stall_limit: Seconds after which a body that gives nothing is stalled.
+        stall_limit: Seconds until a body without new bytes is stalled.
 
     >>> hedging = Hedging(0.5, first_byte_guess=1.5, stall_guess=2.0)
     >>> for _ in range(100):
@@ -184,20 +185,20 @@ class Hedging:
 
     @property
     def never(self) -> bool:
-        """Whether no hedge is ever sent."""
+        """Whether hedging is off."""
         return not self._share
 
     def earn(self, requests: float = 1.0) -> None:
-        """Requests were sent, other than hedges; or bytes came that count like as many."""
+        """Adds to the budget for requests other than hedges, or for bytes that count as much."""
         self._earned = min(SAVED, self._earned + self._share * requests)
 
     def first_byte(self, seconds: float) -> None:
-        """A response began."""
+        """Records the seconds until a response began."""
         self._first_bytes.observe(seconds)
         self._slowest = max(self._slowest, seconds)
 
     def block(self, seconds: float, nbytes: int) -> None:
-        """A block of a body came, after `seconds`."""
+        """Records a block of a body, and the seconds since the one before."""
         self._gaps.observe(seconds)
         self.earn(nbytes / EARNS)
         self.blocks += 1
@@ -207,26 +208,26 @@ class Hedging:
             self.stall_limit = max(self.stall_floor, 4.0 * self._gaps.quantile(0.99))
 
     def is_measured(self) -> bool:
-        """Whether enough responses began to say what late is: of all requests so far, those that wait included."""
+        """Whether enough requests were answered, compared with those that wait, to know what is late."""
         answered = self._first_bytes.seen
         return answered >= FEW or answered >= 3 * max(1, self.waiting)
 
     def first_byte_limit(self) -> float:
-        """Seconds after which a response that has not begun is late."""
+        """Returns the seconds after which a response that has not begun is late."""
         if not self.is_measured():
             return self._guesses[0]
         usual = 2.0 * self._first_bytes.quantile(0.75) if self._first_bytes.seen >= 8 else 4.0 * self._slowest
         return max(self.first_byte_floor, usual)
 
     def flows_since(self, blocks: int) -> bool:
-        """Whether other bodies flow: enough blocks came since the count was `blocks`."""
+        """Whether other bodies make progress: enough blocks arrived since the count was `blocks`."""
         return self.blocks - blocks >= FIRST_BLOCKS
 
     def spend(self, *, beside_siblings: bool = False) -> bool:
-        """Whether a hedge may be sent now; if so, it is paid for.
+        """Takes a hedge from the budget; False if it is used up.
 
         Args:
-            beside_siblings: It is for what is late while others are not: then the allowance may pay for it.
+            beside_siblings: Other requests are not late: then the allowance may pay for it, too.
         """
         if self._earned >= 1.0:
             self._earned -= 1.0
@@ -238,13 +239,13 @@ class Hedging:
 
 
 Look = Callable[[float, float], float | None]
-"""Looks at a wait, given the time and for how long the loop was blocked; returns when to look again, None for never."""
+"""Checks a wait, given the time and for how long the loop was blocked; returns when to check again, None for never."""
 
 
 class SharedTimer:
-    """One timer of the event loop for many waits: it is set for the first that is due.
+    """One timer of the event loop for many waits, set for the earliest one.
 
-    It outlives the wait that it was set for: waits that are short cost none.
+    It is not cancelled when that wait ends, so short waits need no timer of their own.
     """
 
     def __init__(self) -> None:
@@ -253,13 +254,13 @@ class SharedTimer:
         self._due = 0.0
 
     def add(self, look: Look, due: float) -> None:
-        """Looks at a wait when it is due."""
+        """Has `look` called when it is due."""
         self._waits[look] = due
         if self._handle is None or due < self._due:
             self._set(due)
 
     def remove(self, look: Look) -> None:
-        """The wait is over."""
+        """Ends the wait."""
         self._waits.pop(look, None)
 
     def _set(self, due: float) -> None:
@@ -286,24 +287,24 @@ _reached: set[str] = set()
 
 
 class Limiter:
-    """The requests to one bucket: how fast they may go. All times are of one clock, in seconds.
+    """The limit on the rate of requests to one bucket. All times are of one clock, in seconds.
 
     Args:
-        name: The server and the bucket; "" where no server is asked.
+        name: The server and the bucket; "" without a server.
 
     Attributes:
-        name: As above.
-        warned_at: When the log last said that the server is waited for.
+        name: As given.
+        warned_at: When the log last warned of a wait for this server.
         rate: Requests per second; None: no limit.
-        answers: How many requests were answered well.
+        answers: How many requests succeeded.
 
     >>> limiter = Limiter()
     >>> for step in range(100):
-    ...     limiter.sent(step / 50)
-    >>> limiter.throttled(2.0, sent_at=1.98)
+    ...     limiter.record_request(step / 50)
+    >>> limiter.record_throttling(2.0, sent_at=1.98)
     >>> 20 < limiter.rate < 35
     True
-    >>> limiter.sent(2.0)
+    >>> limiter.record_request(2.0)
     >>> 1 / 35 < limiter.delay(2.0) < 1 / 20
     True
     """
@@ -317,29 +318,29 @@ class Limiter:
         self._next = 0.0
         self._lowered_at = -math.inf
         self._too_much = 0.0
-        self._level = 0.0  # requests of about the last second
+        self._level = 0.0  # requests in about the last second
         self._level_at = 0.0
         self._served = self._refused = 0  # in this round
 
     async def turn(self) -> float:
-        """Waits until a request may go. Returns the seconds it waited."""
+        """Waits until a request may be sent. Returns the seconds it waited."""
         if self.rate is None:
-            self.sent(time.monotonic())
+            self.record_request(time.monotonic())
             return 0.0
         began = time.monotonic()
         async with self._turn:
             while (delay := self.delay(time.monotonic())) > 0:  # noqa: ASYNC110  a Retry-After can come meanwhile
                 await asyncio.sleep(delay)
             now = time.monotonic()
-            self.sent(now)
+            self.record_request(now)
         return now - began
 
     def delay(self, now: float) -> float:
-        """Seconds until the next request may go; 0.0 for now."""
+        """Returns the seconds until the next request may be sent."""
         return 0.0 if self.rate is None else max(0.0, self._next - now)
 
-    def sent(self, now: float) -> None:
-        """A request goes."""
+    def record_request(self, now: float) -> None:
+        """Records that a request is sent."""
         self._level = 1.0 + self._level * math.exp(min(0.0, self._level_at - now))
         self._level_at = now
         if self.rate is not None:
@@ -350,29 +351,29 @@ class Limiter:
         """Whether this server has answered this process, for this bucket."""
         return self.name in _reached
 
-    def reached(self) -> None:
-        """It has, if only with an error."""
+    def record_contact(self) -> None:
+        """Records that the server has answered, possibly with an error."""
         if self.name:
             _reached.add(self.name)
 
-    def answered(self) -> None:
-        """A request was answered well."""
+    def record_success(self) -> None:
+        """Records that a request succeeded."""
         self.answers += 1
         if self.answers == 1:
-            self.reached()
+            self.record_contact()
         if self.rate is not None:
             self._served += 1
             self.rate += max(1.0, 0.2 * self._too_much) / self.rate
             if self.rate > 4.0 * self._too_much:
                 self.rate = None
 
-    def throttled(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
-        """The store asked for fewer requests.
+    def record_throttling(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
+        """Lowers the rate, because the store asked for fewer requests.
 
         Args:
-            now: When its answer came.
+            now: When its answer arrived.
             sent_at: When the request was sent.
-            retry_after: Seconds that it asked to wait, or None.
+            retry_after: Seconds to wait, from the store, or None.
         """
         if sent_at >= self._lowered_at:
             self._refused += 1
@@ -394,12 +395,12 @@ class Limiter:
 
 
 class Traffic:
-    """The requests of one Storage.
+    """The state that all requests of one Storage share.
 
     Args:
-        scheme: Under which name the store is counted.
-        hedging: When second requests are sent; None: never.
-        endpoint: The URL of the server; "" where the URLs of objects say it; None where no server is asked.
+        scheme: The store's name in the statistics.
+        hedging: When to send second requests; None: never.
+        endpoint: The URL of the server; "" if the objects' URLs contain it; None without a server.
     """
 
     def __init__(
@@ -417,7 +418,7 @@ class Traffic:
         self._limiters: dict[str, Limiter] = {}
 
     def limiter(self, path: str) -> Limiter:
-        """The limiter of the bucket (or host) of a URL."""
+        """Returns the limiter of the bucket (or host) of a URL."""
         bucket = path.partition("://")[2].partition("/")[0]
         limiter = self._limiters.get(bucket)
         if limiter is None:
@@ -425,24 +426,24 @@ class Traffic:
         return limiter
 
     def affords(self, limiter: Limiter, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
-        """Whether a request more than are needed may be made now; if so, it is paid for.
+        """Takes an additional request from the budget of hedges; False if it may not be sent now.
 
-        A store that throttles gets none, but for a body that is stalled, and in its turn.
+        A store that throttles gets none, except for a stalled body when the limiter allows a request now.
         """
         if limiter.rate is not None and not (stalled and limiter.delay(time.monotonic()) == 0.0):
             return False
         return self.hedging.spend(beside_siblings=beside_siblings)
 
     def hedge(self, limiter: Limiter, tally: Tally, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
-        """Whether a second request may be sent now; if so, it is counted and paid for.
+        """Takes a second request from the budget and counts it; False if it may not be sent now.
 
         Args:
-            beside_siblings: Others are not late.
-            stalled: It is for a body that is stalled, and not for a response that has not begun.
+            beside_siblings: Other requests are not late.
+            stalled: It is for a stalled body, and not for a response that has not begun.
         """
         if not self.affords(limiter, beside_siblings=beside_siblings, stalled=stalled):
             return False
-        limiter.sent(time.monotonic())
+        limiter.record_request(time.monotonic())
         tally.request()
         tally.count("hedges")
         return True

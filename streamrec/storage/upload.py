@@ -1,21 +1,20 @@
-"""Upload: one object on its way into a store, with bounded memory. All or nothing.
+"""Upload: writes one object into a store in parts, with bounded memory. All or nothing.
 
 The contract:
 
 * Nothing is visible under the path before `complete` returns; a killed process leaves nothing there either.
-* `write` makes parts of `part_size`: `bytes` are not copied before their part is stored, and neither is what its owner
-  gives away; anything else is copied. At most `parallel` parts are on their way (fewer where the store wants them in
-  order, or parts are large); beyond that `write` waits. So memory stays below `(parallel + 1) * part_size`, whatever is
-  written, where parts do not grow.
-* Where the store takes a limited number of parts (S3), they grow with their number: see `part_bytes`.
+* `write` makes parts of `part_size`. It copies neither `bytes` nor buffers passed with `given=True`, but everything
+  else. At most `parallel` parts are in progress (fewer if the store requires their order, or parts are large); beyond
+  that `write` waits. So memory stays below `(parallel + 1) * part_size` for any amount of data, unless parts grow.
+* If the store limits the number of parts (S3), later parts are larger: see `part_bytes`.
 * Each part is retried by itself, under the one retry policy.
-* The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C
-  or etag where the store gives one. What differs is removed again, and is an IntegrityError. An object that is replaced
-  stays until then: where the store compares only what is visible (S3, GCS), the new one has a hidden name until it is
-  compared, and is then copied to its name within the store (`StagedSink`).
+* The object is complete when the store has all of it: its size is compared with what was sent, and its CRC32C or etag
+  if the store has one. A difference removes the object and is an IntegrityError. An object that is replaced stays until
+  then: if the store can verify only visible objects (S3, GCS), the new one has a hidden name until it is verified, and
+  is then copied to its name within the store (`StagedSink`).
 * `async with` completes on a clean exit, and aborts on any exception, cancellation included. The abort is
-  shielded: it runs to its end (or to its time limit) before the exception goes on.
-* The first error of a part is raised by the next `write` or by `complete`; after it only `abort` is left.
+  shielded: it runs to its end (or to its time limit) before the exception is raised.
+* The next `write` or `complete` raises the first error of a part; after it only `abort` is allowed.
 """
 
 from __future__ import annotations
@@ -51,15 +50,11 @@ if TYPE_CHECKING:
 __all__ = ["PARALLEL", "PART_SIZE", "StagedSink", "Upload", "encode_crc32c"]
 
 SHORT_BYTES: Final = 64 << 10
-"""Shorter pieces are copied together."""
+"""Shorter pieces are copied and joined."""
 
 
 class UploadPart:
-    """One part of an upload.
-
-    Attributes:
-        size: Its bytes.
-    """
+    """One part of an upload, of `size` bytes."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -67,7 +62,7 @@ class UploadPart:
         self._short = bytearray()
 
     def add(self, piece: memoryview) -> None:
-        """Appends bytes; a long piece is not copied, and must not be written to any more."""
+        """Appends bytes; a long piece is not copied, and must not be modified any more."""
         self.size += len(piece)
         if len(piece) < SHORT_BYTES:
             self._short += piece
@@ -77,19 +72,19 @@ class UploadPart:
 
     @property
     def pieces(self) -> list[memoryview]:
-        """All of it, in order."""
+        """All bytes, in order."""
         self._gather()
         return self._pieces
 
     def _gather(self) -> None:
-        """Short pieces become one."""
+        """Appends the joined short pieces as one piece."""
         if self._short:
             self._pieces.append(memoryview(self._short))
             self._short = bytearray()
 
 
 def encode_crc32c(crc32c: int) -> str:
-    """A CRC32C as S3 and GCS write it: base64 of its four bytes, the highest first.
+    """Encodes a CRC32C as in S3 and GCS: base64 of its four bytes, big-endian.
 
     >>> encode_crc32c(0xE3069283)
     '4waSgw=='
@@ -98,7 +93,7 @@ def encode_crc32c(crc32c: int) -> str:
 
 
 class StagedSink(PartSink):
-    """A PartSink for a name that is taken."""
+    """A PartSink that replaces an object: it uploads under a hidden name, and copies the verified object."""
 
     def __init__(self, backend: Backend, path: str, hidden: str, sink: PartSink) -> None:
         self.parallel = sink.parallel
@@ -110,12 +105,11 @@ class StagedSink(PartSink):
         self._compared = False
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Stores a part."""
         with self._rename_errors():
             await self._sink.put_part(index, offset, pieces, whole)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Compares, copies, and removes the hidden object."""
+        """Verifies, copies, and removes the hidden object."""
         if not self._compared:
             with self._rename_errors():
                 await self._sink.complete(sent)
@@ -130,14 +124,13 @@ class StagedSink(PartSink):
 
     @contextmanager
     def _rename_errors(self) -> Iterator[None]:
-        """An error names the object that the caller knows."""
+        """Replaces the hidden name in errors by the object's name."""
         try:
             yield
         except StorageError as error:
             raise type(error)(error.reason, self._path, error.start, error.end) from error
 
     async def abort(self) -> None:
-        """Frees what the store holds of it."""
         await self._sink.abort()
         if self._compared:
             with suppress(NotFoundError):
@@ -148,23 +141,23 @@ logger = logging.getLogger("streamrec")
 
 
 PART_SIZE = 8 << 20
-"""Bytes of a part: large enough that a request's cost does not show, and a multiple of GCS's 256 KiB."""
+"""Bytes of a part: large enough that the cost of a request is negligible, and a multiple of GCS's 256 KiB."""
 
 PARALLEL = 4
-"""Parts under way at the same time."""
+"""Parts in progress at the same time."""
 
 GROWTH_AFTER = 1000
-"""Parts after which they grow, where the store limits their number: S3 takes 10,000, and 5 TB in all."""
+"""The number of parts after which they grow, if the store limits it: S3 takes 10,000, and 5 TB in all."""
 
 GROWTH_EVERY = 64
-"""After as many more parts, they are larger by the size of the first ones."""
+"""The number of parts after which their size grows by the initial size again."""
 
 LARGE_BYTES = 16 << 20
-"""Of larger parts fewer are under way at the same time."""
+"""Fewer parts are in progress at the same time if they are larger than this."""
 
 
 def part_bytes(index: int, first: int, grows: bool) -> int:
-    """How large a part is.
+    """Returns the size of a part in bytes, from its index and the size of the first part.
 
     >>> sum(part_bytes(index, PART_SIZE, True) for index in range(10_000)) > 5e12
     True
@@ -175,11 +168,11 @@ def part_bytes(index: int, first: int, grows: bool) -> int:
 
 
 class Upload:
-    """One upload under way; made by `Storage.upload`.
+    """An upload in progress; made by `Storage.upload`.
 
     Attributes:
-        may_be_there: Whether the object has appeared, or may have: not where the name was another writer's.
-        version: That of the object, once it is complete; None where the store has none.
+        may_be_there: Whether the object may have become visible: not if another writer has the name.
+        version: The version of the complete object; None if the store has no versions.
     """
 
     def __init__(
@@ -203,7 +196,7 @@ class Upload:
         self._part = UploadPart()
         self._index = 0
         self._sent = ContentDigest(0, 0)
-        self._crc32c = 0  # of all that was written, the part under way included
+        self._crc32c = 0  # of all bytes written, the current part included
         self._error: Exception | None = None
         self._closed = False
         self.may_be_there = False
@@ -211,15 +204,15 @@ class Upload:
 
     @property
     def sent(self) -> ContentDigest:
-        """Size and CRC32C of all parts that were sent so far; of the whole object after `complete`."""
+        """Size and CRC32C of the parts sent so far; of the whole object after `complete`."""
         return self._sent
 
     async def write(self, data: Buffer, given: bool = False) -> None:
-        """Takes bytes, of any size; waits where too much is under way.
+        """Appends bytes, any number of them; waits while too many parts are in progress.
 
         Args:
-            data: What is written next.
-            given: Whether it is not written to any more, so that it need not be copied.
+            data: The next bytes.
+            given: Whether the caller will not modify `data` any more, so that it need not be copied.
 
         Raises:
             ClosedError: After `complete`, `abort` or an error.
@@ -229,23 +222,23 @@ class Upload:
         kept = data if given or isinstance(data, bytes) else bytes(memoryview(data).cast("B"))
         view = memoryview(kept).cast("B")
         while view:
-            if self._part.size == self._part_size:  # only now: a full part is held back, it may be the last
+            if self._part.size == self._part_size:  # only now: a full part may be the last one
                 await self._send(last=False)
             count = min(len(view), self._part_size - self._part.size)
-            self._crc32c = kernels.crc32c(view[:count], self._crc32c)  # now, while it is in the processor's cache
+            self._crc32c = kernels.crc32c(view[:count], self._crc32c)  # now, while the bytes are in the CPU cache
             self._part.add(view[:count])
             view = view[count:]
 
     async def complete(self) -> ObjectInfo:
-        """Sends what is left and makes the object visible.
+        """Sends the rest and makes the object visible.
 
         Returns:
-            The object's size, and its version if the store gives one.
+            The object's size, and its version if the store has versions.
 
         Raises:
             ClosedError: After `complete`, `abort` or an error.
-            AlreadyExistsError: There is an object of this name, and it must not be replaced.
-            IntegrityError: The store has something else than was sent; it was removed.
+            AlreadyExistsError: An object of this name exists and must not be replaced.
+            IntegrityError: The store has other bytes than were sent; they were removed.
             StorageError: It could not be stored. Call `abort`.
         """
         self._check()
@@ -266,10 +259,10 @@ class Upload:
         return info
 
     async def abort(self) -> None:
-        """Drops everything. May be called at any time, also twice; after `complete` it does nothing.
+        """Discards the upload. May be called at any time, and twice; does nothing after `complete`.
 
         Raises:
-            StorageError: The store could not be reached; it holds invisible parts until it is tidied up.
+            StorageError: The store could not be reached; it keeps invisible parts until they are cleaned up.
         """
         if not self._closed:
             self._closed = True
@@ -291,7 +284,7 @@ class Upload:
             raise
 
     async def _abort_after(self, cause: BaseException) -> None:
-        """Aborts, and where that fails too, says so in a note on what went wrong first."""
+        """Aborts; if that fails, too, adds a note to the first error."""
         try:
             await self.abort()
         except StreamrecError as error:
@@ -304,7 +297,7 @@ class Upload:
             raise ClosedError(f"{self.path}: the upload is closed; start a new one")
 
     async def _send(self, last: bool) -> None:
-        """Starts the part when there is a slot."""
+        """Starts to send the current part when slots are free."""
         slots = min(self._parallel, -(-self._part_size // LARGE_BYTES))
         taken = 0
         try:

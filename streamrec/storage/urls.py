@@ -1,11 +1,11 @@
-"""URLs of objects: chains, buckets and keys, hidden names, and globs. Pure, but for `~` in local paths.
+"""URLs of objects: chains, buckets and keys, hidden names, and globs. Pure, except for `~` in local paths.
 
 A chain names a filesystem over another one: `zip://dir/x.tfrecord::s3://bucket/c.zip`. Its links go from the outside
-in. Most have a path of their own, and the path of the outermost one that has a path names the shard. Caches have none:
-in `simplecache::s3://bucket/x.tfrecord` the path is that of what they cache. A URL that begins with a protocol of
-a backend of ours is not a chain: `s3://bucket/a::b` is a key.
+in. The outermost link that has a path names the shard. Caches have no path of their own: in
+`simplecache::s3://bucket/x.tfrecord` the path is that of the cached object. A URL that begins with a protocol of one of
+our backends is not a chain: `s3://bucket/a::b` is a key.
 
-Keys are used as they are written, as in fsspec: nothing is percent-decoded in s3:// and gs:// URLs.
+Keys are used as written, as in fsspec: s3:// and gs:// URLs are not percent-decoded.
 
 Globs:
 - `*` and `?` stay within a directory, `**` does not. `[ab]`, `[a-c]` and `[!ab]` are sets; none of them holds `/`.
@@ -59,7 +59,7 @@ NATIVE: Final = {
     **dict.fromkeys(("file", "local"), "local"),
     "memory": "memory",
 }
-"""Protocols that have a backend of their own, and its name."""
+"""The protocols with a backend of our own, and its name."""
 
 ALIASES: Final = {
     "s3a": "s3",
@@ -68,7 +68,7 @@ ALIASES: Final = {
     "ssh": "sftp",
     **dict.fromkeys(("abfs", "abfss", "adl"), "az"),
 }
-"""Protocols that are other names of one kind of store."""
+"""Protocols that are aliases of another one."""
 
 CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 """Filesystems whose paths are those of what they cache."""
@@ -79,12 +79,12 @@ _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
 
 class UrlChain(NamedTuple):
-    """A URL in three pieces, which joined are the URL.
+    """A URL split into three parts.
 
     Attributes:
-        before: Links without a path, each with its `::`.
-        url: The link that has the path, as a URL of its own; of what is not a chain, all of it.
-        after: What contains it, from its `::` on.
+        before: The links before the path, each with its `::`.
+        url: The link that has the path, as a URL of its own; the whole URL if it is not a chain.
+        after: The links that contain it, each after its `::`.
     """
 
     before: str
@@ -104,7 +104,7 @@ class UrlChain(NamedTuple):
 
 
 def split_chain(url: str) -> UrlChain:
-    """The pieces of a URL.
+    """Splits a URL at the link that has the path.
 
     >>> split_chain("filecache://::zip://::s3://bucket/c.zip")
     UrlChain(before='filecache://::', url='zip://', after='::s3://bucket/c.zip')
@@ -124,7 +124,7 @@ def split_chain(url: str) -> UrlChain:
 
 
 def is_url(name: str) -> bool:
-    """Whether a name begins with a protocol; `://` further on belongs to the path.
+    """Whether a name begins with a protocol; a later `://` belongs to the path.
 
     >>> is_url("s3://b/k"), is_url("/data/http://x")
     (True, False)
@@ -133,7 +133,7 @@ def is_url(name: str) -> bool:
 
 
 def protocol_of(url: str) -> str:
-    """The protocol of a URL, or of the outermost link of a chain; a plain path is a "file".
+    """Returns the protocol of a URL, or of the outermost link of a chain; "file" for a plain path.
 
     >>> protocol_of("s3://b/k"), protocol_of("/data/x"), protocol_of("C:/x"), protocol_of("simplecache::s3://b/k")
     ('s3', 'file', 'file', 'simplecache')
@@ -152,7 +152,7 @@ def _links(parts: list[str]) -> bool:
 
 
 def _protocol(link: str, bare: bool) -> str:
-    """A link's protocol; a bare word is one everywhere but in the last link, where it is a path."""
+    """Returns a link's protocol; a bare word is a protocol, except in the last link, where it is a path."""
     return link.partition("://")[0].lower() if is_url(link) or bare else "file"
 
 
@@ -162,9 +162,9 @@ def _has_path(link: str) -> bool:
 
 
 def local_path(url: str) -> Path:
-    """The path of a plain path, or a file:// or local:// URL; one that begins with `~` is in a home directory.
+    """Returns the path of a plain path or a file:// or local:// URL; expands a leading `~`.
 
-    What follows the scheme is the path, byte for byte: nothing in it is decoded or cut.
+    Everything after the scheme is the path, byte for byte, without decoding.
 
     >>> str(local_path("file:///data/a%20b#1?")), str(local_path("file://localhost/data/a"))
     ('/data/a%20b#1?', '/data/a')
@@ -173,12 +173,12 @@ def local_path(url: str) -> Path:
 
 
 def local_name(url: str) -> str:
-    """The same as a string, as it was written."""
+    """Returns the same as a string, which is not normalized."""
     return os.path.expanduser(strip_scheme(url))
 
 
 def strip_scheme(url: str) -> str:
-    """A path as it was written, without the scheme."""
+    """Returns a local path without its scheme, otherwise unchanged."""
     scheme = _LOCAL_SCHEME.match(url)
     return url if scheme is None else url[scheme.end() :]
 
@@ -187,10 +187,10 @@ _HIDDEN: Final = re.compile(r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old)-)?([0-9
 
 
 def split_prefix(url: str) -> tuple[str, str, str]:
-    """Scheme, bucket and key prefix, which may be empty.
+    """Splits a URL into scheme, bucket and key prefix, which may be empty.
 
     Raises:
-        StorageError: It names no bucket.
+        StorageError: The URL has no bucket.
 
     >>> split_prefix("s3://bucket/train-0")
     ('s3', 'bucket', 'train-0')
@@ -203,7 +203,7 @@ def split_prefix(url: str) -> tuple[str, str, str]:
 
 
 def split_object(url: str) -> tuple[str, str]:
-    """Bucket and key.
+    """Splits a URL into bucket and key.
 
     Raises:
         StorageError: One of them is empty.
@@ -219,7 +219,7 @@ def split_object(url: str) -> tuple[str, str]:
 
 
 def directory_advice(url: str) -> str:
-    """What to write in place of a directory's URL.
+    """Returns the message for a directory's URL, with the glob to write instead.
 
     >>> directory_advice("zip://dir/::s3://b/c.zip")
     'this is a directory: write zip://dir/*.tfrecord*::s3://b/c.zip for the shards in it'
@@ -229,17 +229,17 @@ def directory_advice(url: str) -> str:
 
 
 def temporary_name(path: str) -> str:
-    """A name in the same directory that no other writer uses and no listing shows."""
+    """Returns a unique name in the same directory that no listing shows."""
     return hidden_name(path, "", secrets.token_hex(8))
 
 
 def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str = "0" * 16) -> str:
-    """A name next to an object's that no listing shows: for its replacement, for what it replaced, or for a while.
+    """Returns a name next to an object's that no listing shows.
 
     Args:
         path: The object's URL.
-        kind: What is stored there.
-        number: 16 hexadecimal digits, where several writers must not meet.
+        kind: Its content: "new-" for a replacement, "old-" for replaced content, "" for a temporary copy.
+        number: 16 hexadecimal digits: unique if several writers must not use the same name.
 
     >>> hidden_name("s3://b/dir/shard", "old-", "0123456789abcdef")
     's3://b/dir/.shard.streamrec-old-0123456789abcdef'
@@ -250,37 +250,37 @@ def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str =
 
 
 def secured_object(path: str) -> str | None:
-    """The URL of the object whose former content has this name; None for any other name.
+    """Returns the URL of the object whose old content has this name; None for any other name.
 
     >>> secured_object("dir/.shard.streamrec-old-0123456789abcdef"), secured_object("dir/shard")
     ('dir/shard', None)
     """
-    return _beside(path, "old")
+    return _final_name(path, "old")
 
 
 def staged_object(path: str) -> str | None:
-    """The URL of the object that is to have this content, likewise."""
-    return _beside(path, "new")
+    """Returns the URL of the object whose staged content has this name; None for any other name."""
+    return _final_name(path, "new")
 
 
-def _beside(path: str, kind: str) -> str | None:
+def _final_name(path: str, kind: str) -> str | None:
     directory, slash, name = path.rpartition("/")
-    found = _HIDDEN.fullmatch(name)
-    return f"{directory}{slash}{found[1]}" if found is not None and found[2] == kind else None
+    match = _HIDDEN.fullmatch(name)
+    return f"{directory}{slash}{match[1]}" if match is not None and match[2] == kind else None
 
 
 def fate_of(path: str) -> str | None:
-    """What becomes of what a killed writer left under this name, in words; None for other names, and secured content.
+    """Says what happens to an object that a killed writer left; None for other names, and for secured content.
 
     >>> fate_of("dir/.shard.streamrec-new-0000000000000000"), fate_of("dir/shard")
     ('the next run that replaces dir/shard removes it', None)
     """
     directory, slash, name = path.rpartition("/")
-    found = _HIDDEN.fullmatch(name)
-    if found is None or found[2] == "old":
+    match = _HIDDEN.fullmatch(name)
+    if match is None or match[2] == "old":
         return None
-    final, kind, number = found.groups()
-    while inner := _HIDDEN.fullmatch(final):  # a temporary file of what is staged
+    final, kind, number = match.groups()
+    while inner := _HIDDEN.fullmatch(final):  # a temporary file of a staged object
         final = inner[1]
     if kind not in (None, "new"):
         return f"the next run that writes {directory}{slash}{final} on the same machine removes it"
@@ -290,12 +290,12 @@ def fate_of(path: str) -> str | None:
 
 
 def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
-    """What temporary names for one final name begin with: 16 characters more, and they are whole.
+    """Returns the prefix of the temporary names for a final name; 16 characters follow it.
 
     Args:
         name: The last segment of the final name.
-        most: How many bytes a name may have: of a longer one the end is replaced by a digest of it all.
-        writer: The writer's identity: a few characters; "" if it does not matter.
+        most: The maximum length of a name in bytes; the end of a longer one is replaced by a digest of the whole.
+        writer: A few characters that identify the writer, or "".
 
     Examples:
         >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16
@@ -311,7 +311,7 @@ def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a path is one of `hidden_name`: of an upload that is under way, or was killed.
+    """Whether a path is a `hidden_name`: an upload in progress, or one whose writer was killed.
 
     >>> is_temporary(temporary_name("dir/shard")), is_temporary("dir/shard")
     (True, False)
@@ -332,8 +332,8 @@ class Glob:
         pattern: A URL or path with wildcards.
 
     Attributes:
-        pattern: The same.
-        prefix: What every match begins with: the pattern before its first wildcard, in its chain.
+        pattern: As given.
+        prefix: The common prefix of all matches: the pattern before its first wildcard, in its chain.
 
     Examples:
         >>> glob = Glob("s3://b/*/x-?.rec")
@@ -356,18 +356,18 @@ class Glob:
         return self._whole.fullmatch(self._inner(url)) is not None
 
     def wants(self, url: str) -> bool:
-        """Whether a listing is to report an object: it matches, or has the pattern itself for a name."""
+        """Whether a listing reports an object: it matches, or its name is the pattern itself."""
         return url == self.pattern or self.matches(url)
 
     def enters(self, directory: str) -> bool:
-        """Whether a directory, whose URL ends with a slash, can hold an object that `wants` is true for."""
+        """Whether a directory, whose URL ends with a slash, can contain an object that `wants` accepts."""
         inner = self._inner(directory)
         names = inner.split("/")[:-1]
         fits = all(regex.fullmatch(name) for regex, name in zip(self._directories, names, strict=False))
         return (fits and (self._deep or len(names) <= len(self._directories))) or self._url.startswith(inner)
 
     def _inner(self, url: str) -> str:
-        """A URL without its chain."""
+        """Returns a URL without the other links of its chain."""
         return url.removeprefix(self._before).removesuffix(self._after)
 
 
@@ -376,10 +376,10 @@ def _compile(pattern: str) -> re.Pattern[str]:
 
 
 def _expression(token: str) -> str:
-    """A regular expression for a wildcard, a set or a character."""
+    """Returns a regular expression for a wildcard, a set or a character."""
     if token in _WILDCARDS:
         return _WILDCARDS[token]
     if len(token) == 1:
         return re.escape(token)
     members = f"[!{token[2:]}" if token[1] == "^" else token
-    return "(?!/)" + fnmatch.translate(members)[4:-3]  # without the "(?s:" and the end that it puts around the set
+    return "(?!/)" + fnmatch.translate(members)[4:-3]  # without the "(?s:" and the end around the set

@@ -104,7 +104,9 @@ def test_a_file_of_credentials_that_is_not_there(called: Call, tmp_path: Path) -
     name = str(tmp_path / "key.json")
     done = called("ls", "-o", f"token={name}", "gs://bucket/")
     assert (done.code, done.out) == (3, "")
-    assert done.err.startswith(f"streamrec: gs://bucket/: storage option token={name!r} names a file that is not there")
+    assert done.err.startswith(
+        f"streamrec: gs://bucket/: storage option token={name!r} names a file that does not exist"
+    )
 
 
 def test_bench_and_doctor(bucket: Bucket, called: Call) -> None:

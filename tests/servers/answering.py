@@ -21,7 +21,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer; its length is told unless `headers` has another one."""
+    """An answer; Content-Length is its length unless `headers` sets another one."""
 
     status: int = 200
     body: bytes = b""

@@ -1,4 +1,4 @@
-"""Control: what a running server knows of its faults, and how it is told from outside.
+"""Control: the faults of a running server, and how other processes set them.
 
 One `FaultControl` belongs to one server. Its owner uses it directly; another process speaks to it over HTTP
 at `/_control`, through `RemoteControl`:
@@ -40,7 +40,7 @@ class FaultControl:
 
     @property
     def faults(self) -> Faults:
-        """The faults in force; setting them holds from the next request on and begins the ordinals anew."""
+        """The faults in force; setting them affects the next request and restarts the ordinals."""
         return self._faults
 
     @faults.setter
@@ -64,7 +64,7 @@ class FaultControl:
         self._log.clear()
 
     def wait_idle(self, seconds: float = 5.0) -> bool:
-        """Waits until no answer is under way but stalled ones; whether that came true in time."""
+        """Waits until only stalled answers are in progress; returns False after the time limit."""
         return self._log.wait_idle(seconds)
 
     def wait_closed(self, seconds: float = 5.0) -> bool:
@@ -142,7 +142,7 @@ class RemoteControl:
         self._ask("POST", {"clear": True})
 
     def wait_idle(self, seconds: float = 5.0) -> bool:
-        """Waits until no answer is under way but stalled ones; whether that came true in time."""
+        """Waits until only stalled answers are in progress; returns False after the time limit."""
         return bool(self._ask("POST", {"wait_idle": seconds})["idle"])
 
     def _ask(self, method: str, orders: dict[str, Any] | None = None, path: str = CONTROL_PATH) -> Any:

@@ -1,4 +1,4 @@
-"""Faults: what goes wrong, how often, and for which request. Pure: nothing here touches a socket or a clock.
+"""Faults: decides which request meets which fault. Pure: no socket and no clock.
 
 The rules that the simulated store and the proxy both keep:
 
@@ -162,7 +162,7 @@ class Faults:
             raise ValueError(f"there is no fault {unknown[0]!r}; see tests.servers.faults.Faults")
         try:
             return cls(**fields)
-        except TypeError as exc:  # a string where a number is due
+        except TypeError as exc:  # a string instead of a number
             raise ValueError(f"a value of the wrong type: {exc}") from exc
 
 

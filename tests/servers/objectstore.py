@@ -34,8 +34,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.network import wire
@@ -47,7 +50,7 @@ from tests.servers.store import gcs_responses, s3_responses
 from tests.servers.store.listing import Found, buckets, locate, objects, page
 from tests.servers.store.versions import Version, Versions
 
-__all__ = ["ObjectStore"]
+__all__ = ["ObjectStore", "anonymous_options", "serve_objects"]
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -69,10 +72,35 @@ class ObjectStore(FaultServer):
             raise NotADirectoryError(f"{os.fspath(root)}: no directory to serve; make it, with a directory a bucket")
         super().__init__(_Files(Path(root)).respond, faults, port, "objectstore")
 
+    def options(self, scheme: str = "s3") -> dict[str, Any]:
+        """Storage options for its URLs of a scheme: "s3", "gs" or "http"."""
+        return anonymous_options(scheme, self.url)
+
+    def url_of(self, scheme: str, path: str) -> str:
+        """The URL of bucket/key."""
+        return f"{self.url}/{path}" if scheme == "http" else f"{scheme}://{path}"
+
+
+def anonymous_options(scheme: str, endpoint: str) -> dict[str, Any]:
+    """Storage options for a store, or a proxy before it, that checks no credentials."""
+    if scheme == "http":
+        return {}
+    return {"endpoint_url": endpoint, **({"anon": True} if scheme == "s3" else {"token": "anon", "project": "p"})}
+
+
+@contextmanager
+def serve_objects(root: Path, objects: Mapping[str, bytes], faults: Faults = NO_FAULTS) -> Iterator[ObjectStore]:
+    """Writes the objects of a bucket named "bucket", and serves them."""
+    (root / "bucket").mkdir()
+    for key, data in objects.items():
+        (root / "bucket" / key).write_bytes(data)
+    with ObjectStore(root, faults) as store:
+        yield store
+
 
 @dataclass(frozen=True)
 class _Opened:
-    """An object that was found: its file, and what it is called and sized."""
+    """An open object: its file, name, size and version."""
 
     file: int
     found: Found
@@ -197,7 +225,7 @@ def _refuse(exchange: Exchange, status: int, code: str, message: str, fields: Fi
 
 
 def _precondition(exchange: Exchange, version: Version) -> tuple[int, str, str] | None:
-    """Status, code and message of the refusal where another version is asked for; None where none is."""
+    """Status, code and message of the refusal if another version is requested; None if not."""
     tags = field(exchange.request.fields, "if-match")
     if tags and tags != "*" and version.etag not in [tag.strip() for tag in tags.split(",")]:
         return 412, "PreconditionFailed", "At least one of the preconditions you specified did not hold."

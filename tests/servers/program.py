@@ -1,4 +1,4 @@
-"""Programs: how a store runs in a process of its own, and how that is started from Python.
+"""Programs: runs a store in a process of its own, and starts that from Python.
 
 A program prints its URL as the first line of its standard output, and ends when it is interrupted or
 terminated. With `--with-parent` it also ends when its standard input does: whoever holds the other end of

@@ -379,7 +379,7 @@ def _running(
     environment: Mapping[str, str] | None = None,
     prepare: Callable[[Path], None] = lambda directory: None,
 ) -> Iterator[tuple[Path, Path]]:
-    """Runs a server in a directory of its own, below the watchdog; yields the directory and its log."""
+    """Runs a server in a directory of its own, under the watchdog; yields the directory and its log."""
     directory = Path(tempfile.mkdtemp(prefix="streamrec-server-"))
     prepare(directory)
     log = directory / "server.log"

@@ -1,4 +1,4 @@
-"""The log: what was asked and what was answered, request by request, and the sums.
+"""The log of requests and answers, and their totals.
 
 An entry is there from the moment the request was read, with `done` false, and is replaced by fuller ones as
 the answer goes out. A client can hold the last byte of an answer before its entry is closed: who wants to
@@ -188,7 +188,7 @@ class RequestLog:
             )
 
     def wait_idle(self, seconds: float) -> bool:
-        """Waits until no answer is under way but stalled ones; whether that came true in time."""
+        """Waits until only stalled answers are in progress; returns False after the time limit."""
         with self._changed:
             return self._changed.wait_for(lambda: self._running <= self._stalled, seconds)
 

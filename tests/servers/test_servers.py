@@ -33,7 +33,7 @@ LOST = Fault(cut=0, head=lambda head: b"")
 
 
 class Answer(NamedTuple):
-    """What came back: `body` holds what came before an error, too."""
+    """A response; `body` has the bytes before an error, too."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -44,13 +44,13 @@ class Answer(NamedTuple):
 def ask(
     url: str, target: str, headers: dict[str, str] | None = None, method: str = "GET", seconds: float = 30
 ) -> Answer:
-    """One request on one connection, read to its end or to where it breaks off: no retry, no redirect."""
+    """Sends one request on one connection, and reads to the end or the break: no retry, no redirect."""
     with contextlib.closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=seconds)) as connection:
         connection.request(method, target, headers=headers or {})
         response = connection.getresponse()
         body, missing, error = b"", response.length or 0, None
         try:
-            while data := response.read1(1 << 16):  # read() would lose what came before an error
+            while data := response.read1(1 << 16):  # read() would lose the bytes before an error
                 body += data
             if len(body) < missing:  # read1 is silent about it
                 error = IncompleteRead(body, missing - len(body))

@@ -375,7 +375,7 @@ async def test_the_next_writer_reports_what_a_killed_one_left(tmp_path: Path, ca
     assert not caplog.messages
     await with_writer(str(tmp_path), {}, 1)
     [said] = caplog.messages
-    assert said.startswith(f"{left} is what {tmp_path}/x-0 was before a run that was to replace it ended half way")
+    assert said.startswith(f"{left} is the old content of {tmp_path}/x-0: a run that replaces it was killed")
     assert left.read_bytes() == b"the only copy"
     assert [shard.path for shard in streamrec.write_manifest_sync(f"{tmp_path}/*x-?", f"{tmp_path}/m")] == [
         f"{tmp_path}/x-{number}" for number in range(3)

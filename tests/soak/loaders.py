@@ -141,7 +141,7 @@ def repetition(dataset: Any, number: int) -> None:
     if number % 3 == 1:
         del batches, loader
         return
-    next(iter(loader), None)  # beside the first one
+    next(iter(loader), None)  # next to the first one
 
 
 def leave(url: str, options: str, way: str) -> None:

@@ -146,7 +146,7 @@ def _shard(rng: random.Random, size: int) -> bytes:
 
 
 def main() -> None:
-    """Soaks each server for its share of the time, and says what was met."""
+    """Soaks each server for its share of the time, and reports the faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""The soaks, for as long as a test may take; `make soak` goes on for longer."""
+"""Short soaks; `make soak` runs them for longer."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ COUNTS = (190, 61, 0, 240, 33, 130)
 """Records of each shard."""
 
 AHEAD = 3
-"""So many steps a process may be ahead of what its parent has heard: it is killed within one of them, or between."""
+"""How many steps a process may be ahead of its parent: it is killed within one of them, or between two."""
 
 END = b"end"
 WORKERS = 2
@@ -75,7 +75,7 @@ class Job:
 
 
 class Stepping(Protocol):
-    """A loader that says where it stands."""
+    """A loader that reports its position."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -169,7 +169,7 @@ class Seen:
 
 @dataclass
 class Rank:
-    """One rank of a run: its process, and what it did at each step."""
+    """One rank of a run: its process, and its records at each step."""
 
     job: Job
     steps: dict[int, bytes] = field(default_factory=dict)
@@ -188,14 +188,14 @@ class Rank:
             self._leave()
 
     def step(self) -> bool:
-        """Hears of one step; False where there was none left."""
+        """Receives one step; False after the last."""
         assert self.pipe is not None
         self._take(self.pipe.recv_bytes())
         self._leave()
         return not self.ended
 
     def kill(self) -> bool:
-        """Kills the process, and hears what it did before; tells whether it was at work."""
+        """Kills the process, and receives its last steps; returns whether it was at work."""
         assert self.pipe is not None
         self.process.kill()
         self.process.join()
@@ -210,7 +210,7 @@ class Rank:
 
     def _leave(self) -> None:
         assert self.pipe is not None
-        with suppress(BrokenPipeError):  # it has come to its end, and what it said last is to be heard yet
+        with suppress(BrokenPipeError):  # it has ended, and its last messages are still to be read
             self.pipe.send_bytes(b"")
 
     def _take(self, told: bytes) -> None:
@@ -248,7 +248,7 @@ class Soak:
         write_manifest_sync(str(folder / "train-*"), str(folder / "manifest.json"))
 
     def run(self, kills: int) -> Seen:
-        """Kills a run so many times, lets it come to its end, and compares it with one that nobody disturbed."""
+        """Kills a run a number of times, lets it finish, and compares it with an undisturbed run."""
         began = time.monotonic()
         wanted = self._undisturbed()
         ranks = [Rank(self._job("killed", rank)) for rank in range(self._count)]
@@ -297,7 +297,7 @@ SHAPES = ("process", "ranks", "loader")
 
 
 def soak(shape: str, kills: int, seed: int) -> Seen:
-    """One shape of run, killed so many times.
+    """One shape of run, killed a number of times.
 
     Args:
         shape: "process": one. "ranks": four. "loader": one, with the workers of a `StatefulDataLoader`.

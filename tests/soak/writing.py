@@ -145,7 +145,7 @@ class Seen:
 
 @contextmanager
 def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
-    """A place in a store, which is started where none is given."""
+    """A place in a store, which is started if none is given."""
     if kind == "local":
         with tempfile.TemporaryDirectory(prefix="streamrec-soak-") as directory:
             yield Place(kind, f"{directory}/shards", {}, fsspec.filesystem("file"))
@@ -175,7 +175,7 @@ def expected(version: int, directory: str) -> dict[str, bytes]:
 
 
 class Soak:
-    """One place, and what must lie there.
+    """One place, and the objects that must be there.
 
     Args:
         place: Where to write.
@@ -206,7 +206,7 @@ class Soak:
 
     @contextmanager
     def _faults(self, what: str) -> Iterator[None]:
-        """New faults, and what it did; at the end of the block nothing of it is still on its way to the store."""
+        """Sets new faults for a block, and counts them; at its end no request is still on its way to the store."""
         proxy, portal = self._place.proxy, self._place.portal
         if proxy is None or portal is None:
             yield
@@ -273,7 +273,7 @@ class Soak:
         return sorted(name.removeprefix(root) for name in found if name.startswith(root))
 
     def _orphans(self) -> list[str]:
-        """What an unfinished upload leaves, where one can see it: a multipart upload, a temporary file."""
+        """The visible remains of an unfinished upload: a multipart upload, a temporary file."""
         if self._place.kind == "local":
             return [name for name in self._names() if name.startswith(".")]
         if self._place.kind == "gcs":
@@ -284,7 +284,7 @@ class Soak:
 
 
 def soak(kind: str, kills: int, seed: int, store: Store | None = None) -> Seen:
-    """Kills so many writers at a store; see the top of this file.
+    """Kills a number of writers at a store; see the top of this file.
 
     Args:
         kind: "s3" (SeaweedFS), "gcs" (fake-gcs-server) or "local".

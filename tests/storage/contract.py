@@ -1,4 +1,4 @@
-"""StorageTests: what every backend must pass, against a real store. Inherit and give the fixture `place`."""
+"""StorageTests: the tests of every backend, against a real store. Inherit, and define the fixture `place`."""
 
 import asyncio
 import json
@@ -24,6 +24,7 @@ from streamrec.errors import (
 from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.base import ByteStream
+from streamrec.storage.tasks import for_each
 
 PART = 1 << 18
 DATA = os.urandom(3 * PART + 12_345)
@@ -51,7 +52,7 @@ class Place:
 
 
 async def read_all(stream: ByteStream, size: int = 100_000) -> bytes:
-    """All that a stream gives, through one buffer."""
+    """Reads a stream to its end, through one buffer."""
     buffer, parts = bytearray(size), []
     while count := await stream.readinto(memoryview(buffer)):
         parts.append(bytes(buffer[:count]))
@@ -60,7 +61,7 @@ async def read_all(stream: ByteStream, size: int = 100_000) -> bytes:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    """Lets others go first until that is so."""
+    """Yields to other tasks until a condition is true."""
     while not what():  # noqa: ASYNC110 - a property, which sets no event
         await asyncio.sleep(0)
 
@@ -80,14 +81,14 @@ asyncio.run(main())
 
 
 def kill_while_writing(path: str, options: Mapping[str, Any], part_size: int) -> None:
-    """Starts a process that uploads to the path and is killed half way."""
+    """Starts a process that uploads to the path and is killed before the end."""
     arguments = [path, json.dumps(dict(options)), str(part_size)]
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
 
 
 class ReadingTests:
-    """Reading. Subclasses give `place`, and `put` where the store cannot be written through Storage."""
+    """Reading. Subclasses define `place`, and `put` if the store cannot be written through Storage."""
 
     @pytest.fixture
     async def storage(self, place: Place) -> AsyncIterator[Storage]:
@@ -185,7 +186,7 @@ class ReadingTests:
         assert await asyncio.gather(*map(read_all, streams)) == [DATA[start:] for start in range(20)]
 
     async def test_no_pool_of_connections_is_too_small(self, storage: Storage, path: str) -> None:
-        """Open shards rest until their turn comes: where the next one waited for a connection, all would wait."""
+        """Open shards keep their connections until they are read: if the next one waited for one, all would wait."""
         await self.put(storage, path, DATA)
         streams = [await storage.stream(path) for _ in range(MANY)]
         first = [await stream.readinto(memoryview(bytearray(1000))) for stream in streams]
@@ -319,7 +320,7 @@ class WritingTests:
         assert (upload.sent.size, upload.sent.crc32c) == (len(DATA), crc32c(DATA))
 
     EXCLUSIVE: ClassVar[Sequence[int]] = (1, 0, 2)
-    """Parts of the objects that this store creates only where there is none."""
+    """The numbers of parts for which this store supports exclusive creation."""
 
     async def test_exclusive_creation(self, storage: Storage, path: str) -> None:
         for parts in self.EXCLUSIVE:
@@ -345,11 +346,11 @@ class WritingTests:
             assert await storage.read_range(name, 0, 10) == b"quick"
 
     async def put_beside(self, storage: Storage, path: str, data: bytes) -> None:
-        """Writes an object without ending the upload that is under way."""
+        """Writes an object without ending an upload in progress."""
         await self.put(storage, path, data)  # type: ignore[attr-defined]
 
     def part_size(self) -> int:
-        """The smallest part that the store takes."""
+        """The smallest part that the store accepts."""
         return PART
 
     async def check_nothing_is_left(self, storage: Storage, path: str) -> None:
@@ -362,8 +363,26 @@ class StorageTests(ReadingTests, WritingTests):
     """The whole contract."""
 
 
+class RemoteTests(StorageTests):
+    """For an object store that lists page by page, and takes large parts."""
+
+    @pytest.mark.thorough  # clients are run over more than a page of a simulated store
+    async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
+        names = [f"{path}/{i:05}" for i in range(1_050)]
+        await for_each(lambda name: self.put_beside(storage, name, b""), names, 16)
+        assert [info.path async for info in storage.list(f"{path}/")] == names
+
+    @pytest.mark.parametrize("part_size", [5 << 20, 8 << 20])
+    async def test_large_parts_in_flight(self, storage: Storage, path: str, part_size: int) -> None:
+        data = os.urandom(31 << 20)
+        async with await storage.upload(path, part_size=part_size) as upload:
+            for start in range(0, len(data), 777_777):
+                await upload.write(data[start : start + 777_777])
+        assert await read_all(await storage.stream(path)) == data
+
+
 class NotExclusiveTests(StorageTests):
-    """For a store that cannot create an object only where there is none: it says so, before anything is written."""
+    """For a store without exclusive creation: it is an error before anything is written."""
 
     EXCLUSIVE = ()
 
@@ -375,7 +394,7 @@ class NotExclusiveTests(StorageTests):
 
 
 class ReadOnlyTests(ReadingTests):
-    """For a store that cannot be listed or written: it says so."""
+    """For a store that cannot be listed or written: both are errors."""
 
     async def test_it_cannot_list_or_write(self, storage: Storage, path: str) -> None:
         with pytest.raises(UnsupportedOperationError):

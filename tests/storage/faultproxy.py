@@ -60,7 +60,7 @@ def status(line: str, *headers: str) -> Fault:
 
 
 class DrawnFaults:
-    """Chooses as `tests.servers.faults` draws, and counts the requests and what they met."""
+    """Chooses as `tests.servers.faults` draws, and counts the requests and their faults."""
 
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -94,7 +94,7 @@ def _length(request: Request) -> int:
 
 @dataclass
 class _Session:
-    """A resumable upload: what the server has of it, as a Range. Its requests are served one after the other."""
+    """A resumable upload: the Range that the server has. Its requests are served one after the other."""
 
     stored: str = ""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -183,7 +183,7 @@ class FaultProxy:
 
     async def _ask(self, fault: Fault, request: Request, data: bytes, writer: asyncio.StreamWriter) -> None:
         """Passes a request on, and its answer back as far as the fault lets it."""
-        writer.transport.set_write_buffer_limits(0)  # what a reader who rests has not taken is lost by aborting
+        writer.transport.set_write_buffer_limits(0)  # aborting loses the bytes that a resting reader has not taken
         there, back = await self._connect()
         try:
             session = self._sessions.get(_session_of(request.path))
@@ -201,7 +201,7 @@ class FaultProxy:
             await _abort(back)
 
     async def _told(self, request: Request) -> bytes | None:
-        """The answer to a question about an upload that goes on; None for what the server answers."""
+        """The answer to a query of an unfinished upload; None if the server answers it."""
         name = _session_of(request.path)
         session = self._sessions.get(name)
         if session is None or request.headers.get("content-range") != "bytes */*":
@@ -212,7 +212,7 @@ class FaultProxy:
             return status("308 Resume Incomplete", *([f"Range: {session.stored}"] if session.stored else [])).answer
 
     def _heed(self, request: Request, head: bytes) -> None:
-        """Learns from an answer of the server: an upload begins, goes on, or is over."""
+        """Follows the server's answers: an upload begins, continues, or is complete."""
         name, answer = _session_of(request.path), _parse(head)
         if name in self._sessions:
             if answer.path == "308":
@@ -225,7 +225,7 @@ class FaultProxy:
 
 @contextmanager
 def in_a_thread(proxy: FaultProxy) -> Iterator[BlockingPortal]:
-    """For sync code: the proxy serves on a loop of its own; the portal calls its coroutines there."""
+    """For sync code: the proxy runs in a loop of its own, where the portal calls its coroutines."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(proxy):
         yield portal
 

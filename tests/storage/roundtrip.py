@@ -1,4 +1,4 @@
-"""Shards that are written, read side by side, read in pieces, and gone on with from a state, with a user's options."""
+"""Writes shards, and reads them in parallel, in parts, and from a state, with a user's options."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ def shards_of(name: str) -> list[list[bytes]]:
 
 
 async def written(url: str, options: Mapping[str, Any]) -> None:
-    """A write; records that are long enough for several parts come last."""
+    """Writes the shards; the last records are long enough for several parts."""
     async with ShardWriter(
         f"{url}/x-{{shard}}.tfrecord", max_shard_records=RECORDS, storage_options=options, retry=QUICK
     ) as writer:
@@ -26,7 +26,7 @@ async def written(url: str, options: Mapping[str, Any]) -> None:
 
 
 def check(url: str, options: Mapping[str, Any], writing: Mapping[str, Any] | None = None) -> int:
-    """Writes, reads in order, in pieces and from a state; returns how often a fast path was left."""
+    """Writes, and reads in order, in parts and from a state; returns how often a fast path was disabled."""
     asyncio.run(written(url, writing or options))
     shards = shards_of(url)
     dataset = TFRecordDataset(

@@ -1,4 +1,4 @@
-"""What holds for all backends together: light imports, clean exits, and the words when something is missing."""
+"""Tests of all backends together: light imports, clean exits, and messages about missing packages."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Typical mistakes with places and storage options: what happens then, and what the one error says to do."""
+"""Typical mistakes with URLs and storage options: each is one error that says what to do."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from tests.storage.contract import QUICK
 
 
 class S3Error:
-    """A store that answers every request with one error, as S3 words it."""
+    """A store that answers every request with one error in S3's format."""
 
     answer: Answer
     requests = 0
@@ -119,7 +119,7 @@ async def test_a_clock_that_is_off(s3_error: S3Error) -> None:
 
 @pytest.mark.parametrize("minutes", [-20, 20, 0])
 async def test_a_clock_that_is_off_for_a_head(s3_error: S3Error, minutes: int) -> None:
-    """Its answer has no body: the store's clock in the head tells."""
+    """Its answer has no body, but the head has the store's clock."""
     s3_error.answer, s3_error.clock_off = SKEWED, timedelta(minutes=minutes)
     async with Storages(s3_error.options, retry=QUICK) as storages:
         with pytest.raises(PermissionDeniedError) as caught:
@@ -152,7 +152,7 @@ async def test_a_directory_says_which_pattern_to_write(kind: str, slash: str, tm
 
 
 async def test_a_marker_of_a_directory_is_not_a_shard(s3_store: Store) -> None:
-    """As S3 consoles make them: an object of no bytes, whose name ends in a slash."""
+    """S3 consoles create them: empty objects whose names end in a slash."""
     url = f"s3://streamrec/{uuid4().hex}/"
     async with (
         Storages(s3_store.options, retry=QUICK) as storages,
@@ -257,7 +257,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("url", "options", "message"), WRONG)
 def test_wrong_names(url: str, options: dict[str, Any], message: str) -> None:
-    """In a run, and in a writer."""
+    """For a dataset, and for a writer."""
     with pytest.raises(StorageError, match=re.escape(message)) as caught:
         list(TFRecordDataset(url, storage_options=options))
     assert caught.value.path == url
@@ -282,7 +282,7 @@ def test_what_to_install_is_said() -> None:
 
 
 def test_no_groups_of_exceptions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes wrong in one of several tasks."""
+    """For any error in one of several tasks."""
     for name in ("a", "b", "c"):
         (tmp_path / name).write_bytes(streamrec.encode_records([b"x"]))
     with pytest.raises(StorageError, match="acces_key"):

@@ -1,4 +1,4 @@
-"""Names: what a store has is what was asked for, byte for byte, however it is asked for."""
+"""Names: every interface stores and finds the requested names, byte for byte."""
 
 import asyncio
 import json
@@ -46,10 +46,10 @@ NAMES = sorted(
         *(".hidden", "_x", "http:", "part.streamrec-1", ".q", "x" * 120),
     ]
 )
-"""Of many of these, one is what another one becomes where a name is decoded, cut or taken for a pattern."""
+"""Many of these are the result of decoding or truncating another one, or a match of it as a pattern."""
 
 ON_DISKS = ["a\nb", "a\tb", "a\rb", "a\\b", "a::b", "x" * 255, "é" * 127]
-"""These go where a server or its client does not change them."""
+"""Names for stores whose server or client does not change them."""
 
 
 @dataclass(frozen=True)

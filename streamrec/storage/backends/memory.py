@@ -1,8 +1,7 @@
 """fsspec's memory filesystem: `memory://` URLs, in tests and notebooks.
 
-It is the one that the user's own `fsspec.filesystem("memory")` sees: what one writes, the other reads. A
-body reads the file object that was there when it was opened, so an object that is replaced meanwhile does
-not mix in; the version tells them apart all the same.
+It shares its files with the user's own `fsspec.filesystem("memory")`. A body reads the file object that existed when it
+was opened, so its bytes never mix with those of a replacement; versions distinguish the two as well.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
-from streamrec.storage.faults import changed_error, exists
+from streamrec.storage.faults import changed_error, exists_error
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
@@ -23,7 +22,7 @@ __all__ = ["MemoryBackend", "connect"]
 
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
-    """Takes the user's instance, or the one that shares the process-wide store."""
+    """Uses the user's instance, or a new one over the process-wide store."""
     return MemoryBackend(source.filesystem or MemoryFileSystem(**source.options))
 
 
@@ -80,9 +79,9 @@ class _MemoryUpload(PartSink):
         self._data[offset:] = b"".join(pieces)
 
     def check_free(self) -> None:
-        """Refuses a name that is taken, where it must not be replaced."""
+        """Raises AlreadyExistsError if the object exists and must not be replaced."""
         if not self._overwrite and self._fs._strip_protocol(self._path) in self._fs.store:
-            raise exists(self._path)
+            raise exists_error(self._path)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         self.check_free()

@@ -110,7 +110,7 @@ class FaultServer(FaultControl):
         return self._server
 
     def close(self) -> None:
-        """Breaks off what is under way; no thread is left after it. Closing twice is no error."""
+        """Breaks all connections; no thread is left. May be called twice."""
         self._server.close()
 
     def __enter__(self) -> Self:

@@ -132,14 +132,14 @@ def window(value: str, size: int) -> tuple[int, int, int]:
 
 
 class Reader:
-    """Reads heads and bodies off a blocking socket; what was read ahead is kept for the next call."""
+    """Reads heads and bodies from a blocking socket; keeps bytes read ahead for the next call."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._held = bytearray()
 
     def head(self) -> bytes | None:
-        """The next head, without its empty line; None where the peer closed before one began.
+        """The next head, without its empty line; None if the peer closed before one began.
 
         Raises:
             BadRequestError: It is longer than 64 KiB, or the peer closed in the middle of it.

@@ -53,7 +53,7 @@ class Server:
         return f"http://127.0.0.1:{self._port}"
 
     def close(self) -> None:
-        """Stops listening, breaks off what is under way, and returns when every thread has ended."""
+        """Stops listening, breaks all connections, and returns when every thread has ended."""
         if self.stopping.is_set():
             return
         self.stopping.set()

@@ -1,4 +1,4 @@
-"""Shapes: what a fault makes of the body of an answer. Pure arithmetic on offsets, for the store.
+"""Shapes: how a fault changes the body of an answer. Pure arithmetic on offsets, for the store.
 
 Offsets count from the first byte that an honest answer would hold. A shape says which pieces of it are sent,
 how many bytes the head promises, and how the answer ends.

@@ -1,4 +1,4 @@
-"""Wire: what the store does to a connected socket below HTTP.
+"""Wire: controls a connected socket below HTTP.
 
 Pacing is the kernel's (`SO_MAX_PACING_RATE`, Linux 3.13 and later): it holds for short bodies as for long
 ones, costs no thread and no timer here, and each connection has its own. Sockets are blocking; whoever wants
@@ -88,7 +88,7 @@ def drain(sock: socket.socket) -> None:
 
 
 def reset(sock: socket.socket) -> None:
-    """Breaks the connection off with a TCP reset; what was sent before reaches the peer."""
+    """Breaks the connection with a TCP reset; the bytes sent before it reach the peer."""
     with contextlib.suppress(OSError):
         drain(sock)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

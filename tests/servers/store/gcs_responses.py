@@ -55,7 +55,7 @@ def _resource(url: str, bucket: str, item: Found, etag: str, generation: int) ->
 
 
 def start_of(query: Mapping[str, str]) -> str:
-    """The name that a listing begins behind.
+    """The name after which a listing begins.
 
     Raises:
         ValueError: The page token is none of ours.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 __all__ = ["Found", "Page", "buckets", "locate", "objects", "page"]
 
-_PAST = "\U0010ffff"  # sorts behind every key below a common prefix
+_PAST = "\U0010ffff"  # sorts after every key below a common prefix
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Page:
-    """Part of a listing; `token` is where the next page begins, "" after the last."""
+    """A page of a listing; `token` is where the next page begins, or "" after the last."""
 
     found: tuple[Found, ...]
     prefixes: tuple[str, ...]
@@ -35,7 +35,7 @@ class Page:
 
 
 def locate(root: Path, bucket: str, key: str) -> Path | None:
-    """The file that a key stands for, or None where it can be none (empty steps, "..")."""
+    """The file for a key, or None for a key that cannot be a file (empty segments, "..")."""
     steps = [bucket, *key.split("/")]
     if any(step in ("", ".", "..") or "\0" in step or os.sep in step for step in steps):
         return None
@@ -68,7 +68,7 @@ def _walk(folder: Path, base: str) -> Iterator[Found]:
 
 
 def page(items: Iterable[Found], prefix: str, delimiter: str, after: str, limit: int) -> Page:
-    """The first `limit` names after `after`; names that go on behind a delimiter are folded into one prefix.
+    """The first `limit` names after `after`; names that continue after a delimiter are folded into one prefix.
 
     Args:
         items: Objects, sorted by key.

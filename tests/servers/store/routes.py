@@ -1,4 +1,4 @@
-"""Routes: what a request asks of an object store. Pure.
+"""Routes: parses requests to an object store. Pure.
 
 Two ways of speaking are understood: S3 with the bucket in the path (which Google's XML API shares), and the
 JSON API of Google Cloud Storage. Everything is read off the request line; headers are not looked at.

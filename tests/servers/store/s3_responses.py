@@ -19,7 +19,7 @@ _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 def error_xml(code: str, message: str, resource: str) -> bytes:
-    """The body of an error: `code` is what clients go by (NoSuchKey, SlowDown, ...)."""
+    """The body of an error; clients decide by `code` (NoSuchKey, SlowDown, ...)."""
     return (
         f"{_HEAD}<Error><Code>{code}</Code><Message>{escape(message)}</Message>"
         f"<Resource>{escape(resource)}</Resource><RequestId>0</RequestId></Error>"
@@ -27,7 +27,7 @@ def error_xml(code: str, message: str, resource: str) -> bytes:
 
 
 def object_fields(etag: str, generation: int, written: int) -> Fields:
-    """The fields of an object's GET and HEAD beside its length; Google's XML API adds the generation."""
+    """The fields of an object's GET and HEAD except its length; Google's XML API adds the generation."""
     return (
         ("ETag", etag),
         ("Last-Modified", formatdate(written / 1e9, usegmt=True)),
@@ -38,7 +38,7 @@ def object_fields(etag: str, generation: int, written: int) -> Fields:
 
 
 def start_of(query: Mapping[str, str]) -> str:
-    """The key that a listing begins behind.
+    """The key after which a listing begins.
 
     Raises:
         ValueError: The continuation token is none of ours.
@@ -50,7 +50,7 @@ def start_of(query: Mapping[str, str]) -> str:
 
 
 def list_xml(bucket: str, query: Mapping[str, str], page: Page, limit: int, etags: Mapping[str, str]) -> bytes:
-    """A page of ListObjectsV2 (or V1 where the query has no list-type); `etags` maps keys to entity tags."""
+    """A page of ListObjectsV2 (or V1 if the query has no list-type); `etags` maps keys to entity tags."""
     spell = (lambda text: quote(text, safe="/")) if query.get("encoding-type") == "url" else escape
     second = query.get("list-type") == "2"
     lines = [

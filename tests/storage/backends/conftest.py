@@ -1,4 +1,4 @@
-"""What the tests of backends have in common: servers, and clients that they do not share."""
+"""Fixtures of the tests of backends: servers, and separate clients."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,10 +11,8 @@ from tests.servers.real import ServerError, Store, azurite
 
 @pytest.fixture(autouse=True)
 def _clients_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test shares no client with the tests before it: many change what clients do, and one lives on for seconds."""
-    monkeypatch.setenv(
-        "AWS_CLIENTS_OF_A_TEST", uuid4().hex
-    )  # clients are shared where options and environment are equal
+    """Gives each test clients of its own: many tests change what clients do, and a client stays open for seconds."""
+    monkeypatch.setenv("AWS_CLIENTS_OF_A_TEST", uuid4().hex)  # clients are shared if options and environment are equal
 
 
 @pytest.fixture(scope="module")

@@ -31,14 +31,14 @@ class Hub:
         self.files = files
 
     def entry(self, path: str) -> dict[str, Any] | None:
-        """What the API says of a file or directory; None where there is none."""
+        """The API's entry for a file or directory, or None."""
         if path in self.files:
             return {"type": "file", "path": path, "size": len(self.files[path]), "oid": f"{hash(path):x}"}
         below = any(name.startswith(f"{path}/") for name in self.files)
         return {"type": "directory", "path": path, "oid": "0"} if below else None
 
     def below(self, path: str, recursive: bool) -> list[dict[str, Any]]:
-        """All that lies in a directory."""
+        """All entries of a directory."""
         prefix, found = f"{path}/".lstrip("/"), dict[str, None]()
         for name in sorted(self.files):
             parts = name.removeprefix(prefix).split("/")
@@ -48,7 +48,7 @@ class Hub:
         return [entry for entry in map(self.entry, found) if entry is not None]
 
     def __call__(self, asked: Asked) -> Answer:
-        """What is known of the repository, what lies in a directory, or a file's bytes."""
+        """The repository's metadata, a directory's entries, or a file's bytes."""
         place = urlsplit(asked.path)
         path, tree = unquote(place.path), f"{API}/tree/"
         if asked.method == "POST":

@@ -21,7 +21,7 @@ import streamrec
 from streamrec import TFRecordDataset, TFRecordWriter
 from streamrec.storage import Storages, clients
 from streamrec.storage.backends import s3
-from streamrec.storage.clients import key_of
+from streamrec.storage.clients import make_key
 from tests.effort import thorough
 from tests.servers.real import Store
 from tests.storage.backends.hugging_face import REPOSITORY, hub
@@ -100,7 +100,7 @@ async def test_hugging_face() -> None:
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure-core's own way of uploading
 async def test_azure(azure: Store) -> None:
-    """Also what is damaged: the record before it is the last that comes."""
+    """Damage is found, too: the record before it is the last one read."""
     url = await put(azure, "broken.tfrecord", WHOLE)
     damaged = await put(azure, "damaged.tfrecord", FILES["b/damaged.tfrecord"])
     upstream = azure.endpoint.rpartition("/")[0]
@@ -219,7 +219,7 @@ async def records_of(url: str, options: Any) -> list[bytes]:
 
 
 def written(store: Store) -> tuple[str, dict[str, Any]]:
-    """A small object, and options that nobody else has."""
+    """A small object, and options that no other test uses."""
     options = {**store.options, "username": None, "config_kwargs": {"user_agent_extra": uuid4().hex}}
     url = f"{store.url}/{uuid4().hex}"
     with TFRecordWriter(url, storage_options=dict(store.options)) as writer:
@@ -290,7 +290,7 @@ def is_closed(backend: Any) -> bool:
 
 
 def test_an_unused_client_is_closed(s3_store: Store, made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not while somebody uses it, and not if somebody comes again in time."""
+    """But not while it is used, and not if it is used again in time."""
     url, options = written(s3_store)
     made.clear()
     later: list[Callable[[], Any]] = []
@@ -312,7 +312,7 @@ def test_an_unused_client_is_closed(s3_store: Store, made: list[Any], monkeypatc
         [idle] = later
         await records_of(url, options)
         assert len(made) == 1
-        idle()  # the timer of the time before, which was cancelled: somebody uses it again, or did
+        idle()  # an earlier timer, which was cancelled because the client was used again
         await records_of(url, options)
         later[-1]()
         closing = [task for task in asyncio.all_tasks() if task.get_name() == "streamrec closes a client"]
@@ -344,7 +344,7 @@ def test_keys_tell_options_apart() -> None:
         pass
 
     one, other = Credentials(), Credentials()
-    assert key_of({"token": one})[0] != key_of({"token": other})[0]
-    assert key_of({"token": one, "a": [1, {"b": None}]})[0] == key_of({"a": [1, {"b": None}], "token": one})[0]
-    assert key_of({"a": 1})[0] != key_of({"a": "1"})[0]
-    assert key_of({"token": one})[1] == (one,)
+    assert make_key({"token": one})[0] != make_key({"token": other})[0]
+    assert make_key({"token": one, "a": [1, {"b": None}]})[0] == make_key({"a": [1, {"b": None}], "token": one})[0]
+    assert make_key({"a": 1})[0] != make_key({"a": "1"})[0]
+    assert make_key({"token": one})[1] == (one,)

@@ -31,7 +31,7 @@ class TestAsyncAroundSync(NotExclusiveTests):
 
 
 class ServiceClient:
-    """What adlfs keeps: it must be closed, and nobody says so."""
+    """A client that adlfs keeps and that must be closed, although nothing says so."""
 
     def __init__(self) -> None:
         self.closed = 0

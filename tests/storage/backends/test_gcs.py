@@ -1,7 +1,5 @@
 """GCS against fake-gcs-server."""
 
-import asyncio
-import os
 from typing import Any
 from uuid import uuid4
 
@@ -11,35 +9,16 @@ from gcsfs.core import GCSFileSystem
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
 from tests.servers.real import Store
-from tests.storage.contract import DATA, PART, Place, ReadingTests, StorageTests, kill_while_writing, read_all
+from tests.storage.contract import DATA, PART, Place, ReadingTests, RemoteTests, kill_while_writing
 from tests.storage.roundtrip import check
 
 
-class TestGcs(StorageTests):
+class TestGcs(RemoteTests):
     EXCLUSIVE = (0,)  # fake-gcs-server keeps ifGenerationMatch for objects of one part only
 
     @pytest.fixture
     def place(self, gcs_store: Store) -> Place:
         return Place(f"{gcs_store.url}/{uuid4().hex}", gcs_store.options)
-
-    @pytest.mark.thorough
-    async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
-        names = [f"{path}/{i:05}" for i in range(1_050)]
-        gate = asyncio.Semaphore(16)
-
-        async def put(name: str) -> None:
-            async with gate:
-                await self.put(storage, name, b"")
-
-        await asyncio.gather(*map(put, names))
-        assert [info.path async for info in storage.list(f"{path}/")] == names
-
-    async def test_large_parts(self, storage: Storage, path: str) -> None:
-        data = os.urandom(70 * PART + 11)
-        async with await storage.upload(path) as upload:
-            for start in range(0, len(data), 777_777):
-                await upload.write(data[start : start + 777_777])
-        assert await read_all(await storage.stream(path)) == data
 
     async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
         kill_while_writing(path, place.options, PART)
@@ -77,5 +56,5 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", OPTIONS)
 def test_options(gcs_store: Store, case: str) -> None:
-    """Those of gcsfs that have a meaning here, and those that have none."""
+    """Options of gcsfs that have an effect here, and others."""
     assert check(f"{gcs_store.url}/{uuid4().hex}", {**gcs_store.options, **OPTIONS[case]}) == 0

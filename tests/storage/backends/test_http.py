@@ -27,7 +27,7 @@ class TestHttp(ReadOnlyTests):
         self.url = http_store.url
 
     async def put(self, storage: Storage, path: str, data: bytes) -> None:
-        """Puts a new file in place, so that who reads the old one goes on with that."""
+        """Replaces the file, so that readers of the old one keep its content."""
         file = self.files / path.removeprefix(self.url + "/")
         file.parent.mkdir(exist_ok=True)
         temporary = Path(f"{file}.new")
@@ -59,7 +59,7 @@ class TestTheUsersOwn(TestHttp):
 async def test_a_pool_that_may_be_too_small_is_reported(
     caplog: pytest.LogCaptureFixture, limits: dict[str, int], told: bool
 ) -> None:
-    """It is not ours to change, and shards that are open would wait for each other."""
+    """The user's connector is not changed, although open shards may wait for each other."""
     async with (
         aiohttp.TCPConnector(**limits) as connector,
         Storages({"client_kwargs": {"connector": connector}}) as storages,

@@ -24,7 +24,7 @@ from streamrec.storage.backends.http.pieces_body import CHUNK_BYTES, PiecesBody
 from streamrec.storage.backends.http.socket_body import SocketBody
 from tests.effort import draws
 from tests.servers.faults import Faults
-from tests.servers.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.servers.real import Store, moto
 from tests.storage.contract import QUICK, read_all
 
@@ -88,7 +88,7 @@ def store() -> Iterator[Store]:
 
 
 class PrivateDetailError(Exception):
-    """What a fast path meets where a client has changed."""
+    """A fast path with a client that has changed."""
 
 
 def unreadable(*_: Any) -> bytes:
@@ -114,7 +114,7 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
 ) -> None:
     """No upload fails; it is said once, counted once, and not tried again."""
     monkeypatch.setattr(*BREAKS[case])
-    monkeypatch.setattr(backend, "_said", set())
+    monkeypatch.setattr(backend, "_logged", set())
     data = os.urandom(size)
     async with Storages(s3_store.options, retry=QUICK) as storages:
         storage = await storages.at(s3_store.url)
@@ -133,7 +133,7 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
 async def test_over_plain_http_bodies_are_signed_unless_told_otherwise(
     store: Store, signs: bool, by_environment: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By botocore's own setting, and wherever the endpoint comes from."""
+    """By botocore's own setting, for any source of the endpoint."""
     options = dict(store.options)
     if by_environment:
         monkeypatch.setenv("AWS_ENDPOINT_URL", options.pop("endpoint_url"))
@@ -158,7 +158,7 @@ def text_of(headers: Any) -> str:
 
 
 async def test_cancelling_sends_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An upload that is left in the middle of a body: nothing is stored, and the client goes on."""
+    """An upload is cancelled in the middle of a body: nothing is stored, and the client works on."""
     begun = asyncio.Event()
 
     async def held(body: PiecesBody, writer: Any) -> None:
@@ -212,7 +212,7 @@ async def read(body: SocketBody, size: int) -> bytes:
 
 
 async def until_paused(transport: asyncio.Transport) -> None:
-    """Lets the loop turn until what was switched on is off again."""
+    """Runs the loop until reading is switched off again."""
     async with asyncio.timeout(30):
         while transport.is_reading():  # noqa: ASYNC110 (asyncio has no event for it)
             await asyncio.sleep(0)
@@ -229,7 +229,7 @@ async def test_bytes_land_in_order() -> None:
 
 
 async def test_what_asyncio_reads_nevertheless_is_kept() -> None:
-    """As where aiohttp switches the reading on, for an earlier response of the same connection."""
+    """As when aiohttp switches reading on for an earlier response of the same connection."""
     data = DATA * 8
     async with landed(len(data)) as (body, transport, writer):
         writer.write(data)
@@ -282,22 +282,15 @@ UNHEDGED = replace(QUICK, hedge_share=0.0, hedge_allowance=0)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ObjectStore]:
-    (tmp_path / "bucket").mkdir()
-    (tmp_path / "bucket" / "object").write_bytes(OBJECT)
-    with ObjectStore(tmp_path, faults=Faults(first_byte=0, jitter=0)) as server:
+    with serve_objects(tmp_path, {"object": OBJECT}, Faults(first_byte=0, jitter=0)) as server:
         yield server
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs", "http"])
 async def test_a_connection_serves_one_request_after_another(server: ObjectStore, scheme: str) -> None:
     """Bodies of every size that are read to their end; one that is closed before costs its connection alone."""
-    options: dict[str, dict[str, Any]] = {
-        "s3": {"endpoint_url": server.url, "anon": True},
-        "gs": {"endpoint_url": server.url, "token": "anon", "project": "p"},
-        "http": {},
-    }
-    path = f"{server.url}/bucket/object" if scheme == "http" else f"{scheme}://bucket/object"
-    async with Storages(options[scheme], retry=UNHEDGED) as storages:
+    path = server.url_of(scheme, "bucket/object")
+    async with Storages(server.options(scheme), retry=UNHEDGED) as storages:
         storage = await storages.at(path)
 
         async def reader(number: int) -> None:

@@ -16,12 +16,21 @@ from streamrec.storage.backends.s3 import backend as s3
 from streamrec.storage.upload import encode_crc32c
 from tests.effort import newest, thorough
 from tests.servers.real import Store
-from tests.storage.contract import DATA, QUICK, Place, ReadingTests, StorageTests, kill_while_writing, read_all
+from tests.storage.contract import (
+    DATA,
+    QUICK,
+    Place,
+    ReadingTests,
+    RemoteTests,
+    StorageTests,
+    kill_while_writing,
+    read_all,
+)
 
 PART = 5 << 20
 
 
-class TestS3(StorageTests):
+class TestS3(RemoteTests):
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
         return Place(f"{s3_store.url}/{uuid4().hex}", s3_store.options)
@@ -36,25 +45,6 @@ class TestS3(StorageTests):
     async def put_beside(self, storage: Storage, path: str, data: bytes) -> None:
         bucket, _, key = path.removeprefix("s3://").partition("/")
         await client(storage)._call_s3("put_object", Bucket=bucket, Key=key, Body=data)
-
-    @pytest.mark.thorough  # clients are run over more than a page of a simulated store
-    async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
-        names = [f"{path}/{i:05}" for i in range(1_050)]
-        gate = asyncio.Semaphore(16)
-
-        async def put(name: str) -> None:
-            async with gate:
-                await self.put_beside(storage, name, b"")
-
-        await asyncio.gather(*map(put, names))
-        assert [info.path async for info in storage.list(f"{path}/")] == names
-
-    async def test_large_parts_in_flight(self, storage: Storage, path: str) -> None:
-        data = os.urandom(6 * PART + 11)
-        async with await storage.upload(path, part_size=PART) as upload:
-            for start in range(0, len(data), 777_777):
-                await upload.write(data[start : start + 777_777])
-        assert await read_all(await storage.stream(path)) == data
 
     async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
         kill_while_writing(path, place.options, PART)
@@ -93,7 +83,7 @@ class TestS3(StorageTests):
 
     @newest
     async def test_further_gets_are_those_of_the_client_but_lighter(self, storage: Storage, path: str) -> None:
-        """Keys that need quoting are found; what fails fails as ever."""
+        """Keys that need quoting are found; errors are the same."""
         names = [f"{path}/{name}" for name in ("plain", "a b+c/ü~x*(1)", "p%q?r=1&#", "äö/__(-.)", "x//y")]
         for name in names:
             await self.put(storage, name, name.encode())
@@ -149,7 +139,7 @@ class TestS3(StorageTests):
 
 
 class TestTheUsersOwn(ReadingTests):
-    """With a pool that is too small for the shards that are open."""
+    """With a pool that is too small for the open shards."""
 
     @pytest.fixture
     def place(self, s3_store: Store) -> Place:
@@ -159,19 +149,19 @@ class TestTheUsersOwn(ReadingTests):
 
 
 async def unfinished(storage: Storage, path: str) -> list[str]:
-    """The URLs of multipart uploads under way that begin so."""
+    """The URLs of unfinished multipart uploads that begin with the path."""
     bucket, _, key = path.removeprefix("s3://").partition("/")
     page = await client(storage)._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
     return [f"s3://{bucket}/{upload['Key']}" for upload in page.get("Uploads", [])]
 
 
 def client(storage: Storage) -> Any:
-    """The s3fs below."""
+    """The Storage's s3fs."""
     return storage._backend._fs  # type: ignore[attr-defined]
 
 
 def gets_of_the_client(storage: Storage) -> list[str]:
-    """The URLs of what the client itself asks for from now on."""
+    """The URLs that the client itself requests from now on."""
     sent: list[str] = []
 
     def note(request: Any, **_: Any) -> None:

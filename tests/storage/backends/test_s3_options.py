@@ -111,7 +111,7 @@ def test_an_authority_of_the_endpoints_own(secure: Store) -> None:
 
 
 class PrivateDetailError(Exception):
-    """What a fast path meets where a client has changed."""
+    """A fast path with a client that has changed."""
 
 
 async def broken(*_: Any) -> Any:
@@ -123,8 +123,8 @@ def test_a_fast_path_that_breaks_is_left_for_good(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No request fails; it is said once, and counted."""
-    monkeypatch.setattr(RepeatedGets, "_send_as", broken)
-    monkeypatch.setattr(backend, "_said", set())
+    monkeypatch.setattr(RepeatedGets, "_send", broken)
+    monkeypatch.setattr(backend, "_logged", set())
     assert check(f"{store.url}/{uuid4().hex}", store.options) == 1
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(["the client's own way" in record.message for record in warnings]) == 1
@@ -135,8 +135,8 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where neither the GET can be repeated nor aiohttp's response be had."""
-    monkeypatch.setattr(RepeatedGets, "_send_as", broken)
-    monkeypatch.setattr(backend, "_said", set())
+    monkeypatch.setattr(RepeatedGets, "_send", broken)
+    monkeypatch.setattr(backend, "_logged", set())
     monkeypatch.setattr("streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError)
     assert check(f"{store.url}/{uuid4().hex}", store.options) >= 1
     assert "no aiohttp.ClientResponse" in caplog.text
@@ -144,7 +144,7 @@ def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
 
 @newest
 async def test_a_refusal_that_the_client_does_not_get_ends_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after it had worked: whoever asks gets the client's answer."""
+    """Even after it has worked, every caller gets the client's answer."""
     names = [f"{store.url}/{uuid4().hex}/{number}" for number in range(4)]
     async with Storages(store.options, retry=QUICK) as storages:
         storage = await storages.at(store.url)
@@ -156,11 +156,11 @@ async def test_a_refusal_that_the_client_does_not_get_ends_it(store: Store, monk
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         [(bucket, sent)] = gets._proven.items()
         gets._proven[bucket] = type(sent)(sent.base, {**sent.headers, "x-amz-copy-source": "?"}, sent.context)
-        monkeypatch.setattr(RepeatedGets, "_send_as", refused)
+        monkeypatch.setattr(RepeatedGets, "_send", refused)
         for name in names:
             assert await storage.read_range(name, 0, 1000) == name.encode()
         assert storages.statistics.snapshot().backends["s3"].fallbacks == 1
-        assert not gets.fast_path.is_open(bucket)
+        assert not gets.fast_path.is_enabled(bucket)
 
 
 async def refused(*_: Any) -> Any:
@@ -183,7 +183,7 @@ async def test_what_is_not_there_is_said_at_once(store: Store) -> None:
 
 @newest
 async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
-    """Not while nothing is proven either, as where many objects are opened at once: it is a 416 to everybody."""
+    """Nor before the path is proven, as when many objects are opened at once: a 416 is the answer in either way."""
     names = [f"{store.url}/{uuid4().hex}/{number}" for number in range(3)]
     async with Storages(store.options, retry=QUICK) as storages:
         storage = await storages.at(store.url)
@@ -192,10 +192,10 @@ async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
                 await upload.write(b"" if name is names[1] else b"x")
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         assert await storage.read_range(names[0], 0, 10) == b"x"
-        gets._try_encode.update(gets._proven)
+        gets._unproven.update(gets._proven)
         gets._proven.clear()
         assert await storage.read_range(names[1], 0, 10) == b""
-        gets._try_encode.clear()
+        gets._unproven.clear()
         assert await storage.read_range(names[2], 0, 10) == b"x"
         assert gets._proven
         assert storages.statistics.snapshot().backends["s3"].fallbacks == 0
@@ -211,7 +211,7 @@ async def test_a_handler_of_the_users_sees_each_request_that_is_signed(store: St
         events.register("before-sign.s3.GetObject", lambda request, **_: seen.append(request.url))
         for start in range(5):
             assert await storage.read_range(url, start, 10) == b"0123456789"[start:]
-    assert len(seen) >= 5  # one more where a request was sent again
+    assert len(seen) >= 5  # one more if a request was sent again
 
 
 OPENED = """

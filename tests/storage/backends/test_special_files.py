@@ -1,4 +1,4 @@
-"""What is not a plain file, and limits: pipes, devices, links, /proc, many parts; and how directories are listed."""
+"""Special files and limits: pipes, devices, links, /proc, many parts; and listings of directories."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ DATA = encode_records(RECORDS)
 
 
 def fed(path: Path, data: bytes) -> threading.Thread:
-    """Somebody who writes into a named pipe."""
+    """Writes into a named pipe in a thread."""
     thread = threading.Thread(target=path.write_bytes, args=(data,))
     thread.start()
     return thread
@@ -73,7 +73,7 @@ def test_it_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_leaving_a_pipe_without_a_writer(tmp_path: Path) -> None:
-    """Before its other end was opened, and while nothing comes."""
+    """Before its other end is opened, and while no bytes come."""
     os.mkfifo(tmp_path / "pipe")
     iterator = TFRecordDataset(tmp_path / "pipe").iterate()
     iterator.close()
@@ -92,7 +92,7 @@ with streamrec.TFRecordWriter("/dev/stdout") as writer:
 
 
 def test_standard_input_and_output(tmp_path: Path) -> None:
-    """Behind pipes and with files; devices stay what they are."""
+    """They may be pipes or files; devices are not replaced."""
     done = subprocess.run([sys.executable, "-c", COPY], input=DATA, capture_output=True, check=False, timeout=60)
     assert done.stderr == b""
     assert done.stdout == DATA
@@ -111,7 +111,7 @@ def test_devices_are_not_replaced() -> None:
 
 
 def test_files_of_proc_have_bytes_though_their_size_is_0() -> None:
-    """They are no records, which is an error and not the end."""
+    """They are not records, which is an error and not the end."""
     with pytest.raises(streamrec.CorruptRecordError):
         list(TFRecordDataset("/proc/self/status", ""))
 
@@ -186,7 +186,7 @@ def test_too_many_files_say_what_lowers_them(tmp_path: Path) -> None:
     few = subprocess.run([*command, "16"], capture_output=True, text=True, check=False, timeout=60)
     assert few.stdout == "600000\n", few.stderr
     many = subprocess.run([*command, "200"], capture_output=True, text=True, check=False, timeout=60)
-    assert "too many files and connections are open: 64, which is all that this process may have: lower" in many.stderr
+    assert "this process has reached its limit of 64 open files and connections: lower" in many.stderr
 
 
 def tree(root: Path, *names: str) -> None:
@@ -259,7 +259,7 @@ def test_links(tmp_path: Path) -> None:
     assert found(tmp_path, "d/*.rec") == ["d/x.rec"]
     assert found(tmp_path, "*/*.rec") == ["d/x.rec", "far/y.rec"]
     assert found(tmp_path, "d/*/y.rec") == ["d/far/y.rec"]
-    # A link is followed, but not into a directory that is being walked: each path is found once, and it ends.
+    # Links are followed unless they lead to a directory that is being walked: each path is found once, and it ends.
     expected = ["d/far/deep/z.rec", "d/far/y.rec", "d/itself", "d/up/far/deep/z.rec", "d/up/far/y.rec"]
     assert found(tmp_path, "d/**") == sorted([*expected, "d/up/unrelated/dangling", "d/x.rec"])
 
@@ -295,14 +295,14 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A directory that all users may enter; pytest's own are for one user."""
+    """A directory that all users may enter; pytest's directories are for one user."""
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
         yield Path(directory)
 
 
 def refusals(root: Path, *patterns: str) -> list[str]:
-    """What a user of few rights is told of each pattern."""
+    """The result of each pattern for a user without rights."""
     urls = [f"{root}/{pattern}" for pattern in patterns]
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, f"{root}/top.rec", *urls], capture_output=True, text=True, check=True

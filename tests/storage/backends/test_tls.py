@@ -1,4 +1,4 @@
-"""S3 over TLS, against a SeaweedFS that has a certificate: uploads without SHA-256, and bodies that land deciphered."""
+"""S3 over TLS, against a SeaweedFS with a certificate: uploads without SHA-256, and bodies that OpenSSL decrypts."""
 
 import asyncio
 import contextlib
@@ -92,7 +92,7 @@ def decryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("decryption")
-async def test_bodies_land_deciphered(storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bodies_are_decrypted(storage: Storage, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole object by one GET and by several, in reads of any size: every byte, though the kernel gathers."""
     landed: list[tls_reader.TLSReader] = []
     begin = tls_reader.TLSReader.begin
@@ -195,7 +195,7 @@ def flipped(data: bytes) -> bytes:
 
 @pytest.mark.usefixtures("decryption")
 async def test_a_connection_serves_one_request_after_another(store: Store, path: str) -> None:
-    """A handshake is dear: behind a body that was deciphered past asyncio, asyncio goes on with the connection."""
+    """A handshake is expensive: after a body that was decrypted past asyncio, asyncio continues with the connection."""
     data = os.urandom(8 << 20)
     async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:
         await upload.write(data)
@@ -233,7 +233,7 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(store: Store, 
         assert await read_all(stream, 1 << 20) == data
         assert harmed
         assert stream.tally.counts().retries["broken"] >= 1
-        assert responses.BUFFERED_BODIES.is_open(ALL), "what came is at fault, and not the way"
+        assert responses.BUFFERED_BODIES.is_enabled(ALL), "what came is at fault, and not the way"
 
 
 def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
@@ -296,14 +296,14 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
         for _ in range(3):
             assert await read_all(await storage.stream(path), 1 << 20) == data
     assert way.fallbacks == 1
-    assert not way.is_open(tls_reader.BLOCKS if broken == "OpenSSL" else ALL)
+    assert not way.is_enabled(tls_reader.BLOCKS if broken == "OpenSSL" else ALL)
     assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1
 
 
 def test_under_uvloop_the_client_reads(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its TLS is its own: that is said once, and every byte comes."""
+    """It has TLS of its own: the log says so once, and every byte arrives."""
     uvloop = pytest.importorskip("uvloop")
     way = FastPath("receiving bodies under uvloop")
     monkeypatch.setattr(responses, "BUFFERED_BODIES", way)

@@ -18,7 +18,7 @@ Watch = Callable[[], None]
 
 @dataclass
 class Asked:
-    """One request: what was asked for, and how much of it was given."""
+    """One request: its range, and how many bytes of it were delivered."""
 
     start: int
     end: int | None
@@ -84,7 +84,7 @@ class Scattered(MemoryBackend):
 
 
 class ScatteredBody:
-    keeps_time = True
+    enforces_timeout = True
     splits = True
 
     def __init__(self, backend: Scattered, info: ObjectInfo, asked: Asked, breaks_at: int, stop: int) -> None:

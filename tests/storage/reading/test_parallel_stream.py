@@ -86,7 +86,7 @@ def test_every_byte_once_and_in_order(seed: int, broken: float, start: int, end:
 
 
 def check_requests(backend: Scattered, start: int, end: int | None, broken: float, size: int = len(DATA)) -> None:
-    """What was given lies end to end: no byte came twice, and without faults none was asked for twice."""
+    """The delivered ranges are adjacent: no byte came twice, and without faults none was requested twice."""
     given = sorted((asked.start, asked.start + asked.given) for asked in backend.log if asked.given)
     assert given[0][0] == start
     assert given[-1][1] == min(size, end or size)
@@ -157,11 +157,11 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
     await asyncio.wait_for(relieved.wait(), 30)
     slow = the_slow_one(backend)
     rest = [asked.start for asked in backend.log if slow.start < asked.start < (slow.end or 0)]
-    assert max(asked.end or 0 for asked in backend.log) < len(LARGE), "it is not the last one that is left"
+    assert max(asked.end or 0 for asked in backend.log) < len(LARGE), "others are still to come"
     assert min(rest) == slow.start + slow.given + SLOW_REST
     backend.answered.set()
     assert await reading == LARGE
-    assert slow.given > SLOW_REST, "it gave more than it had to, which nobody saw"
+    assert slow.given > SLOW_REST, "it delivered more than it had to"
     assert traffic.tally.counts().hedges >= 1
     check_nothing_is_left(backend, connections)
 
@@ -198,7 +198,7 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
 
 
 class Ticks:
-    """A clock that stands still until somebody moves it."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -230,7 +230,7 @@ async def test_as_many_streams_as_connections_take_one_request_each() -> None:
     for stream in streams[1:]:
         await stream.aclose()
     assert await read_all(streams[0]) == DATA[8 * MIB :]
-    assert len(backends[0].log) > 3, "the last one gets the connections of the others"
+    assert len(backends[0].log) > 3, "the last one gets the others' connections"
     check_nothing_is_left(backends[0], connections)
 
 
@@ -243,7 +243,7 @@ async def read_up_to_8_mib(stream: ParallelStream) -> bytes:
 
 
 class FirstAnswered(Scattered):
-    """Only requests for the object's start are answered, until `answered` is set; `waiting` others wait."""
+    """Answers only requests for the object's start until `answered` is set; `waiting` others wait."""
 
     waiting = 0
 
@@ -256,7 +256,7 @@ class FirstAnswered(Scattered):
 
 
 async def test_ranges_of_streams_that_rest_count_too() -> None:
-    """Each stream was once the only one that moved, and had all connections; then they waited for each other."""
+    """Each stream was the only active one for a while, and had all connections; then they waited for each other."""
     now = 0.0
     connections = Connections(1 << 30, KneeSearch(start=16, most=16), clock=lambda: now)
     backends = [FirstAnswered(DATA, seed) for seed in range(16)]
@@ -279,7 +279,7 @@ async def test_ranges_of_streams_that_rest_count_too() -> None:
 @draws(15)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 400), min_size=2, max_size=4))
 def test_streams_that_come_and_go_cut_and_join_each_others_requests(seed: int, starts: list[int]) -> None:
-    """Each has more connections while it is alone, and one while it is not: no byte comes twice or is missing."""
+    """A stream has several connections while it is alone, else one: no byte comes twice or is missing."""
 
     async def run() -> None:
         connections = Connections(BUDGET, KneeSearch(start=4, most=8))
@@ -379,7 +379,7 @@ async def test_an_object_that_is_replaced_by_a_shorter_one(
     path = root / "b" / "shrinks"
     path.write_bytes(DATA)
     stream = await (await storages.at("s3://b/shrinks")).stream("s3://b/shrinks")
-    path.unlink()  # what is open stays as it was
+    path.unlink()  # open files keep the old content
     path.write_bytes(DATA[:MIB])
     got = bytearray()
     buffer = memoryview(bytearray(MIB))
@@ -399,7 +399,7 @@ async def test_a_record_that_is_longer_than_any_range(simulated: ObjectStore, st
 
 
 async def test_the_first_bytes_come_with_the_first_answer(simulated: ObjectStore) -> None:
-    """No second request stands before them: not a HEAD, and not a range. (Hedges are off: a busy machine is late.)"""
+    """No other request comes before them, neither a HEAD nor a range. (Hedges are off: a busy machine is late.)"""
     options, patient = {"endpoint_url": simulated.url, "anon": True}, RetryPolicy(hedge_share=0)
     async with Storages(options, retry=patient, buffer_bytes=BUDGET) as storages:
         stream = await (await storages.at("s3://b/large")).stream("s3://b/large")

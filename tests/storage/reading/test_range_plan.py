@@ -1,4 +1,4 @@
-"""Parallel ranges, the pure part: what is asked for, how many at a time, and who gets how many."""
+"""Parallel ranges, the pure part: which ranges, how many at a time, and how streams share connections."""
 
 import math
 from itertools import pairwise
@@ -79,7 +79,7 @@ def test_ranges_fit_the_budget(rate: float, latency: float, connections: int, bu
 
 
 class Clock:
-    """Time that goes on when it is told to."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -111,7 +111,7 @@ def test_the_climb_rests_longer_and_longer() -> None:
 def moving(connections: Connections, count: int, taken: int) -> list[StreamShare]:
     shares = [connections.join() for _ in range(count)]
     for share in shares:
-        share.took(taken, connections.clock())
+        share.record_taken(taken, connections.clock())
     return shares
 
 
@@ -149,11 +149,11 @@ def test_a_stream_proves_first_that_it_wants_many_bytes() -> None:
     connections = Connections(clock=Clock())
     (share,) = moving(connections, 1, PROOF_ALONE - 1)
     assert connections.terms(share).connections == 1
-    share.took(1, connections.clock())
+    share.record_taken(1, connections.clock())
     assert connections.terms(share).connections == START
     other = connections.join()
     assert connections.terms(share).connections == 1
-    share.took(PROOF_BESIDE, connections.clock())
+    share.record_taken(PROOF_BESIDE, connections.clock())
     assert connections.terms(share).connections == START // 2
     assert connections.terms(other).connections == 1
 
@@ -199,7 +199,7 @@ def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: flo
     for _ in range(int(seconds / 0.01)):
         clock.now += 0.01
         rate = min(connections.terms(share).connections * 60e6, wire)
-        share.took(0, connections.arrived(int(rate * 0.01)))
+        share.record_taken(0, connections.record_bytes(int(rate * 0.01)))
 
 
 @pytest.mark.parametrize(("wire", "expected"), [(10e9, MAX_CONNECTIONS), (1e9, START), (125e6, START)])
@@ -224,16 +224,16 @@ def test_a_pause_of_the_consumer_is_not_measured() -> None:
     connections.ahead += 1
     for _ in range(100):
         clock.now += 60
-        connections.arrived(MIB)
+        connections.record_bytes(MIB)
     assert connections.target == START
 
 
 def test_small_objects_are_opened_further_ahead() -> None:
     connections = Connections(clock=Clock())
     for _ in range(40):
-        connections.answered(0.04)
-        connections.flowed(60 * MIB, 1.0)
-    connections.answered(5.0)  # one that was slow tells little
+        connections.record_latency(0.04)
+        connections.record_rate(60 * MIB, 1.0)
+    connections.record_latency(5.0)  # one that was slow tells little
     assert connections.pace == ConnectionSpeed(60 * MIB, 0.04)
     wanted = [connections.streams_for(size) for size in (1, 100_000, 10 * MIB, 100 * MIB, 10**10)]
     assert wanted[:2] == [MAX_OPEN, MAX_OPEN]

@@ -1,4 +1,4 @@
-"""What a user sees over a bad network: all records, in order, byte-identical, and statistics that say what it took."""
+"""Reading over a bad network: all records, in order, byte-identical, and statistics that show the faults."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ import streamrec
 from streamrec import RetryPolicy, TFRecordDataset, encode_records
 from streamrec.storage import Counts
 from tests.servers.faults import NO_FAULTS, Faults
-from tests.servers.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.servers.real import Store
 
 SHARDS = [[os.urandom(2000) + bytes([shard]) for _ in range(800)] for shard in range(8)]
@@ -36,10 +36,8 @@ FAULTS = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    (tmp_path / "bucket").mkdir()
-    for index, records in enumerate(SHARDS):
-        (tmp_path / "bucket" / f"shard-{index}").write_bytes(encode_records(records))
-    with ObjectStore(tmp_path) as store:
+    shards = {f"shard-{index}": encode_records(records) for index, records in enumerate(SHARDS)}
+    with serve_objects(tmp_path, shards) as store:
         yield store
 
 
@@ -47,14 +45,8 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 @pytest.mark.parametrize("network", FAULTS)
 def test_every_record_comes(store: ObjectStore, scheme: str, network: str) -> None:
     store.faults = replace(FAULTS[network], seed=11, first_byte=0.002, jitter=0.002)
-    own: dict[str, dict[str, object]] = {
-        "s3": {"endpoint_url": store.url, "anon": True},
-        "gs": {"endpoint_url": store.url, "token": "anon", "project": "p"},
-        "http": {},
-    }
-    root = f"{store.url}/bucket" if scheme == "http" else f"{scheme}://bucket"
-    urls = [f"{root}/shard-{index}" for index in range(8)]
-    dataset = TFRecordDataset(urls, storage_options=own[scheme], retry=POLICY, num_parallel_reads=1)
+    urls = [store.url_of(scheme, f"bucket/shard-{index}") for index in range(8)]
+    dataset = TFRecordDataset(urls, storage_options=store.options(scheme), retry=POLICY, num_parallel_reads=1)
     found: list[bytes] = []
     with dataset.batch(64).iterate() as batches:
         for frames in batches:
@@ -67,18 +59,18 @@ def test_every_record_comes(store: ObjectStore, scheme: str, network: str) -> No
     met = Counter(entry.fault for entry in store.log if entry.fault)
     slow = sum(entry.slow for entry in store.log)
     assert met or slow
-    # of a request and its second one, either may meet a fault, and the other goes on
+    # if a request or its hedge meets a fault, the other one continues
     assert sum(counts.retries.values()) + counts.hedges >= met.total() - met["stall"] - met["ignore_range"]
-    # a second request that loses at once is cancelled, perhaps before the store reads it
+    # a hedge that loses at once is cancelled, perhaps before the store reads it
     assert counts.requests - counts.hedges <= store.counters.requests <= counts.requests
 
 
 def test_a_month_long_run_forgets_what_went_wrong(store: ObjectStore) -> None:
-    """More faults than attempts are allowed, but never so many without progress."""
+    """More faults than allowed attempts, but never that many without progress."""
     store.faults = replace(NO_FAULTS, script=("reset",) * 20, at=0.05)
     dataset = TFRecordDataset(
         "s3://bucket/shard-0",
-        storage_options={"endpoint_url": store.url, "anon": True},
+        storage_options=store.options(),
         retry=RetryPolicy(attempts=2, backoff_base=0.001),
     )
     with dataset.batch(100).iterate() as batches:

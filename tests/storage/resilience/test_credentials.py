@@ -21,7 +21,7 @@ from streamrec import TFRecordDataset, encode_records
 from streamrec.errors import PermissionDeniedError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.tasks import Renewal
-from tests.servers.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.storage.contract import read_all, until
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
@@ -32,10 +32,7 @@ POLICY = RetryPolicy(attempts=3, backoff_base=0.01)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    (tmp_path / "bucket").mkdir()
-    for index in range(8):
-        (tmp_path / "bucket" / f"shard-{index}").write_bytes(DATA)
-    with ObjectStore(tmp_path) as store:
+    with serve_objects(tmp_path, {f"shard-{index}": DATA for index in range(8)}) as store:
         yield store
 
 
@@ -79,7 +76,7 @@ class Guard:
 
 
 class GoogleCredentials(Credentials):
-    """Tokens of a Guard, good for some time by their own account."""
+    """Tokens of a Guard, with a stated lifetime."""
 
     def __init__(self, guard: Guard, lasts: float) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -97,7 +94,7 @@ class GoogleCredentials(Credentials):
 
 
 def aws_session(guard: Guard, lasts: float) -> AioSession:
-    """A session as a job has it that assumes a role; its refresh function blocks."""
+    """A session like that of a job that assumes a role; its refresh function blocks."""
 
     def metadata() -> dict[str, str]:
         until = (datetime.now(UTC) + timedelta(seconds=lasts)).isoformat()
@@ -161,7 +158,7 @@ async def test_metadata_and_listings_renew_too(store: ObjectStore, scheme: str) 
 
 @both
 async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, scheme: str) -> None:
-    """A token that is good for two minutes counts as stale; what comes then is not asked for again."""
+    """A token valid for two minutes counts as stale; its successor is not renewed again."""
     guard = Guard()
     async with (
         FaultProxy(store.url, guard) as proxy,
@@ -243,7 +240,7 @@ def test_a_dataset_whose_credentials_expire(store: ObjectStore) -> None:
         ended.set()
         server.join()
     assert sorted(found) == sorted(RECORDS * 32)
-    assert guard.refreshes in (guard.number - 1, guard.number)  # nobody may have wanted the last one
+    assert guard.refreshes in (guard.number - 1, guard.number)  # the last one may not have been needed
     assert guard.number >= 3
 
 
@@ -277,7 +274,7 @@ async def test_keys_of_a_file_that_is_rewritten(
 
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch"])
 async def test_keys_that_were_rotated_are_waited_for(store: ObjectStore, code: str) -> None:
-    """And wrong ones, which never worked, are an error at once."""
+    """Credentials that never worked are an error at once."""
     guard = Guard()
     guard.code = code
     async with (
@@ -347,13 +344,13 @@ async def test_a_waiter_that_leaves_takes_nothing_with_it() -> None:
         await go.wait()
 
     renewal = Renewal(renew)
-    waiting = [asyncio.ensure_future(renewal.since(0)) for _ in range(3)]
+    waiting = [asyncio.ensure_future(renewal.renew_after(0)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     await asyncio.sleep(0)
     go.set()
     await asyncio.gather(*waiting[1:])
-    await renewal.since(0)  # others did that
+    await renewal.renew_after(0)  # others did that
     assert (calls, renewal.generation, waiting[0].cancelled()) == (1, 1, True)
 
 
@@ -365,16 +362,16 @@ async def test_a_failed_renewal_is_repeated() -> None:
             raise error
 
     renewal = Renewal(renew)
-    failed = await asyncio.gather(renewal.since(0), renewal.since(0), return_exceptions=True)
+    failed = await asyncio.gather(renewal.renew_after(0), renewal.renew_after(0), return_exceptions=True)
     assert [type(error) for error in failed] == [OSError, OSError]
-    await renewal.since(0)
+    await renewal.renew_after(0)
     assert renewal.generation == 1
 
 
 async def test_closing_ends_a_renewal() -> None:
     before = asyncio.all_tasks()
     renewal = Renewal(asyncio.Event().wait)  # type: ignore[arg-type]
-    waiting = asyncio.ensure_future(renewal.since(0))
+    waiting = asyncio.ensure_future(renewal.renew_after(0))
     await asyncio.sleep(0)
     await renewal.aclose()
     with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Network faults: what reading and writing do when connections break, stall and lie. Ours is the only retry layer."""
+"""Network faults: reading and writing over connections that break, stall and lie. Ours is the only retry layer."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from streamrec.errors import (
     ThrottledError,
 )
 from streamrec.storage import RetryPolicy, Storage, Storages
-from tests.servers.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
@@ -45,7 +45,7 @@ class FaultyNetwork:
         self.path = path
 
     def meets(self, *faults: Fault | None, then: Fault | None = None, method: str = "GET") -> None:
-        """From now on requests meet these faults in turn, and `then` for ever."""
+        """From now on requests meet these faults in order, and then always `then`."""
         turns: Iterator[Fault | None] = iter(faults)
         self.proxy.choose = lambda request: next(turns, then) if request.method == method else None
         self.proxy.log.clear()
@@ -54,7 +54,7 @@ class FaultyNetwork:
         return await read_all(await self.storage.stream(self.path, start))
 
     async def replace(self, data: bytes) -> None:
-        """Puts another object there, past the proxy."""
+        """Replaces the object, past the proxy."""
         if self.store.url.startswith("http"):
             path = self.store.directory / Path(self.path).name
             beside = path.with_name("beside")  # the server may still send what the file holds
@@ -100,7 +100,7 @@ async def test_a_broken_body_continues_where_it_broke(network: FaultyNetwork, st
     starts = [int(text.removeprefix("bytes=").split("-")[0] or 0) - start for text in network.proxy.ranges()]
     assert len(starts) == 5
     assert starts == sorted(starts)
-    assert starts[0] == 0 < starts[1] <= 300_000  # less, where a dying connection took bytes with it
+    assert starts[0] == 0 < starts[1] <= 300_000  # less if the broken connection lost bytes
     assert starts[2] == starts[1]
     assert starts[4] > starts[3]
     pins = [r.headers.get("if-match") or "generation=" in r.path for r in network.proxy.log if r.method == "GET"]
@@ -292,7 +292,7 @@ async def test_cancellation_is_quick(network: FaultyNetwork) -> None:
     assert time.monotonic() - began < POLICY.stall_timeout / 10
 
 
-# What trying again does not mend: one clear error, at once, after as few requests as can be.
+# Permanent failures: one clear error, at once, after as few requests as possible.
 
 
 @pytest.fixture(params=["s3_store", "gcs_store", "simulated_s3", "simulated_gs"])
@@ -303,21 +303,18 @@ def any_store(request: pytest.FixtureRequest) -> Store:
 
 @pytest.fixture
 def simulated(tmp_path: Path) -> Iterator[ObjectStore]:
-    (tmp_path / "bucket").mkdir()
-    with ObjectStore(tmp_path) as store:
+    with serve_objects(tmp_path, {}) as store:
         yield store
 
 
 @pytest.fixture
 def simulated_s3(simulated: ObjectStore, tmp_path: Path) -> Store:
-    options = {"endpoint_url": simulated.url, "anon": True}
-    return Store(simulated.url, "s3://bucket", options, tmp_path, tmp_path)
+    return Store(simulated.url, "s3://bucket", simulated.options("s3"), tmp_path, tmp_path)
 
 
 @pytest.fixture
 def simulated_gs(simulated: ObjectStore, tmp_path: Path) -> Store:
-    options = {"endpoint_url": simulated.url, "token": "anon", "project": "p"}
-    return Store(simulated.url, "gs://bucket", options, tmp_path, tmp_path)
+    return Store(simulated.url, "gs://bucket", simulated.options("gs"), tmp_path, tmp_path)
 
 
 @asynccontextmanager

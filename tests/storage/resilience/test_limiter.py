@@ -1,4 +1,4 @@
-"""Throttling: the pace that all requests to a bucket keep, and that everybody gets through."""
+"""Throttling: all requests to a bucket share one rate, and every request succeeds."""
 
 import asyncio
 import heapq
@@ -17,7 +17,7 @@ from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import Storages
 from streamrec.storage.traffic import HOLD_CAP, Limiter, Traffic
 from tests.effort import draws
-from tests.servers.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore, anonymous_options, serve_objects
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
@@ -31,41 +31,41 @@ DATA = encode_records(RECORDS)
 def test_one_decrease_a_round() -> None:
     pace = Limiter()
     for _ in range(100):
-        pace.sent(10.0)
-    pace.throttled(10.1, sent_at=10.0)
+        pace.record_request(10.0)
+    pace.record_throttling(10.1, sent_at=10.0)
     lowered = pace.rate
     assert lowered
     assert lowered == pytest.approx(70, rel=0.15)
     for _ in range(99):
-        pace.throttled(10.2, sent_at=10.0)
+        pace.record_throttling(10.2, sent_at=10.0)
     assert pace.rate == lowered
-    pace.throttled(11.0, sent_at=10.3)  # too soon to tell
+    pace.record_throttling(11.0, sent_at=10.3)  # too soon to tell
     assert pace.rate == lowered
     for _ in range(2):
-        pace.answered()
+        pace.record_success()
     risen = pace.rate
-    pace.throttled(11.0, sent_at=10.5)
+    pace.record_throttling(11.0, sent_at=10.5)
     assert pace.rate == pytest.approx(0.75 * risen)  # half of the round was refused
 
 
 def test_retry_after_holds_everybody_for_a_while() -> None:
     pace = Limiter()
-    pace.sent(0.0)
-    pace.throttled(0.0, 0.0, retry_after=7.0)
+    pace.record_request(0.0)
+    pace.record_throttling(0.0, 0.0, retry_after=7.0)
     assert pace.delay(0.0) == 7.0
-    pace.throttled(0.0, 0.0, retry_after=3600.0)
+    pace.record_throttling(0.0, 0.0, retry_after=3600.0)
     assert pace.delay(0.0) == HOLD_CAP
 
 
 def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
     pace, now = Limiter(), 0.0
     for _ in range(50):
-        pace.sent(now)
-    pace.throttled(now, now)
+        pace.record_request(now)
+    pace.record_throttling(now, now)
     for _ in range(10_000):
         now += pace.delay(now)
-        pace.sent(now)
-        pace.answered()
+        pace.record_request(now)
+        pace.record_success()
         if pace.rate is None:
             break
     assert pace.rate is None
@@ -73,7 +73,7 @@ def test_the_limit_is_forgotten_when_it_is_no_longer_true() -> None:
 
 
 class Simulation:
-    """A store that allows so many requests a second and streams that ask it in turn; with a clock of its own."""
+    """A store that allows a number of requests per second, and streams that send them, with a simulated clock."""
 
     def __init__(self, allowed: int, streams: int, latency: float) -> None:
         self.allowed, self.latency = allowed, latency
@@ -103,7 +103,7 @@ class Simulation:
     def send(self, now: float) -> None:
         delay = self.pace.delay(now)
         if delay < 1e-9:
-            self.pace.sent(now)
+            self.pace.record_request(now)
             self.tokens = min(self.allowed, self.tokens + (now - self.counted) * self.allowed)
             self.counted = now
             answer = self.serve if self.tokens >= 1 else self.refuse
@@ -114,12 +114,12 @@ class Simulation:
 
     def serve(self, now: float, stream: int, sent: float) -> None:
         self.served[stream] += 1
-        self.pace.answered()
+        self.pace.record_success()
         self.ask(now, stream)
 
     def refuse(self, now: float, stream: int, sent: float) -> None:
         self.refused += 1
-        self.pace.throttled(now, sent)
+        self.pace.record_throttling(now, sent)
         self.at(now + self.draw.random() * 0.25, self.ask, stream)
 
 
@@ -139,8 +139,8 @@ def test_many_streams_share_what_a_store_gives(allowed: int, streams: int, laten
 
 async def test_first_come_first_served() -> None:
     limiter, order = Limiter(), []
-    limiter.sent(time.monotonic())
-    limiter.throttled(time.monotonic(), time.monotonic())
+    limiter.record_request(time.monotonic())
+    limiter.record_throttling(time.monotonic(), time.monotonic())
     limiter.rate = 200.0
 
     async def one(index: int) -> None:
@@ -155,7 +155,7 @@ async def test_first_come_first_served() -> None:
 
 async def test_who_is_cancelled_in_the_queue_lets_the_others_through() -> None:
     limiter = Limiter()
-    limiter.throttled(time.monotonic(), time.monotonic(), retry_after=0.05)
+    limiter.record_throttling(time.monotonic(), time.monotonic(), retry_after=0.05)
     limiter.rate = 1000.0
     waiting = [asyncio.ensure_future(limiter.turn()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -174,7 +174,7 @@ def test_each_bucket_has_its_own() -> None:
 
 
 class Allowance:
-    """Refuses what is above a rate: the faults of a proxy before a real server."""
+    """Refuses requests above a rate: the faults of a proxy before a real server."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self.rate = rate
@@ -196,23 +196,14 @@ class Allowance:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    (tmp_path / "bucket").mkdir()
-    for index in range(100):
-        (tmp_path / "bucket" / f"shard-{index:02}").write_bytes(DATA)
-    with ObjectStore(tmp_path) as store:
+    with serve_objects(tmp_path, {f"shard-{index:02}": DATA for index in range(100)}) as store:
         yield store
-
-
-def options(scheme: str, endpoint: str) -> dict[str, object]:
-    if scheme == "s3":
-        return {"endpoint_url": endpoint, "anon": True}
-    return {"endpoint_url": endpoint, "token": "anon", "project": "p"}
 
 
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 async def test_many_streams_get_through_a_store_that_throttles(store: ObjectStore, scheme: str) -> None:
     allowance = Allowance(rate=25, burst=5)
-    async with FaultProxy(store.url, allowance) as proxy, Storages(options(scheme, proxy.url)) as storages:
+    async with FaultProxy(store.url, allowance) as proxy, Storages(anonymous_options(scheme, proxy.url)) as storages:
         storage = await storages.at(f"{scheme}://bucket")
 
         async def one(index: int) -> None:
@@ -235,7 +226,7 @@ async def test_a_dataset_over_a_store_that_throttles(store: ObjectStore) -> None
     allowance = Allowance(rate=40, burst=5)
     urls = [f"s3://bucket/shard-{index:02}" for index in range(100)]
     async with FaultProxy(store.url, allowance) as proxy:
-        dataset = TFRecordDataset(urls, num_parallel_reads=16, storage_options=options("s3", proxy.url))
+        dataset = TFRecordDataset(urls, num_parallel_reads=16, storage_options=anonymous_options("s3", proxy.url))
         async with dataset.batch(100).aiterate() as batches:
             found = [record async for frames in batches for record in frames]
             counts = batches.stats().storage.backends["s3"]

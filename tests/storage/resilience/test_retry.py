@@ -1,4 +1,4 @@
-"""The policy's decisions; what an HTTP answer means; outages that last, and deadlines."""
+"""The policy's decisions, the classification of HTTP answers, long outages, and deadlines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ from streamrec.errors import (
 from streamrec.pipeline.telemetry.progress import format_line
 from streamrec.storage import Tally, request, retry, tasks
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.faults import Cause, TransientError, from_status, give_up, http_body_range, retry_after_seconds
+from streamrec.storage.faults import (
+    Cause,
+    TransientError,
+    error_from_status,
+    give_up,
+    http_body_range,
+    retry_after_seconds,
+)
 from streamrec.storage.request import HedgedRequest
 from streamrec.storage.retry import Failures, attempt, next_delay
 from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
@@ -96,11 +103,20 @@ def test_waits_spread_over_the_whole_range() -> None:
     assert 0.98 < max(delays) < 1
 
 
-def test_a_policy_without_attempts_is_refused() -> None:
-    with pytest.raises(ValueError, match="pass 1 or more"):
-        RetryPolicy(attempts=0)
-    with pytest.raises(ValueError, match="patience is -1; it is a time in seconds"):
-        RetryPolicy(patience=-1)
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("attempts", 0, "pass 1 or more"),
+        ("patience", -1, "patience is -1; it is a time in seconds"),
+        ("hedge_share", 1.5, "from 0 to 1"),
+        ("hedge_allowance", -1, "0 or more"),
+        ("first_byte_floor", 0.0, "above 0"),
+        ("stall_floor", -0.5, "above 0"),
+    ],
+)
+def test_an_invalid_policy_is_refused(field: str, value: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RetryPolicy(**{field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +137,7 @@ def test_a_policy_without_attempts_is_refused() -> None:
     ],
 )
 def test_final_answers(status: int, code: str, kind: type[StorageError]) -> None:
-    error = from_status(status, "said", "s3://b/k", 1, 2, code=code)
+    error = error_from_status(status, "said", "s3://b/k", 1, 2, code=code)
     assert type(error) is kind
     assert "said" in str(error) or kind is ObjectChangedError
     assert (error.path, error.start, error.end) == ("s3://b/k", 1, 2)
@@ -140,7 +156,7 @@ def test_final_answers(status: int, code: str, kind: type[StorageError]) -> None
     ],
 )
 def test_answers_that_may_pass(status: int, code: str, cause: Cause) -> None:
-    error = from_status(status, "said", "s3://b/k", code=code, retry_after=3.0)
+    error = error_from_status(status, "said", "s3://b/k", code=code, retry_after=3.0)
     assert isinstance(error, TransientError)
     assert (error.cause, error.retry_after) == (cause, 3.0)
 
@@ -402,7 +418,7 @@ def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
 def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -> None:
     hedging = Hedging(0.0, first_byte_guess=0.3, stall_guess=1.0, first_byte_floor=0.05)
     request, seen = request_of(hedging, limit=20.0), [0.05]
-    while (again := request._look(seen[-1], 0.0)) is not None:
+    while (again := request._check(seen[-1], 0.0)) is not None:
         seen.append(again)
     assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3, 10.0, 20.0])
 
@@ -410,5 +426,5 @@ def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -
 def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
     hedging = Hedging(0.0, first_byte_guess=20.0, stall_guess=1.0, first_byte_floor=0.5)
     request = request_of(hedging, limit=0.9)
-    assert request._look(10.5, 10.0) == pytest.approx(10.9)
-    assert request._look(30.9, 20.0) is None
+    assert request._check(10.5, 10.0) == pytest.approx(10.9)
+    assert request._check(30.9, 20.0) is None

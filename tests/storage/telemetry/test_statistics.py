@@ -1,4 +1,4 @@
-"""What is counted, that it agrees with what the server saw, and the report of it."""
+"""Counters, their agreement with the server's log, and the report in the log."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Statistics, Storages, collecting
 from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, LatencyHistogram, Reporter, lines
+from streamrec.storage.statistics import BOUNDS, LatencyHistogram, Reporter, format_lines
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
-from tests.servers.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.reading.scattered import Scattered
@@ -28,15 +28,8 @@ POLICY = RetryPolicy(backoff_base=0.01)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ObjectStore]:
-    (tmp_path / "bucket").mkdir()
-    for index in range(4):
-        (tmp_path / "bucket" / f"shard-{index}").write_bytes(DATA)
-    with ObjectStore(tmp_path) as store:
+    with serve_objects(tmp_path, {f"shard-{index}": DATA for index in range(4)}) as store:
         yield store
-
-
-def options(store: ObjectStore) -> dict[str, object]:
-    return {"endpoint_url": store.url, "anon": True}
 
 
 @given(st.lists(st.floats(0, 200), max_size=50), st.floats(0, 1))
@@ -57,7 +50,7 @@ def test_a_quantile_is_never_exceeded_by_more_than_its_share(times: list[float],
 async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
     store.faults = replace(NO_FAULTS, script=("unavailable", "reset", "reset", ""), at=0.5)
     path = "s3://bucket/shard-0"
-    async with Storages(options(store), retry=POLICY) as storages:
+    async with Storages(store.options(), retry=POLICY) as storages:
         stream = await (await storages.at(path)).stream(path)
         ((listed, _),) = storages.statistics.snapshot().streams
         assert await read_all(stream) == DATA
@@ -78,7 +71,7 @@ async def test_counts_agree_with_the_servers_log(store: ObjectStore) -> None:
 async def test_operations_without_a_stream_are_counted(store: ObjectStore) -> None:
     path = "s3://bucket/shard-0"
     store.faults = Faults(first_byte=0, jitter=0, script=("unavailable",))
-    async with Storages(options(store), retry=POLICY) as storages:
+    async with Storages(store.options(), retry=POLICY) as storages:
         storage = await storages.at(path)
         await storage.stat(path)
         assert [info.path async for info in storage.list("s3://bucket/")]
@@ -91,7 +84,7 @@ async def test_operations_without_a_stream_are_counted(store: ObjectStore) -> No
 async def test_waiting_is_distinguished(store: ObjectStore) -> None:
     store.faults = Faults(first_byte=0.2, jitter=0, rate=10e6)
     path = "s3://bucket/shard-0"
-    async with Storages(options(store), retry=POLICY) as storages:
+    async with Storages(store.options(), retry=POLICY) as storages:
         stream = await (await storages.at(path)).stream(path)
         first = await stream.readinto(memoryview(bytearray(1000)))
         await asyncio.to_thread(store.wait_idle, 0.3)  # a consumer that has something else to do
@@ -128,7 +121,7 @@ async def test_storages_of_one_run_are_counted_together(store: ObjectStore) -> N
     path = "s3://bucket/shard-0"
     with collecting(statistics):
         for _ in range(2):
-            async with Storages(options(store)) as storages:
+            async with Storages(store.options()) as storages:
                 assert storages.statistics is statistics
                 await (await storages.at(path)).stat(path)
     assert statistics.snapshot().backends["s3"].requests == 2
@@ -138,7 +131,7 @@ async def test_storages_of_one_run_are_counted_together(store: ObjectStore) -> N
 def test_a_dataset_says_what_happened(store: ObjectStore) -> None:
     store.faults = replace(NO_FAULTS, script=("reset",), at=0.3)
     urls = [f"s3://bucket/shard-{index}" for index in range(4)]
-    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=options(store), retry=POLICY)
+    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=store.options(), retry=POLICY)
     with dataset.repeat(2).batch(500).iterate() as batches:
         assert sum(len(frames) for frames in batches) == 8 * len(RECORDS)
         stats = batches.stats()
@@ -152,7 +145,7 @@ def test_a_dataset_says_what_happened(store: ObjectStore) -> None:
 
 
 async def test_a_shard_describes_itself(store: ObjectStore) -> None:
-    async with open_shard("s3://bucket/shard-1", storage_options=options(store)) as shard:
+    async with open_shard("s3://bucket/shard-1", storage_options=store.options()) as shard:
         assert [record async for record in shard] == RECORDS
         assert shard.statistics.bytes == len(DATA)
         assert shard.statistics.requests == 1
@@ -172,7 +165,7 @@ def test_a_line_says_what_matters() -> None:
     tally.count("hedges_won")
     tally.request(waited=1.5)
     tally.count_loss(1234)
-    (line,) = lines(statistics.snapshot())
+    (line,) = format_lines(statistics.snapshot())
     for part in ("3 retried (1 broken, 2 throttled)", "1 of 2 hedges won", "1 loss of 1,234 bytes", "1.5 s for leave"):
         assert part in line
 
@@ -219,4 +212,4 @@ async def test_lines_come_at_intervals(tmp_path: Path, caplog: pytest.LogCapture
     count = len(caplog.records)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert len(caplog.records) == count  # nothing goes on behind the end
+    assert len(caplog.records) == count  # nothing is logged after the end

@@ -26,7 +26,7 @@ from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import OFFSET_BITS, RUN_BYTES, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
-from streamrec.storage.tasks import side_by_side
+from streamrec.storage.tasks import run_concurrently
 from streamrec.tfrecord import HEADER_BYTES, Frames
 
 __all__ = ["Refetch"]
@@ -77,7 +77,7 @@ class Refetch(Source):
         async def fetch(index: int) -> None:
             frames[index] = await self._fetch(opened, group[index])
 
-        await side_by_side(*(partial(fetch, index) for index in range(len(group))))
+        await run_concurrently(*(partial(fetch, index) for index in range(len(group))))
         return frames
 
     async def _fetch(self, opened: OpenSource, run: ByteRun) -> Frames:

@@ -1,20 +1,20 @@
 """Any other filesystem of fsspec, and chains of filesystems: async ones in the loop, sync ones in threads.
 
-fsspec has no streamed read. An async body is a row of ranged reads, the next one under way while the caller works on
-the last: two blocks of memory a stream. A sync body is an open file, read by a thread. `stat` and `open` ask for the
-object's info each.
+fsspec has no streamed read. An async body is a series of ranged reads, with the next one in progress while the caller
+processes the last: two blocks of memory per stream. A sync body is an open file, read by a thread. `stat` and `open`
+each request the object's info.
 
-A thread cannot be stopped. A call that is cancelled or timed out is abandoned: it works on memory of its own, never on
-the caller's buffer, and its file is closed when it returns. A filesystem that hangs keeps that thread.
+A thread cannot be stopped. A call that is cancelled or timed out is abandoned: it uses memory of its own, never the
+caller's buffer, and its file is closed when it returns. A filesystem that hangs keeps that thread.
 
-Filesystems that have one connection, or one open archive, for all their files are called by one thread at a time. What
-a cache opens is opened by one thread at a time: another one would read what the first has not fetched yet.
+One thread at a time calls a filesystem that has one connection, or one open archive, for all its files. One thread at
+a time opens a file through a cache: another one would read bytes that the first has not fetched yet.
 
-These stores only take whole files: the parts of an upload are gathered in a local temporary file. It goes to a
-temporary name in the store; when it has the right size there, it is moved to its final one. Where the store moves in
-one step, so does the object appear. Memory is bounded by the parts, disk space by the object. A process that is
-killed leaves its temporary names: `.NAME.streamrec-*` in the store, which no listing shows, and `streamrec-*` among
-this machine's temporary files. Whether their writer lives is not known, so they are never removed.
+These stores take whole files only, so the parts of an upload are collected in a local temporary file. It is uploaded
+under a temporary name; when it has the right size there, it is moved to its final name. If the store moves atomically,
+the object appears atomically. Memory is bounded by the parts, disk space by the object. A killed process leaves its
+temporary files: `.NAME.streamrec-*` in the store, which no listing shows, and `streamrec-*` in this machine's
+temporary directory. They are never removed, because their writer may still run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streamrec.storage.backends.fsspec.common import translate_errors
 from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.options import ClientOptions, build
 from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.tasks import finish, in_thread, run_to_completion
+from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 from streamrec.storage.urls import CACHES, Glob, protocol_of, split_chain, temporary_name
 
 __all__ = ["FsspecBackend", "connect_async", "connect_sync"]
@@ -47,21 +47,21 @@ __all__ = ["FsspecBackend", "connect_async", "connect_sync"]
 T = TypeVar("T")
 
 ASYNC_BLOCK: Final = 4 << 20
-"""Bytes of one read: below that the cost of a request shows, on S3 above all."""
+"""Bytes per read of an async filesystem: smaller reads are slower, especially on S3."""
 
 SYNC_BLOCK: Final = 1 << 20
-"""Likewise in a thread: below that the hop to it shows."""
+"""Bytes per read in a thread: with smaller reads the switch to the thread costs noticeable time."""
 
 SHARED: Final = {"ftp", "git", "libarchive", "tar", *repairs.SFTP}
-"""Filesystems that bear one call at a time."""
+"""Filesystems that allow one call at a time."""
 
 
 async def connect_async(source: ClientOptions, policy: RetryPolicy) -> FsspecBackend:
     """Makes an async filesystem for the running loop."""
     cls = AsyncFileSystem if source.filesystem else fsspec.get_filesystem_class(source.protocol)
-    of_url = {} if source.filesystem else cls._get_kwargs_from_urls(source.url)
+    from_url = {} if source.filesystem else cls._get_kwargs_from_urls(source.url)
     with translate_errors(source.url):
-        filesystem = build(cls, source, **{name: value for name, value in of_url.items() if name not in source.options})
+        filesystem = build(cls, source, **{name: from_url[name] for name in from_url.keys() - source.options.keys()})
         if hasattr(filesystem, "set_session"):
             await filesystem.set_session()
     repairs.retry_nothing(filesystem)
@@ -69,12 +69,12 @@ async def connect_async(source: ClientOptions, policy: RetryPolicy) -> FsspecBac
 
 
 async def connect_sync(source: ClientOptions, policy: RetryPolicy) -> FsspecBackend:
-    """Takes the user's filesystem as it is, or makes one."""
+    """Uses the user's filesystem as it is, or makes one."""
     if source.filesystem is not None:
         return FsspecBackend(source.filesystem)
     options = {name: dict(value) if isinstance(value, dict) else value for name, value in source.options.items()}
     options["skip_instance_cache"] = True
-    if protocol_of(source.url) not in repairs.SFTP:  # it hands this on to a client that does not know it
+    if protocol_of(source.url) not in repairs.SFTP:  # it passes this on to a client that does not know it
         options["use_listings_cache"] = False
     with translate_errors(source.url):
         filesystem = await _in_thread(partial(_make, source.url, options))
@@ -82,7 +82,7 @@ async def connect_sync(source: ClientOptions, policy: RetryPolicy) -> FsspecBack
 
 
 def _make(url: str, options: dict[str, Any]) -> fsspec.AbstractFileSystem:
-    """The filesystem of a URL. An OSError without a number means that this machine lacks a library, such as libhdfs."""
+    """Makes the filesystem of a URL. An OSError without a number means a missing library, such as libhdfs."""
     try:
         return fsspec.core.url_to_fs(common.root_of(url), **options)[0]
     except OSError as error:
@@ -97,10 +97,10 @@ class FsspecBackend(Backend):
     """One filesystem.
 
     Args:
-        filesystem: Made for the running loop where it is async; else it must bear calls from several threads, but for
-            those in `SHARED`.
-        is_async: Whether its async methods are called.
-        ours: Whether a sync one was made here, and so is closed here.
+        filesystem: An async one must belong to the running loop; a sync one must be thread-safe, unless its protocol
+            is in `SHARED`.
+        is_async: Whether to call its async methods.
+        ours: Whether `aclose` closes a sync filesystem, because it was made here.
     """
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem, is_async: bool = False, ours: bool = False) -> None:
@@ -115,28 +115,28 @@ class FsspecBackend(Backend):
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         root = self._name(common.parent(prefix)) or ("/" if protocol_of(prefix) in repairs.SFTP else "")
-        found, directories = list[ObjectInfo](), [root]
+        infos, directories = list[ObjectInfo](), [root]
         with translate_errors(prefix):
             if not common.lists_directories(repairs.below(self._fs)):
                 with suppress(FileNotFoundError):
-                    found = common.infos_of(prefix, await self._call("find", root, detail=True))
-                return found, None
+                    infos = common.infos_of(prefix, await self._call("find", root, detail=True))
+                return infos, None
             while directories:
                 directory = directories.pop()
-                with suppress(FileNotFoundError):  # it is not there, or went meanwhile
+                with suppress(FileNotFoundError):  # it does not exist, or was removed meanwhile
                     entries = await self._call("ls", directory, detail=True)
-                    infos, below = common.in_directory(prefix, directory, entries, glob)
-                    found += infos
+                    files, below = common.select_entries(prefix, directory, entries, glob)
+                    infos += files
                     directories += below
-        return found, None
+        return infos, None
 
     async def stat(self, path: str) -> ObjectInfo:
-        """Fsspec's info, never from its cache."""
+        """Returns size and version from fsspec's info, never from its cache."""
         with translate_errors(path):
             return common.info_of(path, await self._info(self._name(path)))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """Asks for size and version. The first block of an async body is under way when this returns."""
+        """Requests size and version, and starts to read the first block of an async body."""
         info = await self.stat(path)
         _check_version(info, version, start, end)
         stop = end if info.size is None else info.size if end is None else min(end, info.size)
@@ -146,13 +146,13 @@ class FsspecBackend(Backend):
             return _BlocksBody(self, None, info, start, stop)
         with translate_errors(path, start, end):
             opening = partial(self._open_file, self._name(path), start, info.size)
-            file = await in_thread(opening, undo=_File.close, run=self._in_turn)
+            file = await call_in_thread(opening, undo=_File.close, run=self._in_turn)
         return _BlocksBody(self, file, info, start, stop)
 
     async def read(self, file: _File | None, info: ObjectInfo, start: int, count: int, stop: int | None) -> bytes:
-        """One block of a body; with its last one, the version is compared once more.
+        """Reads one block of a body; with the last one, compares the version again.
 
-        It may be shorter than was asked for: an async one only at the end of an object of unknown size.
+        The block may be shorter than `count`; an async one only at the end of an object of unknown size.
         """
         with translate_errors(info.path, start, stop):
             if file is not None:
@@ -168,9 +168,9 @@ class FsspecBackend(Backend):
         return data
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """By way of a local file and a temporary name.
+        """Starts an upload through a local file and a temporary name.
 
-        No verb of fsspec creates and never replaces, so that cannot be promised. Chains are only read.
+        fsspec cannot create an object without replacing another one, so `overwrite` must be True. Chains are read-only.
         """
         if split_chain(path).is_chain:
             raise UnsupportedOperationError(
@@ -186,7 +186,7 @@ class FsspecBackend(Backend):
         return _SpooledUpload(self, path, temporary_name(self._name(path)), file)
 
     async def deliver(self, local: str, size: int, temporary: str, path: str) -> ObjectInfo:
-        """Puts a local file into the store, under its temporary name and then its final one. May be called again."""
+        """Uploads a local file under its temporary name, and moves it to its final one. May be called again."""
         name = self._name(path)
         with translate_errors(path):
             if not self._async:
@@ -197,12 +197,12 @@ class FsspecBackend(Backend):
         return await self.stat(path)
 
     async def discard(self, name: str, path: str) -> None:
-        """Removes what an unfinished `deliver` may have left in the store."""
+        """Removes the temporary object that an unfinished `deliver` may have left in the store."""
         with translate_errors(path), suppress(FileNotFoundError):
             await self._call("rm_file", name)
 
     async def copy(self, source: str, target: str) -> None:
-        """A copy; of a sync filesystem, under a temporary name, which is moved."""
+        """Copies an object; in a sync filesystem under a temporary name, which is then moved."""
         old, new = self._name(source), self._name(target)
         with translate_errors(target):
             if self._async:
@@ -239,7 +239,7 @@ class FsspecBackend(Backend):
         return await self._in_turn(call)
 
     async def _in_turn(self, function: Callable[[], T]) -> T:
-        """Calls in a thread, and at the same time as others where the filesystem bears that."""
+        """Calls a function in a thread, one at a time if the filesystem requires that."""
         lock = self._lock
         if lock is None:
             return await _in_thread(function)
@@ -257,7 +257,7 @@ class FsspecBackend(Backend):
         def info() -> Any:
             repairs.connect_again(self._fs)
             self._fs.invalidate_cache(self._fs._parent(name))
-            return repairs.below(self._fs).info(name)  # a filecache lists the directory, which a web server may refuse
+            return repairs.below(self._fs).info(name)  # a filecache would list the directory: web servers may refuse
 
         return await self._in_turn(info)
 
@@ -268,12 +268,12 @@ class FsspecBackend(Backend):
 
     def _name(self, path: str) -> str:
         chain = split_chain(path)
-        cached = chain.before and protocol_of(path) in CACHES  # its own way makes "zip:" of "zip://"
+        cached = chain.before and protocol_of(path) in CACHES  # a cache would turn "zip://" into "zip:"
         return common.name_of(self._fs.fs if cached else self._fs, chain.url)
 
 
 def _is_shared(filesystem: object) -> bool:
-    """Whether all files of a filesystem, or of what it is over, are read through one connection or archive."""
+    """Whether a filesystem, or one that it wraps, reads all its files through one connection or archive."""
     if not isinstance(filesystem, fsspec.AbstractFileSystem):
         return False
     protocols = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
@@ -281,15 +281,13 @@ def _is_shared(filesystem: object) -> bool:
 
 
 def _check_version(info: ObjectInfo, version: str | None, start: int, end: int | None) -> None:
-    """Most filesystems cannot pin a version: it is compared when a body is opened, and again with its last bytes."""
+    """Compares versions when a body is opened and with its last bytes: most filesystems cannot pin a version."""
     if version is not None and info.version is not None and info.version != version:
         raise changed_error(info.path, start, end)
 
 
 class _File:
-    """A file for threads: one call at a time, of those of its filesystem too if it shares a lock with them, and a
-    close that waits for its turn.
-    """
+    """A file with one call at a time: `lock` is shared with its filesystem; None: the file has its own lock."""
 
     def __init__(self, file: Any, start: int, lock: threading.RLock | None) -> None:
         self._file = file
@@ -307,9 +305,9 @@ class _File:
 
 
 class _BlocksBody:
-    """Reads block by block: from an open file, or where there is none by ranges, the next one ahead."""
+    """Reads block by block: from an open file, or, if `file` is None, by ranges with one block of read-ahead."""
 
-    keeps_time = False
+    enforces_timeout = False
     splits = False
 
     def __init__(
@@ -336,7 +334,7 @@ class _BlocksBody:
         return count
 
     async def aclose(self) -> None:
-        """Abandons the block that is under way; a file that a thread still reads is closed when it is done."""
+        """Abandons the block in progress; a file that a thread still reads is closed after that read."""
         task, self._block = self._block, None
         file, self._file = self._file, None
         self._left = memoryview(b"")
@@ -367,7 +365,7 @@ class _BlocksBody:
 
 
 class _SpooledUpload(PartSink):
-    """An upload by way of a local file, which is deleted when it is closed."""
+    """An upload through a local file, which is deleted when it is closed."""
 
     def __init__(self, backend: FsspecBackend, path: str, temporary: str, file: IO[bytes]) -> None:
         self._backend = backend
@@ -386,7 +384,7 @@ class _SpooledUpload(PartSink):
         return info
 
     async def abort(self) -> None:
-        """Deletes the local file, and what may be in the store."""
+        """Deletes the local file, and the temporary object in the store."""
         await asyncio.to_thread(self._file.close)
         if self._delivering:
             await self._backend.discard(self._temporary, self._path)
@@ -398,5 +396,5 @@ class _SpooledUpload(PartSink):
 
 
 async def _in_thread(call: Callable[[], T]) -> T:
-    """Calls in a thread; a cancelled caller abandons it."""
+    """Calls a function in a thread; a cancelled caller abandons it."""
     return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)

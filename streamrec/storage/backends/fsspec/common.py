@@ -1,7 +1,7 @@
-"""What filesystems of fsspec say, in our words: names, listings, exceptions.
+"""Translates names, listings and exceptions of fsspec filesystems.
 
-fsspec promises little about errors, so the rule is: what Python has a name for is final under that name,
-mistakes in calls (TypeError, ValueError, ...) are final, and the rest may pass and is tried again.
+fsspec specifies little about errors, so the rule is: errors with a Python class of their own (FileNotFoundError, ...)
+are final, programming errors (TypeError, ValueError, ...) are final, and the rest is transient and retried.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.faults import Cause, TransientError, error_translator, from_status
+from streamrec.storage.faults import Cause, TransientError, error_from_status, error_translator
 from streamrec.storage.options import full_url, version_of
 from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
 
 __all__ = [
     "check_size",
-    "in_directory",
     "info_of",
     "infos_of",
     "lists_directories",
     "name_of",
     "parent",
     "root_of",
+    "select_entries",
     "translate_errors",
 ]
 
@@ -59,25 +59,25 @@ _MISTAKES = (
 )
 
 
-def info_of(path: str, found: Mapping[str, Any], start: int | None = None) -> ObjectInfo:
-    """The info that fsspec found for one path."""
-    if found.get("type") == "directory":
-        raise StorageError(directory_advice(path), path, start)
-    size = None if found.get("type") == "link" else found.get("size")  # a listing has the size of the link itself
-    return ObjectInfo(path, None if size is None else int(size), version_of(found))
+def info_of(path: str, entry: Mapping[str, Any]) -> ObjectInfo:
+    """Converts fsspec's info about one path; a directory is a StorageError."""
+    if entry.get("type") == "directory":
+        raise StorageError(directory_advice(path), path)
+    size = None if entry.get("type") == "link" else entry.get("size")  # a listing has the size of the link itself
+    return ObjectInfo(path, None if size is None else int(size), version_of(entry))
 
 
-def infos_of(prefix: str, found: Mapping[str, Mapping[str, Any]]) -> list[ObjectInfo]:
-    """The objects of a listing whose URL begins with the prefix."""
+def infos_of(prefix: str, entries: Mapping[str, Mapping[str, Any]]) -> list[ObjectInfo]:
+    """Returns the objects of a listing whose URL begins with the prefix."""
     before, url, after = split_chain(prefix)
-    files = [(full_url(url, name), item) for name, item in found.items() if item.get("type") != "directory"]
-    return [info_of(before + path + after, item) for path, item in files if path.startswith(url)]
+    files = [(full_url(url, name), entry) for name, entry in entries.items() if entry.get("type") != "directory"]
+    return [info_of(before + path + after, entry) for path, entry in files if path.startswith(url)]
 
 
 def lists_directories(filesystem: Any) -> bool:
-    """Whether a filesystem is listed directory by directory; else its `find` lists all below a prefix at once.
+    """Whether to list a filesystem directory by directory, because its `find` is fsspec's default implementation.
 
-    fsspec's own `find` leaves out what cannot be listed, and lists what no pattern can match.
+    That one silently omits directories that cannot be listed, and enters directories that no pattern can match.
     """
     if isinstance(filesystem, DirFileSystem):
         return lists_directories(filesystem.fs)
@@ -86,22 +86,16 @@ def lists_directories(filesystem: Any) -> bool:
     return type(filesystem).find is AbstractFileSystem.find
 
 
-def in_directory(
-    prefix: str, directory: str, found: Iterable[Mapping[str, Any]], glob: Glob | None
+def select_entries(
+    prefix: str, directory: str, listed: Iterable[Mapping[str, Any]], glob: Glob | None
 ) -> tuple[list[ObjectInfo], list[str]]:
-    """What a directory holds of a listing.
-
-    Args:
-        prefix: The URL prefix that is listed.
-        directory: The directory, as the filesystem names it.
-        found: Its entries, as `ls` gives them.
-        glob: Which objects are wanted; None for all.
+    """Selects from the entries that `ls` returned for a directory.
 
     Returns:
         The objects whose URL begins with the prefix, and the directories to list next.
     """
     before, url, after = split_chain(prefix)
-    entries = {item["name"]: item for item in found}
+    entries = {entry["name"]: entry for entry in listed}
 
     def enters(name: str) -> bool:
         below = f"{full_url(url, name.rstrip('/'))}/"
@@ -115,7 +109,7 @@ def in_directory(
 
 
 def parent(prefix: str) -> str:
-    """The directory that holds all that begins with the prefix.
+    """Returns the directory of all objects that begin with the prefix.
 
     >>> parent("foo://host/dir/train-"), parent("foo://host"), parent("train-"), parent("/train-")
     ('foo://host/dir', 'foo://host', '', '/')
@@ -129,12 +123,12 @@ def parent(prefix: str) -> str:
 
 
 def name_of(filesystem: Any, url: str) -> str:
-    """A URL as a filesystem names it, with its path byte for byte.
+    """Returns the filesystem's name for a URL, with its path byte for byte.
 
-    Filesystems take a URL apart as if it were one of the web: `?` and `#` end the path, and control characters go.
+    Filesystems parse their URLs as web URLs: `?` and `#` end the path, and control characters are removed.
 
     Raises:
-        StorageError: The filesystem takes its own names apart, too, and would mean another object.
+        StorageError: The filesystem parses its own names, too, and would access another object.
     """
     scheme, colon, rest = url.partition("://")
     host, slash, path = rest.partition("/")
@@ -143,12 +137,12 @@ def name_of(filesystem: Any, url: str) -> str:
     name = str(filesystem._strip_protocol(f"{scheme}://{host}/{_STAND_IN}")).replace(_STAND_IN, path)
     if filesystem._strip_protocol(name) != name:
         client = type(filesystem).__name__
-        raise StorageError(f"{client} cannot name this object: leave out of its name what means something in URLs", url)
+        raise StorageError(f"{client} cannot name this object: use a name without ? and # and control characters", url)
     return name
 
 
 def root_of(url: str) -> str:
-    """A URL without its path, from which options are read that do not belong to a path; a chain as it is.
+    """Returns a URL without its path, from which fsspec derives options; a chain stays as it is.
 
     >>> root_of("sftp://user@host/run#1"), root_of("zip://a#b::file://c.zip")
     ('sftp://user@host/', 'zip://a#b::file://c.zip')
@@ -157,10 +151,10 @@ def root_of(url: str) -> str:
     return f"{scheme}://{rest.partition('/')[0]}/" if colon and not split_chain(url).is_chain else url
 
 
-def check_size(path: str, found: ObjectInfo, size: int) -> None:
-    """Raises IntegrityError where the filesystem tells another size than was sent."""
-    if found.size is not None and found.size != size:
-        raise IntegrityError(f"{found.size:,} bytes arrived of the {size:,} that were sent: write it again", path)
+def check_size(path: str, stored: ObjectInfo, size: int) -> None:
+    """Raises IntegrityError if the filesystem reports another size than was sent."""
+    if stored.size is not None and stored.size != size:
+        raise IntegrityError(f"{stored.size:,} bytes arrived of the {size:,} that were sent: write it again", path)
 
 
 def _translate(error: Exception, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
@@ -179,15 +173,15 @@ def _translate(error: Exception, path: str, start: int | None, end: int | None) 
     if any(cls.__name__ == "ClientAuthenticationError" for cls in type(error).__mro__):  # azure-core's
         return TransientError(Cause.CREDENTIALS if status is None else Cause.REFUSED, said)
     if status is not None:
-        return from_status(status, said, path, start, end)
+        return error_from_status(status, said, path, start, end)
     return TransientError(Cause.CONNECT if isinstance(error, ConnectionRefusedError) else Cause.BROKEN, said)
 
 
 def _status(error: Exception) -> int | None:
-    """The status of the HTTP answer below an exception: as azure-core, aiohttp and requests keep it."""
+    """Returns the HTTP status of an exception of azure-core, aiohttp or requests."""
     holders = (error, getattr(error, "response", None))
-    found = [getattr(holder, name, None) for holder in holders for name in ("status_code", "status")]
-    return next((status for status in found if isinstance(status, int) and 400 <= status < 600), None)
+    values = [getattr(holder, name, None) for holder in holders for name in ("status_code", "status")]
+    return next((status for status in values if isinstance(status, int) and 400 <= status < 600), None)
 
 
 translate_errors = error_translator((Exception,), _translate)

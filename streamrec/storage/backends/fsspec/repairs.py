@@ -1,9 +1,9 @@
-"""What some filesystems of fsspec get wrong.
+"""Workarounds for defects of some fsspec filesystems.
 
-- Its caches of whole files keep what they have when a download breaks off, and take it for the file: such a copy is
-  removed here.
-- Its FTP and SFTP filesystems have one connection to their server, and take it for granted: here it is made again.
-- Async ones cannot be closed: here the clients are closed that they are known to have. adlfs also retries by itself.
+- Caches of whole files keep a partial copy when a download breaks off, and use it as the file: this module removes it.
+- FTP and SFTP filesystems have one connection to their server, and never renew it: this module does.
+- Async filesystems have no way to close them: this module closes the clients that they are known to have. adlfs also
+  retries by itself, which this module switches off.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ __all__ = ["SFTP", "below", "close", "close_clients", "connect_again", "mend", "
 SFTP: Final = {"sftp", "ssh"}
 
 CLIENTS: Final = ("_session", "service_client", "credential")
-"""Where async filesystems keep what must be closed: most of them, adlfs, adlfs."""
+"""Attributes of async filesystems that must be closed: of most of them, of adlfs, of adlfs."""
 
 
 def below(filesystem: Any) -> Any:
-    """What a cache keeps copies of; anything else as it is."""
+    """Returns the filesystem that a cache wraps; any other filesystem as it is."""
     return filesystem.fs if isinstance(filesystem, CachingFileSystem) else filesystem
 
 
 @contextmanager
 def whole(filesystem: Any, name: str, size: int | None) -> Iterator[None]:
-    """Opens a file within: a copy that is not whole is removed, so that the next attempt fetches it again.
+    """Removes an incomplete copy after opening a file through a cache, so that the next attempt fetches it again.
 
     Args:
-        filesystem: Any; only a simplecache and a filecache are looked at.
+        filesystem: Any; only a simplecache and a filecache are checked.
         name: The file.
-        size: Its bytes, as its store says; None where it does not.
+        size: Its size in the store, or None if unknown.
 
     Raises:
-        TransientError: The copy has another number of bytes.
+        TransientError: The copy has another size.
     """
     if not isinstance(filesystem, WholeFileCacheFileSystem):  # whose `protocol` an old fsspec takes from what it caches
         yield
         return
     try:
         yield
-        copy = copy_of(filesystem, name)
-        if size is not None and copy is not None and (found := os.path.getsize(copy)) != size:
-            raise TransientError(Cause.BROKEN, f"the copy in the cache has {found:,} bytes of {size:,}")
+        copy = _find_copy(filesystem, name)
+        if size is not None and copy is not None and (copied := os.path.getsize(copy)) != size:
+            raise TransientError(Cause.BROKEN, f"the copy in the cache has {copied:,} bytes of {size:,}")
     except BaseException:
-        copy = copy_of(filesystem, name)
+        copy = _find_copy(filesystem, name)
         if copy is not None and copy.startswith(filesystem.storage[-1]):
             with suppress(OSError):
                 os.unlink(copy)
         raise
 
 
-def copy_of(filesystem: Any, name: str) -> str | None:
-    """Where the copy of a file is; None where there is none."""
-    found = filesystem._check_file(filesystem._strip_protocol(name))
-    return (found[1] if isinstance(found, tuple) else found) or None
+def _find_copy(filesystem: Any, name: str) -> str | None:
+    """Returns the path of a file's copy in a cache, or None."""
+    copy = filesystem._check_file(filesystem._strip_protocol(name))
+    return (copy[1] if isinstance(copy, tuple) else copy) or None
 
 
 def mend(filesystem: Any) -> None:
-    """Has a filesystem close its old connection where it makes a new one; one that is not FTP is left alone."""
+    """Makes an FTP filesystem close its old connection when it opens a new one."""
     if _is_ftp(filesystem):
         filesystem._connect = partial(_reconnect, weakref.ref(filesystem))
 
 
 def connect_again(filesystem: Any) -> None:
-    """Makes a new connection where the old one failed, or the server closed it, as FTP's do after some idle minutes."""
+    """Reconnects an FTP or SFTP filesystem whose connection failed or was closed, as by FTP servers after minutes."""
     if _is_ftp(filesystem):
         try:
             filesystem.ftp.voidcmd("NOOP")
@@ -89,7 +89,7 @@ def connect_again(filesystem: Any) -> None:
 
 
 def close(filesystem: Any) -> None:
-    """Closes the one connection of an FTP or SFTP filesystem; a call that is under way fails."""
+    """Closes the connection of an FTP or SFTP filesystem; a call in progress fails."""
     if _is_ftp(filesystem):
         filesystem.ftp.close()
     elif _is_sftp(filesystem):
@@ -114,7 +114,7 @@ def _reconnect(owner: weakref.ref[Any]) -> None:
 
 
 def retry_nothing(filesystem: Any) -> None:
-    """Switches the retries of azure-core off: they would wait 15 s and more within each attempt of ours."""
+    """Switches off the retries of azure-core: they would wait 15 s and more within each of our attempts."""
     service = getattr(filesystem, "service_client", None)
     policy: Any = getattr(getattr(service, "_config", None), "retry_policy", None)
     if hasattr(policy, "total_retries"):
@@ -122,7 +122,7 @@ def retry_nothing(filesystem: Any) -> None:
 
 
 async def close_clients(filesystem: Any) -> None:
-    """Closes the clients of an async filesystem, and has no finalizer of it run on a loop that is gone (adlfs)."""
+    """Closes the clients of an async filesystem, and detaches its finalizers: adlfs' would run on a closed loop."""
     creator = getattr(filesystem, "_s3creator", None)
     if creator is not None:
         await creator.__aexit__(None, None, None)

@@ -1,8 +1,8 @@
 """The JSON API of Google Cloud Storage: requests with credentials, names of resources, answers, errors.
 
-google-auth refreshes credentials by a blocking request, so here that is done in a thread. Tokens are renewed when
-google-auth calls them stale (some minutes before they expire), and when the store refuses one before its time. A token
-that is stale as soon as it comes, as short-lived ones are, is used until it expires.
+google-auth refreshes credentials by a blocking request, so this module does that in a thread. It renews a token when
+google-auth calls it stale (some minutes before it expires), and when the store refuses it earlier. A token that is
+stale when it is issued, like a short-lived one, is used until it expires.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LOG_IN = ", GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default log
 
 
 async def check(answer: aiohttp.ClientResponse, path: str, start: int | None = None, end: int | None = None) -> None:
-    """Raises what an error means, in the store's own words."""
+    """Raises the error of an answer with a status of 300 or above, with the store's message."""
     if answer.status >= 300:
-        said = _message_in(await answer.text(errors="replace"))
-        check_answer(answer, path, start, end, said, _LOG_IN if answer.status == 401 else "")
+        message = _parse_message(await answer.text(errors="replace"))
+        check_answer(answer, path, start, end, message, _LOG_IN if answer.status == 401 else "")
 
 
-def _message_in(body: str) -> str:
-    """What an error document says; of any other document, its beginning."""
+def _parse_message(body: str) -> str:
+    """Returns the message of an error document, or the beginning of any other document."""
     try:
         return shorten(json.loads(body)["error"]["message"], 200)
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -52,7 +52,7 @@ def _message_in(body: str) -> str:
 
 
 async def read_json(answer: aiohttp.ClientResponse) -> dict[str, Any]:
-    """The answer's JSON object; a TransientError where it is none."""
+    """Returns the answer's JSON object; anything else is a TransientError."""
     body = await answer.read()
     try:
         found = json.loads(body)
@@ -64,34 +64,29 @@ async def read_json(answer: aiohttp.ClientResponse) -> dict[str, Any]:
 
 
 def info_in(path: str, item: Mapping[str, Any]) -> ObjectInfo:
-    """What an object's resource says of it."""
+    """Returns size and version from an object's resource."""
     return ObjectInfo(path, int(item["size"]), str(item["generation"]))
 
 
 def resource(path: str) -> str:
-    """An object's place below the API's root."""
+    """Returns an object's path below the API's root."""
     bucket, key = split_object(path)
     return f"/b/{quote(bucket, safe='')}/o/{quote(key, safe='')}"
 
 
 def check_token(url: str, token: Any) -> None:
-    """Refuses a `token` that names a file which is not there: gcsfs would send the name to Google as a token."""
+    """Refuses a `token` that names a missing file: gcsfs would send the name to Google as a token."""
     is_name = isinstance(token, str) and (token.endswith(".json") or token.startswith(("/", "./", "../", "~")))
     if is_name and not os.path.exists(token):
         raise StorageError(
-            f"storage option token={token!r} names a file that is not there: give the whole path of a JSON file with "
+            f"storage option token={token!r} names a file that does not exist: give the full path of a JSON file with "
             "credentials (~ is not expanded), 'google_default', 'cloud', 'anon', or an access token itself",
             url,
         )
 
 
-def _refresh(held: Credentials) -> None:
-    with requests.Session() as session:
-        held.refresh(Request(session))  # type: ignore[no-untyped-call]
-
-
 class GcsApi:
-    """Requests to the API, with the credentials and the session of a filesystem."""
+    """Sends requests to the API, with the credentials and the session of a filesystem."""
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._fs = filesystem
@@ -101,13 +96,13 @@ class GcsApi:
         self._renewal = Renewal(self._renew)
 
     async def metadata(self, path: str) -> dict[str, Any]:
-        """The object's resource, as the JSON API has it."""
+        """Returns the object's resource."""
         return await self.json(path, "GET", "/storage/v1" + resource(path))
 
     async def json(
         self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None
     ) -> dict[str, Any]:
-        """Sends a request, and reads the JSON that answers it."""
+        """Sends a request, and returns the JSON of its answer."""
         with translate_errors(path):
             async with await self.send(method, place, query) as answer:
                 await check(answer, path)
@@ -121,14 +116,14 @@ class GcsApi:
         headers: Mapping[str, str] | None = None,
         body: Sequence[memoryview] | None = None,
     ) -> aiohttp.ClientResponse:
-        """Sends one request; the head of the answer has arrived when this returns. The caller closes it.
+        """Sends one request; returns when the head of the answer has arrived. The caller closes the answer.
 
-        A token that is refused before its time is renewed once, and the request sent once more.
+        If the store refuses a token before it expires, the token is renewed once, and the request sent once more.
 
         Args:
             place: The path below the endpoint, percent-encoded; or a full URL.
-            query: Parameters; those that are None are left out.
-            body: What to send, in pieces, or None.
+            query: Parameters; those with the value None are left out.
+            body: The body in pieces, or None.
         """
         parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
         url = place if "://" in place else self._fs._location + place
@@ -137,7 +132,7 @@ class GcsApi:
         answer = await self._send(method, url, headers, body)
         if answer.status == 401 and self._held is not None:
             answer.close()
-            await self._renewal.since(generation)
+            await self._renewal.renew_after(generation)
             answer = await self._send(method, url, headers, body)
         return answer
 
@@ -146,16 +141,16 @@ class GcsApi:
     ) -> aiohttp.ClientResponse:
         target = URL(url, encoded=True)
         ours = target.origin() == URL(self._fs._location).origin()  # an upload's session may be on another host
-        own: dict[str, str] = {}
+        authorization: dict[str, str] = {}
         if ours and (held := self._held) is not None:
             state = held.token_state
             if state is TokenState.INVALID or (state is TokenState.STALE and held.token != self._renewed):
-                await self._renewal.since(self._renewal.generation)
-            held.apply(own)  # type: ignore[no-untyped-call]
+                await self._renewal.renew_after(self._renewal.generation)
+            held.apply(authorization)  # type: ignore[no-untyped-call]
         return await self._fs._session.request(  # type: ignore[no-any-return]
             method,
             target,
-            headers={"Accept-Encoding": "gzip", **own, **(headers or {})},
+            headers={"Accept-Encoding": "gzip", **authorization, **(headers or {})},
             data=None if body is None else PiecesBody(body),
             timeout=self._timeout,
             allow_redirects=False,  # 308 means something else here
@@ -164,8 +159,13 @@ class GcsApi:
     async def _renew(self) -> None:
         held = self._held
         assert held is not None, "anonymous credentials never expire"
+
+        def refresh() -> None:
+            with requests.Session() as session:
+                held.refresh(Request(session))  # type: ignore[no-untyped-call]
+
         try:
-            await asyncio.to_thread(_refresh, held)
+            await asyncio.to_thread(refresh)
         except (GoogleAuthError, requests.RequestException) as error:
             said = f"{type(error).__name__}: {error}"
             if getattr(error, "retryable", False) or isinstance(error, TransportError | requests.RequestException):

@@ -1,25 +1,24 @@
-"""Google Cloud Storage, through gcsfs's credentials and session; the requests are made here.
+"""Google Cloud Storage, through gcsfs's credentials and session; this module makes the requests.
 
-gcsfs has no streamed read, retries by itself, waits without any limit, and its default class asks a gRPC
-service about each bucket first. So what is used of it is what is tedious: finding and refreshing credentials
+gcsfs has no streamed read, retries by itself, waits without any limit, and its default class first queries a gRPC
+service about each bucket. So this backend uses only gcsfs's tedious parts: finding and refreshing credentials
 (in a thread: it blocks), requester-pays parameters, and the session. The API is that of
 cloud.google.com/storage/docs/json_api; credentials and requests are in `gcs/api.py`.
 
-Versions are generations. A pinned one is asked for by number; where the store has only another one by now,
+Versions are generations. A pinned one is requested by number; if the store has only another one by then,
 that is an ObjectChangedError.
 
-Uploads: one request where there is one part, else a resumable upload.
+Uploads: one request for one part, else a resumable upload.
 
-* Parts go one after the other: the protocol wants them in order. After a fault the store is asked how much it
-  has, and the part goes on from there. The last part makes the object visible, whole.
-* The object's CRC32C goes with its last request, so that the store refuses damage before anything is visible;
-  its size and CRC32C, which the answer tells, are compared again. What differs is deleted, that generation and
-  no other, and is an IntegrityError.
-* Only where there is none (`overwrite=False`): `ifGenerationMatch=0`. fake-gcs-server 1.52 keeps it for objects
-  of one part only; for others there is nothing but the look before the upload begins. Such an object carries a
-  mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer knows its own object from
-  an equal one.
-* A writer that is killed leaves a session that cannot be listed or seen; the store drops it after a week.
+* Parts are sent one after the other: the protocol requires their order. After a fault the store reports how many bytes
+  it has, and the part continues from there. The last part makes the object visible, as a whole.
+* The last request carries the object's CRC32C, so that the store refuses damage before anything is visible. Size and
+  CRC32C from the answer are compared again. An object that differs is deleted, this generation and no other, and is an
+  IntegrityError.
+* `overwrite=False` sends `ifGenerationMatch=0`. fake-gcs-server 1.52 honours it for objects of one part only; for
+  others only the check before the upload remains. Such an object carries a mark of its upload (metadata
+  `streamrec-upload`), so that after a lost answer a writer can tell its own object from an equal one.
+* A killed writer leaves a session that cannot be listed or seen; the store drops it after a week.
 
 Source: cloud.google.com/storage/docs/resumable-uploads and .../data-validation.
 """
@@ -45,20 +44,20 @@ from streamrec.storage.backends.http.responses import (
     BUFFERED_BODIES,
     AiohttpBody,
     client_timeout,
-    past_the_end,
+    empty_body,
+    object_size,
     range_header,
     session_settings,
-    size_in,
     translate_errors,
 )
-from streamrec.storage.faults import changed_error, exists
+from streamrec.storage.faults import changed_error, exists_error
 from streamrec.storage.options import (
-    OF_EVERY_FILESYSTEM,
+    COMMON_OPTIONS,
     ClientOptions,
     build,
     check_endpoint,
     check_names,
-    parameters_of,
+    parameter_names,
 )
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import finish
@@ -75,13 +74,13 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
     """Makes a session in the running loop.
 
     Raises:
-        StorageError: An option that gcsfs does not know, or that names nothing.
+        StorageError: gcsfs does not know an option, or an option names a missing file.
     """
-    known = parameters_of(GCSFileSystem, EverySize) | OF_EVERY_FILESYSTEM
+    known = parameter_names(GCSFileSystem, EverySize) | COMMON_OPTIONS
     check_names(source.url, "storage_options", source.options, known)
     check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
     check_token(source.url, source.option("token"))
-    session_names = parameters_of(aiohttp.ClientSession.__init__)
+    session_names = parameter_names(aiohttp.ClientSession.__init__)
     check_names(source.url, "session_kwargs", source.option("session_kwargs") or {}, session_names)
     session = session_settings(source.option("session_kwargs"))
     filesystem = build(GCSFileSystem, source, keep_class=False, session_kwargs=session)
@@ -93,7 +92,7 @@ class GcsBackend(Backend):
     """One GCS client."""
 
     remote = True
-    compares_first = False
+    verifies_first = False
 
     def __init__(self, filesystem: GCSFileSystem, timeout: aiohttp.ClientTimeout) -> None:
         self._api = GcsApi(filesystem, timeout)
@@ -103,7 +102,7 @@ class GcsBackend(Backend):
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """One page of up to 1,000 names; directory markers are left out, and names that were not asked for."""
+        """Returns one page of up to 1,000 names, without directory markers and names outside the prefix."""
         scheme, bucket, key = split_prefix(prefix)
         query = {"prefix": key, "fields": _LISTED, "maxResults": "1000", "pageToken": token}
         page = await self._api.json(prefix, "GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
@@ -112,8 +111,8 @@ class GcsBackend(Backend):
             for item in page.get("items", ())
             if item["name"].startswith(key) and not item["name"].endswith("/")
         ]
-        after = page.get("nextPageToken")
-        return infos, str(after) if after else None
+        next_token = page.get("nextPageToken")
+        return infos, str(next_token) if next_token else None
 
     async def stat(self, path: str) -> ObjectInfo:
         return info_in(path, await self._api.metadata(path))
@@ -126,12 +125,12 @@ class GcsBackend(Backend):
             )
         try:
             if answer.status == 416:
-                return past_the_end(await self.stat(path), start)
+                return empty_body(await self.stat(path), start)
             await check(answer, path, start, end)
-            info = ObjectInfo(path, size_in(answer, start, end), answer.headers.get("X-Goog-Generation") or version)
+            info = ObjectInfo(path, object_size(answer, start, end), answer.headers.get("X-Goog-Generation") or version)
         except NotFoundError as missing:
             answer.close()
-            if version is not None and (await self.stat(path)).version != version:  # a generation that is gone is a 404
+            if version is not None and (await self.stat(path)).version != version:  # a missing generation is a 404
                 raise changed_error(path, start) from missing
             raise
         except BaseException:
@@ -140,13 +139,13 @@ class GcsBackend(Backend):
         return AiohttpBody(answer, info, start, end)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Begins nothing yet: an object of one part needs no resumable upload."""
+        """Sends nothing yet: an object of one part needs no resumable upload."""
         upload = GcsUpload(self._api, path, overwrite)
         await upload.prepare()
         return upload
 
     async def copy(self, source: str, target: str) -> None:
-        """A rewrite; several requests for a large object that goes to another kind of storage."""
+        """Sends a rewrite; several requests for a large object that goes to another storage class."""
         place = "/storage/v1" + resource(source) + "/rewriteTo" + resource(target)
         answer: dict[str, Any] = {}
         while not answer.get("done"):
@@ -175,24 +174,24 @@ class GcsUpload(PartSink):
         self._doubt = False
         self._only: Pieces | None = None
         self._done: dict[str, Any] | None = None
-        self._ours = True  # whether the answer that ended the upload told us what the object is
+        self._ours = True  # whether the answer that ended the upload described the object
 
     async def prepare(self) -> None:
-        """Refuses a name that is taken, where it must not be replaced, before anything is sent."""
-        if not self._overwrite and await self._there() is not None:
-            raise exists(self._path)
+        """Raises AlreadyExistsError before anything is sent, if the object exists and must not be replaced."""
+        if not self._overwrite and await self._find() is not None:
+            raise exists_error(self._path)
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Sends a part; an only part waits for `complete`. The last one makes the object visible."""
+        """Sends a part; a single part waits for `complete`. The last one makes the object visible."""
         if whole and index == 0:
             self._only = pieces
         else:
             if self._session is None:
-                await finish(self._create())  # cut off half way, it could not be aborted
+                await finish(self._create())  # after an interruption, it could not be aborted
             await self._send(offset, pieces, whole)
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
-        """Makes an object of one part visible; a larger one is, since its last part arrived. Compares."""
+        """Makes an object of one part visible (a larger one is already), and compares it with what was sent."""
         if self._only is not None:
             await self._insert(sent, self._only)
         assert self._done is not None, "the last part comes before complete"
@@ -205,7 +204,7 @@ class GcsUpload(PartSink):
         raise IntegrityError(f"the store holds other bytes than were sent: {reason}; write it again", self._path)
 
     async def abort(self) -> None:
-        """Frees the parts. An upload that the store no longer knows is fine."""
+        """Frees the parts. An upload that the store no longer knows is not an error."""
         self._only = None
         if self._session is not None:
             with translate_errors(self._path):
@@ -215,7 +214,7 @@ class GcsUpload(PartSink):
             self._session = None
 
     async def _insert(self, sent: ContentDigest, pieces: Pieces) -> None:
-        """Object and checksum in one request."""
+        """Sends the object and its checksum in one request."""
         query = {"uploadType": "multipart", "name": self._key, **self._condition()}
         metadata = {**self._resource(), "crc32c": encode_crc32c(sent.crc32c)}
         boundary = secrets.token_hex(16)
@@ -227,10 +226,10 @@ class GcsUpload(PartSink):
                     await check(answer, self._path)
                     self._done = await read_json(answer)
         except ObjectChangedError as error:  # a 412 can only mean ifGenerationMatch=0 here
-            there = await self._there()
-            if there is None or there.get("metadata", {}).get(MARK) != self._mark:
-                raise exists(self._path) from error
-            self._done = there  # an attempt without an answer had succeeded
+            existing = await self._find()
+            if existing is None or existing.get("metadata", {}).get(MARK) != self._mark:
+                raise exists_error(self._path) from error
+            self._done = existing  # an attempt without an answer had succeeded
 
     async def _create(self) -> None:
         query = {"uploadType": "resumable", "name": self._key, **self._condition()}
@@ -242,7 +241,7 @@ class GcsUpload(PartSink):
                 self._session = answer.headers["Location"]
 
     async def _send(self, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Sends what the store does not have yet."""
+        """Sends the bytes that the store does not have yet."""
         stop = offset + sum(map(len, pieces))
         there = await self._ask(whole) if self._doubt else offset
         self._doubt = True
@@ -256,16 +255,16 @@ class GcsUpload(PartSink):
         self._doubt = False
 
     async def _ask(self, whole: ContentDigest | None) -> int:
-        """How many bytes the store has.
+        """Returns how many bytes the store has.
 
         Args:
-            whole: The object, where its last part was sent: then the upload may be over, and even forgotten,
-                in which case the object itself tells.
+            whole: The object's digest if its last part was sent: then the upload may be complete, and even forgotten,
+                in which case the object itself shows its size.
         """
         try:
             there = await self._put({"Content-Range": "bytes */*"}, ())
         except NotFoundError as error:
-            self._ours, self._done = False, await self._there()
+            self._ours, self._done = False, await self._find()
             if self._done is None:
                 raise StorageError("the store no longer knows this upload: write it again", self._path) from error
             there = int(self._done["size"])
@@ -274,36 +273,35 @@ class GcsUpload(PartSink):
         return there
 
     async def _put(self, headers: Mapping[str, str], pieces: Pieces) -> int:
-        """Sends bytes; returns how many the store has of the whole now.
+        """Sends bytes; returns how many bytes of the whole the store has now.
 
-        By POST: a PUT on a connection that was used before is sent again by aiohttp itself when it breaks,
-        and GCS takes no chunk twice.
+        It uses POST: aiohttp itself repeats a PUT when a reused connection breaks, and GCS accepts no chunk twice.
         """
         assert self._session is not None
         with self._name_is_taken(), translate_errors(self._path):
             async with await self._api.send("POST", self._session, None, headers, pieces) as answer:
-                if answer.status == 308:  # "Resume Incomplete": more bytes are wanted
+                if answer.status == 308:  # "Resume Incomplete": the store expects more bytes
                     stored = answer.headers.get("Range", "")  # none: nothing yet
                     return int(stored.rpartition("-")[2]) + 1 if stored else 0
                 await check(answer, self._path)
                 self._done = await read_json(answer)
                 return int(self._done["size"])
 
-    async def _there(self) -> dict[str, Any] | None:
+    async def _find(self) -> dict[str, Any] | None:
         try:
             return await self._api.metadata(self._path)
         except NotFoundError:
             return None
 
     async def _remove(self, generation: str) -> None:
-        """Removes what we made; gone or replaced is fine."""
+        """Removes this generation of the object; a missing or replaced one is not an error."""
         place = "/storage/v1" + resource(self._path)
         with suppress(NotFoundError, ObjectChangedError), translate_errors(self._path):
             async with await self._api.send("DELETE", place, {"ifGenerationMatch": generation}) as answer:
                 await check(answer, self._path)
 
     def _resource(self) -> dict[str, Any]:
-        """What the object is to be, its bytes aside."""
+        """Returns the metadata of the new object."""
         mark = {} if self._mark is None else {"metadata": {MARK: self._mark}}
         return {"name": self._key, "contentType": "application/octet-stream", **mark}
 
@@ -312,15 +310,15 @@ class GcsUpload(PartSink):
 
     @contextmanager
     def _name_is_taken(self) -> Iterator[None]:
-        """A 412 in here can only mean that the name is taken."""
+        """Translates a 412, which can only mean here that the name is taken."""
         try:
             yield
         except ObjectChangedError as error:
-            raise exists(self._path) from error
+            raise exists_error(self._path) from error
 
 
 def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
-    """Headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
+    """Returns headers for the bytes from `there` on; with the last ones, the whole object's size and checksum."""
     total = "*" if whole is None else str(whole.size)
     span = f"bytes {there}-{stop - 1}/{total}" if there < stop else f"bytes */{total}"
     checksum = {} if whole is None else {"X-Goog-Hash": f"crc32c={encode_crc32c(whole.crc32c)}"}
@@ -328,7 +326,7 @@ def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
 
 
 def _multipart_body(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Pieces:
-    """A multipart/related body: metadata, then content."""
+    """Returns a multipart/related body: metadata, then content."""
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
         f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"
@@ -337,7 +335,7 @@ def _multipart_body(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) 
 
 
 def _difference(sent: ContentDigest, item: Mapping[str, Any]) -> str | None:
-    """What tells an object's resource from what was sent; None where nothing does."""
+    """Describes how an object's resource differs from what was sent; None if it does not."""
     size, crc32c = int(item["size"]), item.get("crc32c")
     if size != sent.size:
         return f"it has {size:,} bytes where {sent.size:,} were sent"

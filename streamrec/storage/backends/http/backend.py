@@ -1,9 +1,9 @@
 """Plain web servers, read only, over aiohttp; the session comes from fsspec's HTTPFileSystem.
 
-Versions are ETags, or Last-Modified dates without an ETag. A strong ETag is pinned with If-Match; in
-every case each answer's version is compared, so a server that ignores the header changes nothing.
+Versions are ETags, or Last-Modified dates without an ETag. A strong ETag is pinned with If-Match; in any case the
+version of each answer is compared, so servers may ignore the header.
 
-A web server cannot be listed in any agreed way, and not be written: both say so.
+Web servers have no standard way to list or write: both raise UnsupportedOperationError.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     check_answer,
     client_timeout,
-    past_the_end,
+    empty_body,
+    object_size,
     range_header,
     session_settings,
-    size_in,
     translate_errors,
 )
 from streamrec.storage.faults import changed_error
-from streamrec.storage.options import OF_EVERY_FILESYSTEM, ClientOptions, build, check_names, parameters_of
+from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_names, parameter_names
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
 
@@ -40,14 +40,14 @@ REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS: Final = 10
 
 FOR_ONE_SERVER: Final = frozenset({"headers", "auth", "cookies", "params"})
-"""Options of a request that may hold credentials, and are for the server that the user named."""
+"""Options of a request that may contain credentials for the user's server, and must not reach another one."""
 
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> HttpBackend:
     """Makes a session in the running loop. `client_kwargs` go to it, other options to every request."""
-    known = parameters_of(HTTPFileSystem, aiohttp.ClientSession._request) | OF_EVERY_FILESYSTEM
+    known = parameter_names(HTTPFileSystem, aiohttp.ClientSession._request) | COMMON_OPTIONS
     check_names(source.url, "storage_options", source.options, known)
-    session_names = parameters_of(aiohttp.ClientSession.__init__)
+    session_names = parameter_names(aiohttp.ClientSession.__init__)
     check_names(source.url, "client_kwargs", source.option("client_kwargs") or {}, session_names)
     client = {"timeout": client_timeout(policy), **session_settings(source.option("client_kwargs"))}
     filesystem = build(HTTPFileSystem, source, client_kwargs=client)
@@ -84,7 +84,7 @@ class HttpBackend(Backend):
         with translate_errors(path):
             async with await self._send("HEAD", path, {}) as answer:
                 check_answer(answer, path)
-                return ObjectInfo(path, size_in(answer), _version(answer.headers))
+                return ObjectInfo(path, object_size(answer), _version(answer.headers))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         headers = {**range_header(start, end), **_pin(version)}
@@ -92,9 +92,9 @@ class HttpBackend(Backend):
             answer = await self._send("GET", path, headers)
         try:
             if answer.status == 416:
-                return past_the_end(await self.stat(path), start)  # the stream above compares the version
+                return empty_body(await self.stat(path), start)  # the stream above compares the version
             check_answer(answer, path, start, end)
-            info = ObjectInfo(path, size_in(answer, start, end), _version(answer.headers))
+            info = ObjectInfo(path, object_size(answer, start, end), _version(answer.headers))
             if version is not None and info.version != version:
                 raise changed_error(path, start, end)
         except BaseException:
@@ -109,21 +109,21 @@ class HttpBackend(Backend):
         await self._session.close()
 
     async def _send(self, method: str, path: str, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        """A request, and those that it is redirected to. Another server gets no credentials of this one."""
+        """Sends a request and follows its redirects. Another server gets no credentials of this one."""
         if "#" in path:
-            raise StorageError("a web server never sees what follows a #: write %23 for a # in a name", path)
-        own = {"Accept-Encoding": "identity", **headers}  # the bytes as they are stored
+            raise StorageError("a web server does not see what follows a #: write %23 for a # in a name", path)
+        own_headers = {"Accept-Encoding": "identity", **headers}  # the bytes as they are stored
         session, options = self._session, dict(self._fs.kwargs)
-        options["headers"] = {**(options.get("headers") or {}), **own}
-        allowed = options.pop("allow_redirects", True)
+        options["headers"] = {**(options.get("headers") or {}), **own_headers}
+        follows = options.pop("allow_redirects", True)
         url: URL = self._fs.encode_url(path)
-        if url.user is not None:  # aiohttp would leave it out where the request is redirected
+        if url.user is not None:  # aiohttp would omit it from a redirected request
             password = b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
             options["headers"].setdefault("Authorization", f"Basic {password}")
             url = url.with_user(None)
         answer = await session.request(method, url, allow_redirects=False, **options)
         redirects = 0
-        while allowed and answer.status in REDIRECTS and (location := answer.headers.get("Location")):
+        while follows and answer.status in REDIRECTS and (location := answer.headers.get("Location")):
             answer.release()
             if (redirects := redirects + 1) > MAX_REDIRECTS:
                 raise StorageError(f"the server redirects more than {MAX_REDIRECTS} times: check the URL", path)
@@ -134,13 +134,13 @@ class HttpBackend(Backend):
                     f"the server redirects to {location!r}, which is not a URL: check its address", path
                 ) from error
             if session is self._session and not _is_same_server(answer.url, url):
-                session, options = self._bare(), {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
-                options["headers"] = own
+                session, options = self._open_bare(), {key: options[key] for key in options.keys() - FOR_ONE_SERVER}
+                options["headers"] = own_headers
             answer = await session.request(method, url, allow_redirects=False, **options)
         return answer
 
-    def _bare(self) -> aiohttp.ClientSession:
-        """A session over the same connections, without the user's headers, cookies and passwords."""
+    def _open_bare(self) -> aiohttp.ClientSession:
+        """Returns a session over the same connections, without the user's headers, cookies and passwords."""
         if self._bare_session is None:
             self._bare_session = aiohttp.ClientSession(
                 connector=self._session.connector,
@@ -153,7 +153,7 @@ class HttpBackend(Backend):
 
 
 def _is_same_server(one: URL, other: URL) -> bool:
-    """Whether a server may have what was given for another one: it is the same, or the same over TLS."""
+    """Whether `other` may receive the credentials for `one`: it is the same server, or the same over TLS."""
     secured = (one.scheme, other.scheme) == ("http", "https") and one.is_default_port() and other.is_default_port()
     return one.host == other.host and (secured or one.origin() == other.origin())
 
@@ -163,7 +163,7 @@ def _version(headers: Mapping[str, str]) -> str | None:
 
 
 def _pin(version: str | None) -> dict[str, str]:
-    """The precondition for a version; a weak ETag (W/"...") never matches, so it is only compared."""
+    """Returns the precondition header for a version; a weak ETag (W/"...") never matches, so it has none."""
     if version is None or version.startswith("W/"):
         return {}
     return {"If-Match" if version.startswith('"') else "If-Unmodified-Since": version}

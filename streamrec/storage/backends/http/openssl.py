@@ -1,12 +1,12 @@
-"""OpenSSL, called past Python's ssl module: it reads a connection's socket itself, a megabyte a call.
+"""Calls OpenSSL directly, without Python's ssl module: it reads a connection's socket itself, a megabyte per call.
 
-Python's `SSLObject` deciphers one record of 16 KiB a call, and each call takes and gives back the interpreter's lock: a
-thread that deciphers so waits for it 64 times a megabyte. OpenSSL's own BIOs do the loop: a buffering BIO over an SSL
-BIO reads until the caller's buffer is full or the socket is empty, in one call that holds no lock.
+Python's `SSLObject` decrypts one record of 16 KiB per call, and each call takes and releases the GIL: a thread that
+decrypts so waits for it 64 times per megabyte. OpenSSL's own BIOs run that loop: a buffering BIO over an SSL BIO reads
+until the caller's buffer is full or the socket is empty, in one call without the GIL.
 
-What is private here is CPython's: where an `SSLObject` has its `SSL *`. It is between two members of which one is
-known, the context, in all releases from 3.11 to 3.14. Where that is not found, or where the functions are not to be
-had (a Python that has OpenSSL built in, as those that uv installs), a `RecordReader` does the same by `SSLObject`.
+The private detail is CPython's: where an `SSLObject` keeps its `SSL *`. In all releases from 3.11 to 3.14 it is the
+member before the context, which is known. If it is not found there, or if the functions are not available (a Python
+with OpenSSL built in, like those that uv installs), a `RecordReader` does the same by `SSLObject`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import threading
 from functools import cache
 from typing import Any, Final
 
-__all__ = ["RecordReader", "SocketReader", "decipher", "library", "pointer_of"]
+__all__ = ["RecordReader", "SocketReader", "decrypt", "library", "pointer_of"]
 
 BUFFER: Final = 128 << 10
-"""Bytes that are taken off a socket at a time: they stay in the second cache until they are deciphered."""
+"""Bytes per read of a socket: they stay in the L2 cache until they are decrypted."""
 
 SET_BUFFER_SIZE: Final = 117
 SET_SSL: Final = 109
 PENDING: Final = 10
 SHOULD_RETRY: Final = 8
-"""Numbers of OpenSSL's <openssl/bio.h>, the same in 1.1.1 and 3."""
+"""Constants of OpenSSL's <openssl/bio.h>, the same in 1.1.1 and 3."""
 
 Pointer = ctypes.c_void_p
 SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
@@ -54,13 +54,13 @@ SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 
 @cache
 def library() -> Any:
-    """The OpenSSL that Python's ssl module is linked with."""
+    """Returns the OpenSSL with which Python's ssl module is linked; AttributeError if it cannot be called."""
     if sys.implementation.name != "cpython" or not (3, 11) <= sys.version_info < (3, 15):
-        raise AttributeError("how this Python keeps an SSL * is not known")
+        raise AttributeError("where this Python keeps an SSL * is not known")
     try:
         found = ctypes.CDLL(_ssl.__file__)
     except OSError as error:
-        raise AttributeError(f"OpenSSL cannot be called past Python ({error})") from error
+        raise AttributeError(f"OpenSSL cannot be called directly ({error})") from error
     for name, (result, *arguments) in SIGNATURES.items():
         function = getattr(found, name)
         function.restype, function.argtypes = result, arguments
@@ -68,34 +68,34 @@ def library() -> Any:
 
 
 class SocketReader:
-    """The reading half of one TLS connection, whose handshake is over, given to OpenSSL.
+    """Reads a TLS connection by OpenSSL, after its handshake.
 
-    One thread at a time may use it. Its `close` must come before the socket is closed.
+    One thread at a time may use it. Close it before the socket.
 
     Args:
         connection: The connection; its memory BIO must be empty.
-        file: The descriptor of its socket, which does not block.
+        file: The descriptor of its non-blocking socket.
     """
 
     def __init__(self, connection: ssl.SSLObject, file: int) -> None:
         self._openssl = openssl = library()
         self._process = os.getpid()
-        self._connection = connection  # its SSL * lives as long
+        self._connection = connection  # keeps its SSL * alive
         self._ssl = pointer_of(connection)
         self._before = openssl.SSL_get_rbio(self._ssl)
         openssl.BIO_up_ref(self._before)
         self._waiting = openssl.BIO_new(openssl.BIO_f_buffer())
         openssl.BIO_int_ctrl(self._waiting, SET_BUFFER_SIZE, BUFFER, 0)
         openssl.SSL_set0_rbio(self._ssl, openssl.BIO_push(self._waiting, openssl.BIO_new_socket(file, 0)))
-        deciphering = openssl.BIO_new(openssl.BIO_f_ssl())
-        openssl.BIO_ctrl(deciphering, SET_SSL, 0, self._ssl)
-        self._bio = openssl.BIO_push(openssl.BIO_new(openssl.BIO_f_buffer()), deciphering)
+        decrypting = openssl.BIO_new(openssl.BIO_f_ssl())
+        openssl.BIO_ctrl(decrypting, SET_SSL, 0, self._ssl)
+        self._bio = openssl.BIO_push(openssl.BIO_new(openssl.BIO_f_buffer()), decrypting)
 
     def read(self, target: memoryview) -> int:
-        """Fills a buffer as far as the socket has bytes; the interpreter is free meanwhile.
+        """Reads the bytes available on the socket into a buffer, without the GIL; returns their number.
 
         Raises:
-            ConnectionError: The connection ended, or what came was not what the server sent.
+            ConnectionError: The connection ended, or its data does not verify.
         """
         openssl = self._openssl
         openssl.ERR_clear_error()
@@ -108,22 +108,22 @@ class SocketReader:
         return 0
 
     def holds_none(self) -> bool:
-        """Whether all that was taken off the socket was deciphered and given out."""
+        """Whether no bytes are left in its buffers."""
         return not any(self._openssl.BIO_ctrl(bio, PENDING, 0, None) for bio in (self._waiting, self._bio))
 
     def close(self) -> None:
-        """OpenSSL looks at the socket no more; the connection reads its memory BIO again. May be called twice."""
+        """Detaches the socket, so that the connection reads its memory BIO again. May be called twice."""
         if self._bio:
             openssl, bio, self._bio = self._openssl, self._bio, None
             openssl.SSL_set0_rbio(self._ssl, self._before)
-            openssl.SSL_set_quiet_shutdown(self._ssl, 1)  # an SSL BIO that is freed shuts its connection down
+            openssl.SSL_set_quiet_shutdown(self._ssl, 1)  # freeing an SSL BIO shuts its connection down
             openssl.BIO_free_all(bio)
             openssl.SSL_set_shutdown(self._ssl, 0)
             openssl.SSL_set_quiet_shutdown(self._ssl, 0)
             openssl.ERR_clear_error()
 
     def __del__(self) -> None:
-        if hasattr(self, "_bio") and os.getpid() == self._process:  # a forked child's may be half way through a read
+        if hasattr(self, "_bio") and os.getpid() == self._process:  # in a forked child a read may be in progress
             self.close()
 
 
@@ -131,7 +131,7 @@ _of_thread = threading.local()
 
 
 class RecordReader:
-    """A SocketReader by Python's ssl module: a call for each record, where OpenSSL cannot be called past it."""
+    """A SocketReader by Python's ssl module, one call per record, for when OpenSSL cannot be called directly."""
 
     def __init__(self, connection: ssl.SSLObject, incoming: ssl.MemoryBIO, file: int) -> None:
         self._connection = connection
@@ -139,12 +139,8 @@ class RecordReader:
         self._file = file
 
     def read(self, target: memoryview) -> int:
-        """Fills a buffer as far as the socket has bytes.
-
-        Raises:
-            OSError: The connection ended, or what came was not what the server sent.
-        """
-        filled = decipher(self._connection, target)
+        """Reads as `SocketReader.read`; any OSError means that the connection ended or its data does not verify."""
+        filled = decrypt(self._connection, target)
         buffer = _buffer_of_thread() if filled < len(target) else memoryview(b"")
         while filled < len(target):
             try:
@@ -156,27 +152,27 @@ class RecordReader:
                     break
                 raise ConnectionResetError("the connection ended")
             self._incoming.write(buffer[:count])
-            filled += decipher(self._connection, target[filled:])
+            filled += decrypt(self._connection, target[filled:])
         return filled
 
     def holds_none(self) -> bool:
-        """What was taken off the socket is where asyncio goes on with it."""
+        """True: remaining bytes are in the memory BIO, where asyncio continues."""
         return True
 
     def close(self) -> None:
-        """Nothing was changed."""
+        """Has nothing to undo."""
 
 
 def _buffer_of_thread() -> memoryview:
-    """A buffer for each thread: no other one writes into it between the kernel's doing so and OpenSSL's reading."""
+    """Returns a buffer of the calling thread: no other thread overwrites it before OpenSSL has read it."""
     if not hasattr(_of_thread, "buffer"):
         _of_thread.buffer = memoryview(bytearray(BUFFER))
     buffer: memoryview = _of_thread.buffer
     return buffer
 
 
-def decipher(connection: ssl.SSLObject, target: memoryview) -> int:
-    """Deciphers what is in a connection's memory BIO; returns how many bytes that are, maybe none."""
+def decrypt(connection: ssl.SSLObject, target: memoryview) -> int:
+    """Decrypts the data in a connection's memory BIO; returns the number of bytes, possibly 0."""
     filled = 0
     try:
         while filled < len(target):
@@ -193,14 +189,12 @@ def decipher(connection: ssl.SSLObject, target: memoryview) -> int:
 
 
 def pointer_of(connection: ssl.SSLObject) -> int:
-    """The SSL * of a connection, where CPython keeps it."""
+    """Returns the SSL * of a connection from where CPython keeps it; AttributeError if it is elsewhere."""
     library()
     inner: Any = connection._sslobj  # type: ignore[attr-defined]
     word, head = ctypes.sizeof(Pointer), object.__basicsize__
-    if type(inner).__basicsize__ < head + 3 * word:
-        raise AttributeError("this Python keeps its TLS connections in another way")
-    members = [Pointer.from_address(id(inner) + head + index * word).value for index in range(3)]
-    _, pointer, context = members
-    if pointer is None or context != id(connection.context):
-        raise AttributeError("this Python keeps its TLS connections in another way")
-    return pointer
+    if type(inner).__basicsize__ >= head + 3 * word:
+        _, pointer, context = (Pointer.from_address(id(inner) + head + index * word).value for index in range(3))
+        if pointer is not None and context == id(connection.context):
+            return pointer
+    raise AttributeError("this Python keeps its TLS connections in another way")

@@ -1,7 +1,6 @@
-"""A request's body that is sent from its pieces, without joining them.
+"""A request body that is sent from its pieces, without joining them.
 
-aiohttp copies a BytesIO twice, once whole into fresh memory and once as it reads it, and who makes one has joined the
-pieces before.
+A BytesIO needs the pieces joined, and aiohttp copies it twice: once as a whole into new memory and once to read it.
 """
 
 from __future__ import annotations
@@ -20,13 +19,10 @@ CHUNK_BYTES: Final = 256 << 10
 
 
 class PiecesBody(aiohttp.Payload):
-    """What aiohttp sends, and botocore reads as a file to sign it. It may be sent again.
-
-    Args:
-        pieces: The bytes, in order; they must not be written to.
+    """A payload that aiohttp sends, and that botocore reads as a file to sign it. It may be sent again.
 
     Attributes:
-        failure: What went wrong in `write` that the connection has no part in.
+        failure: An error in `write` that the connection did not cause.
     """
 
     def __init__(self, pieces: Sequence[memoryview]) -> None:
@@ -60,7 +56,7 @@ class PiecesBody(aiohttp.Payload):
             raise
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """As text; aiohttp's payloads have it."""
+        """Returns the body as text, as required of aiohttp's payloads."""
         return b"".join(self._pieces).decode(encoding, errors)
 
     def read(self, size: int = -1) -> bytes:
@@ -77,7 +73,7 @@ class PiecesBody(aiohttp.Payload):
 
 
 def between(pieces: Sequence[memoryview], start: int, stop: int) -> Sequence[memoryview]:
-    """The bytes from `start` to `stop` of all pieces together.
+    """Returns the bytes from `start` to `stop` of the joined pieces, without a copy.
 
     >>> [bytes(piece) for piece in between([memoryview(b"abc"), memoryview(b"def")], 1, 5)]
     [b'bc', b'de']

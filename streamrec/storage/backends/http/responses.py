@@ -1,13 +1,12 @@
-"""Responses of aiohttp: their bodies, their heads, and what its exceptions mean. Shared by s3, gcs and http.
+"""Responses of aiohttp: reads their bodies, checks their heads, and translates exceptions. For s3, gcs and http.
 
-Cost matters here, it is the hot path of all reading: one await per chunk, no joining of chunks, one copy
-into the caller's buffer. What did not fit is kept as a view, not copied again.
+This is the hot path of all reading: one await per chunk, no joining of chunks, one copy into the caller's buffer. Bytes
+that did not fit are kept as a view, not copied again.
 
-The rest of a large body is received past aiohttp (`socket_body.py`):
-- Only a plain body of known length is taken over, when aiohttp holds none of it any more, and when at least
-  `LEAST` bytes are left.
-- After its last byte the connection is aiohttp's again, which keeps it for the next request.
-- It is a `FastPath`: where it fails (under uvloop, say), aiohttp reads on by itself.
+The rest of a large body is read past aiohttp (`socket_body.py`):
+- Only for a plain body of known length, when aiohttp holds none of it any more, and at least `MIN_BYTES` are left.
+- After the last byte the connection returns to aiohttp, which keeps it for the next request.
+- It is a `FastPath`: if it fails (under uvloop, say), aiohttp reads the body.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from streamrec.storage.backends.http.tls_reader import TLSReader
 from streamrec.storage.faults import (
     Cause,
     TransientError,
+    error_from_status,
     error_translator,
-    from_status,
     http_body_range,
     retry_after_seconds,
     too_many_files,
@@ -41,28 +40,23 @@ __all__ = [
     "AiohttpBody",
     "check_answer",
     "client_timeout",
-    "past_the_end",
+    "empty_body",
+    "object_size",
     "range_header",
     "session_settings",
-    "size_in",
     "translate",
     "translate_errors",
 ]
 
-LEAST: Final = 1 << 20
-"""Bytes that must be left for a body to be taken over."""
+MIN_BYTES: Final = 1 << 20
+"""Bytes that must be left of a body to read it past aiohttp."""
 
 BUFFERED_BODIES: Final = FastPath("receiving bodies past aiohttp (streamrec.storage.backends.http.responses)")
 
 
 def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> SocketBody | None:
-    """Takes a response's connection over, if that is worth it and safe; None where it is not.
-
-    Args:
-        response: A response whose `content` was drained a moment ago.
-        remaining: Bytes of its body that have not come yet.
-    """
-    if remaining < LEAST or not BUFFERED_BODIES.is_open(ALL):
+    """Takes over the connection of a response with drained `content`; None if that is not worthwhile or not safe."""
+    if remaining < MIN_BYTES or not BUFFERED_BODIES.is_enabled(ALL):
         return None
     try:
         connection = response.connection
@@ -77,23 +71,23 @@ def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> Sock
             return None
         finish = partial(_give_to_the_pool, response)
         return SocketBody(transport if tls is None else tls.transport, remaining, finish, BUFFERED_BODIES, tls)
-    except OSError:  # no descriptor is left, or the connection is gone: the next one may be had
+    except OSError:  # no descriptor is left, or the connection is gone: the next response may work
         return None
     except Exception as error:
-        BUFFERED_BODIES.leave(ALL, error)
+        BUFFERED_BODIES.disable(ALL, error)
         return None
 
 
 def _give_to_the_pool(response: aiohttp.ClientResponse) -> None:
-    """Tells aiohttp that the body is whole: it keeps the connection for the next request, if the server does."""
+    """Tells aiohttp that the body is complete: it keeps the connection for the next request, if the server does."""
     try:
         response.content.feed_eof()
     except Exception as error:
-        BUFFERED_BODIES.leave(ALL, error)
+        BUFFERED_BODIES.disable(ALL, error)
 
 
 NO_URL = (aiohttp.InvalidURL, getattr(aiohttp, "NonHttpUrlClientError", aiohttp.InvalidURL))
-"""What aiohttp says of a URL that it cannot fetch; the second came with 3.10."""
+"""The errors of aiohttp for a URL that it cannot fetch; the second came with 3.10."""
 
 logger = logging.getLogger("streamrec")
 
@@ -105,7 +99,7 @@ class AiohttpBody:
 
     __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
 
-    keeps_time = False  # aiohttp's own limit ends where a buffered body begins
+    enforces_timeout = False  # aiohttp's own limit ends where a buffered body begins
 
     def __init__(
         self,
@@ -121,13 +115,13 @@ class AiohttpBody:
         self._start = start
         self._end = end
         self._unseen = _plain_length(response)
-        # what came with the head is taken now: once the connection is found broken, aiohttp gives nothing out any more
+        # take what came with the head now: once the connection is found broken, aiohttp does not return it any more
         self._left = _NOTHING if response.content.exception() else self._take_received()
-        # and what comes from here on goes past aiohttp, where it can
+        # read the rest past aiohttp, if possible
         self._buffered = None if response.content.exception() else _read_past_aiohttp(response, self._unseen)
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes: those that aiohttp has already, then the rest by a SocketBody where it can be."""
+        """Waits for the next bytes: those that aiohttp has received, then the rest by a SocketBody if possible."""
         with translate_errors(self.info.path, self._start, self._end):
             left = self._left
             if self._buffered is not None:
@@ -146,7 +140,7 @@ class AiohttpBody:
         return count
 
     def _take_received(self) -> memoryview:
-        """What aiohttp holds of the body already."""
+        """Returns the bytes that aiohttp has received."""
         data = self._response.content.read_nowait()
         self._unseen -= len(data)
         return memoryview(data)
@@ -162,7 +156,7 @@ class AiohttpBody:
                 return _NOTHING
 
     async def aclose(self) -> None:
-        """Closes the connection; a drained one went back to the pool before."""
+        """Closes the connection; a drained one has returned to the pool before."""
         self._left = _NOTHING
         if self._buffered is not None:
             self._buffered.give_back()
@@ -170,35 +164,35 @@ class AiohttpBody:
 
 
 def _plain_length(response: aiohttp.ClientResponse) -> int:
-    """Bytes of a body that comes as it is; 0 where that is not known, or where aiohttp must decode it."""
+    """Returns the length of an unencoded body; 0 if it is unknown, or aiohttp must decode the body."""
     encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
     return 0 if encoded else int(response.headers.get("Content-Length", 0))
 
 
 def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
-    """The limits of a session: connect, and a silent socket. The others are kept around each request."""
+    """Returns the limits of a session: connecting, and a silent socket. The request layer enforces the others."""
     return aiohttp.ClientTimeout(total=None, sock_connect=policy.connect_timeout, sock_read=policy.stall_timeout)
 
 
 def session_settings(users: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a session is made with in the running loop: bodies as they are stored, a pool without a limit; or as told.
+    """Returns the arguments of a session in the running loop: raw bodies, an unlimited pool, and the user's own.
 
-    (Shards that are open rest with their connections until their turn comes: where another one had to wait for a
-    connection, all would wait for each other. How many there are is decided in `connections`, and nowhere else.)
+    Open shards keep their connections while they wait for their consumer: with a limited pool, shards without a
+    connection would block those, and all would wait for each other. `connections` alone limits their number.
     """
     settings = {"auto_decompress": False, **(users or {})}
     connector = settings.get("connector") or aiohttp.TCPConnector(limit=0)
     if connector.limit or getattr(connector, "limit_per_host", 0):
         logger.warning(
-            "a connector of yours has a limit of connections: where more shards are open than it allows, they wait for "
+            "your connector limits the number of connections: if more shards are open than it allows, they wait for "
             "each other until they time out; pass limit=0 (and no limit_per_host) to it"
         )
     return {**settings, "connector": connector}
 
 
 def range_header(start: int, end: int | None) -> dict[str, str]:
-    """The Range header for some bytes. It is sent for all of them too: the Content-Range of the answer then tells
-    the object's size, and a body that is short without saying so is found out.
+    """Returns the Range header for some bytes, even for all of them: the Content-Range of the answer then has the
+    object's size, which reveals a body that is too short.
 
     >>> range_header(0, None), range_header(5, 10)
     ({'Range': 'bytes=0-'}, {'Range': 'bytes=5-9'})
@@ -211,39 +205,32 @@ def check_answer(
     path: str,
     start: int | None = None,
     end: int | None = None,
-    said: str = "",
+    message: str = "",
     advice: str = "",
 ) -> None:
-    """Raises what an answer of 300 and above means.
-
-    Args:
-        start: First byte that was asked for, or None.
-        end: One past the last byte, or None.
-        said: The server's words where its body was read; else the status line's.
-        advice: As for `from_status`.
-    """
+    """Raises the error of an answer with a status of 300 or above, with the status line's reason or a given message."""
     if answer.status >= 300:
         wait = retry_after_seconds(answer.headers.get("Retry-After"))
-        reason = said or answer.reason or ""
-        raise from_status(answer.status, reason, path, start, end, retry_after=wait, advice=advice)
+        reason = message or answer.reason or ""
+        raise error_from_status(answer.status, reason, path, start, end, retry_after=wait, advice=advice)
 
 
-def past_the_end(info: ObjectInfo, start: int) -> BytesBody:
-    """The empty body that a 416 means, once the object was found to end there."""
+def empty_body(info: ObjectInfo, start: int) -> BytesBody:
+    """Returns the empty body for a 416, after checking that the object really ends before `start`."""
     if info.size is not None and start < info.size:
         raise TransientError(Cause.WRONG_ANSWER, f"a 416 for byte {start:,} of {info.size:,}")
     return BytesBody(info)
 
 
-def size_in(answer: aiohttp.ClientResponse, start: int = 0, end: int | None = None) -> int | None:
-    """The object's size as a 200 or 206 tells it, once its range was found right (`http_body_range`)."""
+def object_size(answer: aiohttp.ClientResponse, start: int = 0, end: int | None = None) -> int | None:
+    """Returns the object's size from a 200 or 206, after checking its range (`http_body_range`)."""
     return http_body_range(answer.status, answer.headers, start, end)
 
 
 def translate(
     error: BaseException, path: str, start: int | None = None, end: int | None = None
 ) -> StorageError | TransientError:
-    """What an exception of aiohttp, or of the socket below, means."""
+    """Returns our error for an exception of aiohttp or of the socket."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, aiohttp.ClientSSLError):
         return tls_failed(said, path, start, end)
@@ -259,7 +246,7 @@ def translate(
 
 
 def tls_failed(said: str, path: str, start: int | None = None, end: int | None = None) -> StorageError:
-    """What it means that a TLS connection cannot be made."""
+    """Returns the error for a failed TLS handshake."""
     if any(word in said for word in ("WRONG_VERSION_NUMBER", "wrong version number", "record layer failure")):
         return StorageError(f"this port does not speak TLS ({said}): write http:// where https:// is", path, start, end)
     advice = "name the file of its CA in SSL_CERT_FILE, or in AWS_CA_BUNDLE for S3"

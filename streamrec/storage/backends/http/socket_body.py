@@ -1,22 +1,21 @@
-"""Socket body: the rest of a response's body, read from its socket straight into the caller's buffers.
+"""Socket body: reads the rest of a response's body from its socket directly into the caller's buffers.
 
-aiohttp makes a `bytes` object of what the socket gives, another of the body in it, and wakes its reader for
-each: that is half of what a streamed GET costs. So once aiohttp has done what it is good at (connecting, TLS, the
-pool, the response's head) and a large body of known length is left, its transport reads no more, and the socket is read
-here, over TLS by a `TLSReader`. Compared with aiohttp's own stream in benchmarks/stream.py.
+aiohttp makes a `bytes` object of each read from the socket, another one of the body in it, and wakes its reader for
+each: half of the cost of a streamed GET. So aiohttp connects, does the TLS handshake, manages the pool and reads the
+head; then, for a large body of known length, its transport stops reading and this module reads the socket, over TLS by
+a `TLSReader`. benchmarks/stream.py compares it with aiohttp's own stream.
 
 Rules:
-- After the last byte the connection is aiohttp's again, and goes back to its pool: the next request uses it. aiohttp
-  parses each response with a new parser, so it does not matter that the last one never saw the body's end. A body that
-  is closed before its end closes the connection.
-- The socket is read only while a `readinto` waits: back-pressure is the caller's, and no byte is ever written into a
-  buffer whose owner is not waiting for it.
+- After the last byte the connection returns to aiohttp's pool for the next request. aiohttp parses each response with a
+  new parser, so it does not matter that the last one never saw the body's end. A body that is closed before its end
+  closes the connection.
+- The socket is read only while a `readinto` waits: the caller controls back-pressure, and no byte is ever written into
+  a buffer whose owner is not waiting for it.
 - `readinto` returns when the buffer is full, or `LINGER` seconds after its first byte.
-- The kernel gathers: while much is still to come, it says so only when `GATHER` bytes are there (SO_RCVLOWAT), or as
-  many as are wanted if that is less.
-- aiohttp may still switch the transport's reading on: an earlier response of the same connection that was whole when
-  the connection was given on, and is drained only now, does so. What asyncio reads then comes next, and its reading is
-  switched off again.
+- While many bytes are expected, the kernel reports the socket as readable only when it has `GATHER` bytes, or the
+  requested number if that is less (SO_RCVLOWAT).
+- aiohttp may switch on the transport's reading again: an earlier response of the same connection does so if it is
+  drained only now. The bytes that asyncio reads then come next, and its reading is switched off again.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ from streamrec.storage.backends.http.tls_reader import TLSReader
 __all__ = ["ALL", "SocketBody"]
 
 GATHER: Final = 1 << 20
-"""Bytes at a time: a turn of the event loop for fewer costs as much as receiving them. Ungathered, a paced
-connection gives 64 KiB."""
+"""Bytes per wake-up: an iteration of the event loop for fewer costs as much as receiving them. Without it, a paced
+connection wakes the loop for 64 KiB."""
 
 LINGER: Final = 0.02
-"""How long a buffer that is not full waits for more, in seconds."""
+"""Seconds that a partly filled buffer waits for more bytes."""
 
 RECORD: Final = (16 << 10) + 512
-"""No record of TLS is longer."""
+"""The maximum length of a TLS record."""
 
 ALL: Final = "all connections"
-"""What the fast path is left for."""
+"""The key for which the fast path is disabled."""
 
 
 class SocketBody(asyncio.Protocol):
-    """The receiving end of a connection, which it takes from asyncio.
+    """Reads a connection's socket in place of asyncio.
 
     Args:
-        transport: The connection's, over its socket.
-        remaining: Bytes that have not come yet.
-        finish: Called when all have come, and the connection is asyncio's again.
-        way: Left where an error is neither the network's nor the server's.
-        tls: What deciphers; None: nothing does, and the transport has this protocol meanwhile.
+        transport: The connection's transport over its socket.
+        remaining: Bytes that have not arrived yet.
+        finish: Called when all bytes have arrived and the connection has returned to asyncio.
+        fast_path: Disabled after an error that neither the network nor the server caused.
+        tls: Decrypts; None for plain text: the transport has this protocol meanwhile.
 
     Raises:
         OSError: The process has no descriptor left.
@@ -65,13 +64,13 @@ class SocketBody(asyncio.Protocol):
         transport: asyncio.Transport,
         remaining: int,
         finish: Callable[[], None],
-        way: FastPath,
+        fast_path: FastPath,
         tls: TLSReader | None = None,
     ) -> None:
         self._transport = transport
         self._handler = transport.get_protocol()
         self._finish = finish
-        self._way = way
+        self._fast_path = fast_path
         self._tls = tls
         self._socket: socket.socket = transport.get_extra_info("socket").dup()
         self._loop = asyncio.get_running_loop()
@@ -87,10 +86,10 @@ class SocketBody(asyncio.Protocol):
             tls.begin()
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 when all have come.
+        """Waits for the next bytes; 0 when all have arrived.
 
         Raises:
-            ConnectionError: The connection ended before the body, or what came was not what the server sent.
+            ConnectionError: The connection ended before the body, or its data does not verify.
         """
         target, filled, until = buffer[: self._remaining], 0, None
         try:
@@ -102,8 +101,8 @@ class SocketBody(asyncio.Protocol):
                 if filled and until is None:
                     until = self._loop.time() + LINGER
         except Exception as error:
-            if not isinstance(error, OSError):  # those of TLS are such errors too
-                self._way.leave(ALL, error)
+            if not isinstance(error, OSError):  # TLS errors are OSErrors, too
+                self._fast_path.disable(ALL, error)
             if not filled:
                 raise ConnectionError(f"the connection ended {self._remaining:,} bytes before the body") from error
         self._remaining -= filled
@@ -112,25 +111,25 @@ class SocketBody(asyncio.Protocol):
         return filled
 
     def give_back(self) -> None:
-        """Closes the connection; its client hears of it. May be called twice."""
+        """Closes the connection, and notifies its client. May be called twice."""
         if self._socket.fileno() >= 0:
             self._leave_socket()
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """What asyncio read nevertheless."""
+        """Keeps bytes that asyncio read although its reading was off."""
         self._transport.pause_reading()
         self._spilled += data
         self._wake(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone: aiohttp's own protocol hears of it too, for its books."""
+        """Wakes the reader, and forwards the event to aiohttp's protocol."""
         self._leave_socket()
         self._wake(True)
         self._handler.connection_lost(exc)
 
     def _read(self, target: memoryview) -> int:
-        """What is there now."""
+        """Reads the available bytes."""
         if self._spilled:
             count = min(len(target), len(self._spilled))
             target[:count], self._spilled = self._spilled[:count], self._spilled[count:]
@@ -146,13 +145,13 @@ class SocketBody(asyncio.Protocol):
         return count
 
     async def _readable(self, wanted: int, sure: int, until: float | None) -> bool:
-        """Waits until the socket has about as much as is wanted, of what will come for sure; or for so long."""
+        """Waits until the socket has about `wanted` bytes, of which `sure` will arrive; False at the time `until`."""
         if self._socket.fileno() < 0:
             raise ConnectionResetError("the connection was closed")
         # TLS adds less than 64 bytes to each of its records of 16 KiB
         enough = max(1, min(GATHER, wanted + 64 * (2 + wanted // (16 << 10)), sure - RECORD))
         if enough != self._gathers and not self._gathers < enough < GATHER:
-            with suppress(OSError):  # not every system can
+            with suppress(OSError):  # not every system supports it
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, enough)
             self._gathers = enough
         waiter: asyncio.Future[bool] = self._loop.create_future()
@@ -172,7 +171,7 @@ class SocketBody(asyncio.Protocol):
             self._waiter.set_result(readable)
 
     def _release(self) -> None:
-        """All have come: aiohttp goes on with the connection, unless something else came after it."""
+        """Returns the connection to aiohttp, unless other bytes followed the body."""
         if self._socket.fileno() < 0 or self._spilled or not (self._tls is None or self._tls.holds_none()):
             return
         if self._gathers > 1:

@@ -1,18 +1,17 @@
-"""Local files, through aiofiles: unbuffered, straight into the caller's buffer.
+"""Local files, through aiofiles: unbuffered, directly into the caller's buffer.
 
-What is in the page cache is read at once, on the loop: Linux can be asked not to wait (RWF_NOWAIT), and
-copying a megabyte takes less than the hop to a thread. Many bodies take turns of the loop (`take_turn`), so that
-other work goes on between them. What is not in the cache is read in a thread, as much as the caller's buffer
-takes. A thread that reads cannot be stopped, so a cancelled `readinto` waits for it: no thread writes into a
-buffer that its owner believes to be free. What is short is read in the thread that opens the file, one or many at a
-time: of thousands of small shards, going to a thread and back is most of what each costs.
+Bytes in the page cache are read on the loop: Linux can read without waiting (RWF_NOWAIT), and copying a megabyte takes
+less time than switching to a thread. Bodies alternate in the loop (`take_turn`), so that other work runs between them.
+Other bytes are read in a thread, as many as the caller's buffer takes. A thread that reads cannot be stopped, so a
+cancelled `readinto` waits for it: no thread writes into a buffer whose owner believes it to be free. The thread that
+opens a short file also reads it, one or many at a time: for small shards, switching to a thread is most of the cost.
 
 Uploads go to a temporary name in the same directory (`temporary_files.py`) and are put in place by fsync, rename (or
-a hard link, which never replaces), fsync of the directory. A process that is killed leaves the temporary file,
-which no listing shows; the next upload to the same name removes it.
+a hard link, which never replaces), fsync of the directory. A killed process leaves the temporary file, which no listing
+shows; the next upload to the same name removes it.
 
-What is not a plain file is read and written by `special_files.py`. Paths are plain, or `file://` or `local://` URLs;
-listings come in the style that was asked for.
+`special_files.py` reads and writes what is not a regular file. Paths are plain, or `file://` or `local://` URLs;
+listings use the style of the listed prefix.
 """
 
 from __future__ import annotations
@@ -47,32 +46,32 @@ from streamrec.storage.backends.local.temporary_files import (
     remove_abandoned,
     sync_directory,
 )
-from streamrec.storage.faults import changed_error, error_translator, exists, too_many_files
+from streamrec.storage.faults import changed_error, error_translator, exists_error, too_many_files
 from streamrec.storage.identity import is_special
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.retry import RetryPolicy
-from streamrec.storage.tasks import finish, in_thread, run_to_completion
+from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 from streamrec.storage.urls import Glob, directory_advice, local_name, local_path, strip_scheme
 
-__all__ = ["SHORT_BYTES", "LocalBackend", "ShortFile", "connect", "read_all", "read_if_short", "take_turn"]
+__all__ = ["SHORT_BYTES", "LocalBackend", "connect", "take_turn"]
 
 
 async def take_turn(turns: asyncio.Lock) -> None:
-    """Waits for a turn of the event loop that no other caller has, first in, first out; it may be this one."""
+    """Waits for an iteration of the event loop that no other caller uses, first in, first out."""
     await turns.acquire()
     asyncio.get_running_loop().call_soon(turns.release)
 
 
 SHORT_BYTES: Final = 256 << 10
-"""Files of up to this many bytes are read while they are opened."""
+"""Ranges of up to this many bytes are read when the file is opened."""
 
 
 ShortFile = tuple[bytes, os.stat_result]
-"""What was asked for of a file, all of it, and the file's status."""
+"""All requested bytes of a file, and its status."""
 
 
-def read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
-    """What an open file has from `start` to `end`; None where that is long, or nothing, or is being written."""
+def _read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
+    """Reads an open file from `start` to `end`; None if that is long or empty, or the file is being written."""
     before = os.fstat(file)
     count = (before.st_size if end is None else min(end, before.st_size)) - start
     if not 0 < count <= SHORT_BYTES:
@@ -84,26 +83,21 @@ def read_if_short(file: int, start: int, end: int | None) -> ShortFile | None:
     return data, before
 
 
-def read_all(names: Sequence[str]) -> list[ShortFile | None]:
-    """Each file, whole; None for what is not short and plain, or cannot be read."""
-    return [_whole(name) for name in names]
-
-
-def _whole(name: str) -> ShortFile | None:
+def _read_short(path: str) -> ShortObject | None:
+    """Reads a file; None if it is not a short regular file, or cannot be read."""
+    name = local_name(path)
     try:
         if not stat.S_ISREG(os.stat(name).st_mode):  # a pipe's writer would notice that it is opened
             return None
-        file = os.open(name, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        try:
-            return read_if_short(file, 0, None)
-        finally:
-            os.close(file)
+        with open(name, "rb", buffering=0) as file:
+            short = _read_if_short(file.fileno(), 0, None)
     except OSError:
         return None
+    return None if short is None else ShortObject(_info(path, short[1]), short[0])
 
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> LocalBackend:
-    """Needs nothing of the options: a local path has none."""
+    """Ignores the options: local files have none."""
     return LocalBackend()
 
 
@@ -122,18 +116,18 @@ class LocalBackend(Backend):
             return await asyncio.to_thread(_list, prefix, glob), None
 
     async def stat(self, path: str) -> ObjectInfo:
-        """Size, and a version from inode, time of change and size."""
+        """Returns the size, and a version from inode, modification time and size."""
         with _translate_errors(path):
             return _info(path, await asyncio.to_thread(_stat_file, local_path(path)))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """Opens the file and stays with that one, even when its name moves to another."""
+        """Opens the file, and keeps reading it even if its name moves to another file."""
         local = local_path(path)
         with _translate_errors(path, start, end):
-            opened = await in_thread(partial(_open, local, start, end), undo=_close_opened)
+            opened = await call_in_thread(partial(_open, local, start, end), undo=_close_opened)
             if opened is None:
                 return await SpecialBody.open(path, local, start)
-            if isinstance(opened, tuple):  # what was read is what the file was then, whatever happens to it
+            if isinstance(opened, tuple):  # already read: later changes of the file do not matter
                 data, status = opened
                 info = _info(path, status)
                 if version is not None and version != info.version:
@@ -154,16 +148,12 @@ class LocalBackend(Backend):
         return _LocalBody(file, info, start, self._turns)
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        read = await finish(asyncio.to_thread(read_all, [local_name(path) for path in paths]))
-        return [
-            None if short is None else ShortObject(_info(path, short[1]), short[0])
-            for path, short in zip(paths, read, strict=True)
-        ]
+        return await finish(asyncio.to_thread(lambda: [_read_short(path) for path in paths]))
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Makes the directories, and a temporary file in the final one's directory.
+        """Makes the directories, and a temporary file in the directory of the final one.
 
-        A symbolic link is followed: what it leads to is replaced, and the link stays.
+        A symbolic link stays, and its target is replaced.
         """
         final = local_path(path)
         with _translate_errors(path):
@@ -172,15 +162,22 @@ class LocalBackend(Backend):
             if await asyncio.to_thread(os.path.islink, final):
                 final = Path(await asyncio.to_thread(os.path.realpath, final))
             if not overwrite and await asyncio.to_thread(os.path.lexists, final):
-                raise exists(path)
+                raise exists_error(path)
             return await finish(_begin(path, final, overwrite), undo=_LocalUpload.abort)
 
     async def follow(self, path: str) -> str | None:
-        """Where a symbolic link leads; None for what is not a plain file."""
-        return await asyncio.to_thread(_follow, path)
+        """Returns the target of a symbolic link, else the path; None if it is not a regular file."""
+
+        def follow() -> str | None:
+            local = local_path(path)
+            if is_special(local):
+                return None
+            return os.path.realpath(local) if os.path.islink(local) else path
+
+        return await asyncio.to_thread(follow)
 
     async def copy(self, source: str, target: str) -> None:
-        """A second name for the same file; a copy if the file system has no hard links."""
+        """Creates a hard link; a copy if the filesystem has no hard links."""
         with _translate_errors(target):
             await finish(asyncio.to_thread(copy_file, *map(_resolve, (source, target))))
 
@@ -190,7 +187,7 @@ class LocalBackend(Backend):
 
 
 class _LocalBody:
-    keeps_time = True
+    enforces_timeout = True
     splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, position: int, turns: asyncio.Lock) -> None:
@@ -201,7 +198,7 @@ class _LocalBody:
         self._turns = turns
 
     async def readinto(self, buffer: memoryview) -> int:
-        """One read system call into the caller's buffer. A file that was changed in place is an error, not damage."""
+        """Makes one read system call into the caller's buffer. A file that was modified is an ObjectChangedError."""
         await take_turn(self._turns)
         file, position = self._number, self._position
         with _translate_errors(self.info.path, position):
@@ -209,7 +206,7 @@ class _LocalBody:
             if count is None:
                 count = await finish(asyncio.to_thread(_read_at, file, buffer, position))
         if _info(self.info.path, os.fstat(file)).version != self.info.version:
-            raise changed_error(self.info.path, position)  # it was written to, or cut off
+            raise changed_error(self.info.path, position)  # it was written to, or truncated
         self._position += count
         return count
 
@@ -241,7 +238,7 @@ class _LocalUpload(PartSink):
             self._left.detach()
 
     async def _commit(self, sent: ContentDigest) -> os.stat_result:
-        """The file stays open, and so locked, until it has its final name."""
+        """Puts the file in place; it stays open, and so locked, until it has its final name."""
         stat = await asyncio.to_thread(self._put_in_place, sent)
         self._left.detach()
         await self._file.close()
@@ -263,11 +260,11 @@ class _LocalUpload(PartSink):
         return stat
 
     def _link(self) -> None:
-        """A second name, which is never put over another; then the first one goes."""
+        """Adds the final name, which fails if it exists; then removes the temporary name."""
         try:
             os.link(self._temporary, self._final)
         except FileExistsError as error:
-            raise exists(self._path) from error
+            raise exists_error(self._path) from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise UnsupportedOperationError(
@@ -280,7 +277,7 @@ class _LocalUpload(PartSink):
 
 
 def remove_own(temporary: Path, maker: int) -> None:
-    """An upload was dropped without an end, or the interpreter ends: its file goes, unless a parent process has it."""
+    """Removes the file of an upload that was neither completed nor aborted, but only in the process that made it."""
     if os.getpid() == maker:
         temporary.unlink(missing_ok=True)
 
@@ -297,7 +294,7 @@ async def _begin(path: str, final: Path, overwrite: bool) -> _LocalUpload:
 
 
 async def _close(file: Any) -> None:
-    """Closes a file of aiofiles, also where the task that does it is cancelled before the thread has begun."""
+    """Closes a file of aiofiles, even if the task is cancelled before the thread begins."""
     await run_to_completion(file._file.close)
 
 
@@ -305,20 +302,13 @@ def _resolve(url: str) -> Path:
     return Path(os.path.realpath(local_path(url)))
 
 
-def _follow(url: str) -> str | None:
-    local = local_path(url)
-    if is_special(local):
-        return None
-    return os.path.realpath(local) if os.path.islink(local) else url
-
-
 def _open(path: Path, start: int, end: int | None) -> io.FileIO | ShortFile | None:
-    """Opens a plain file, or reads what was asked for where that is short. None for what is not a plain file."""
+    """Opens a regular file, or reads the range if it is short. None if it is not a regular file."""
     if is_special(path):
         return None
     file = open(path, "rb", buffering=0)  # noqa: SIM115 - its caller closes it
     try:
-        short = read_if_short(file.fileno(), start, end)
+        short = _read_if_short(file.fileno(), start, end)
     except BaseException:
         file.close()
         raise
@@ -334,15 +324,15 @@ def _close_opened(opened: io.FileIO | ShortFile | None) -> None:
 
 
 def _wrap(file: io.FileIO, start: int) -> Any:
-    """The file as one of aiofiles, at a place."""
+    """Returns the file as one of aiofiles, positioned at `start`."""
     file.seek(start)
     wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())
-    weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends closes nothing
+    weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends does not close it
     return wrapped
 
 
 def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:
-    """What the page cache holds of the file, as `os.preadv`; None where reading would wait, or may."""
+    """Reads from the page cache, as `os.preadv`; None if reading would or might wait."""
     try:
         return os.preadv(file, [buffer], position, os.RWF_NOWAIT)
     except (AttributeError, OSError):  # not on this system, not on this filesystem, or not in the cache
@@ -350,7 +340,7 @@ def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:
 
 
 def _read_at(file: int, buffer: memoryview, position: int) -> int:
-    """Reads what the file holds there; returns how many bytes that was. Without preadv(2) they are copied once."""
+    """Reads at a position; returns the number of bytes. Without preadv(2) they are copied once."""
     if hasattr(os, "preadv"):
         return os.preadv(file, [buffer], position)
     data = os.pread(file, len(buffer), position)
@@ -379,23 +369,22 @@ def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
 
 
 def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
-    """All files whose path begins with the prefix; of these, the ones that a glob wants."""
-    named = strip_scheme(prefix)
-    wanted = os.path.expanduser(named) if "/" in named else named  # the "~" of "~*" is the beginning of a name
-    head = prefix.removesuffix(named) + named
+    """Lists all files whose path begins with the prefix and that the glob selects."""
+    name = strip_scheme(prefix)
+    start = os.path.expanduser(name) if "/" in name else name  # the "~" of "~*" is part of a file's name
 
     def url(path: str) -> str:
-        return head + path[len(wanted) :]
+        return prefix + path[len(start) :]
 
     def enters(directory: str) -> bool:
-        if directory.startswith(wanted):
+        if directory.startswith(start):
             return glob is None or glob.enters(url(directory))
-        return wanted.startswith(directory)
+        return start.startswith(directory)
 
     def wants(path: str) -> bool:
-        return path.startswith(wanted) and (glob is None or glob.wants(url(path)))
+        return path.startswith(start) and (glob is None or glob.wants(url(path)))
 
-    files = _walk(wanted[: wanted.rfind("/") + 1], enters, wants)
+    files = _walk(start[: start.rfind("/") + 1], enters, wants)
     return [_info(url(path), status) for path, status in files]
 
 
@@ -405,18 +394,18 @@ def _walk(
     wants: Callable[[str], bool],
     above: frozenset[tuple[int, int]] = frozenset(),
 ) -> Iterator[tuple[str, os.stat_result | None]]:
-    """The files below a directory that are wanted, without a status where a name leads to none.
+    """Yields the wanted files below a directory, with their status or None for a broken link.
 
-    Links to directories are followed, but not into a directory that is being walked: a link to one above ends there.
+    Links to directories are followed, unless they lead to a directory that is being walked.
 
     Args:
-        directory: Its path, which ends with a slash; "" for the working directory. One that is not there has no files.
-        enters: Whether a directory, given likewise, is listed.
+        directory: Its path with a trailing slash; "" for the working directory. A missing one has no files.
+        enters: Whether to list a directory, given likewise.
         wants: Whether a file is wanted.
         above: Device and inode of the directories that are being walked.
 
     Raises:
-        OSError: A directory that was to be listed cannot be.
+        OSError: A directory cannot be listed.
     """
     try:
         status = os.stat(directory or ".")
@@ -433,7 +422,7 @@ def _walk(
         elif wanted:
             try:
                 yield path, entry.stat()
-            except OSError:  # a link that leads nowhere, or a file that may not be looked at: opening it tells
+            except OSError:  # a broken link, or no permission: opening the file reports it
                 yield path, None
 
 
@@ -448,7 +437,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _translate(error: OSError, path: str, start: int | None, end: int | None) -> StorageError:
-    """What the operating system says; none of it passes by trying again."""
+    """Returns our error for an OSError; all are final, because a retry would not help."""
     if isinstance(error, FileNotFoundError):
         if os.path.islink(local_name(path)):
             return NotFoundError("this symbolic link leads nowhere: restore its target, or remove it", path, start, end)

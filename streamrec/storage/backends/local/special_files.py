@@ -1,7 +1,7 @@
-"""What is not a plain file: named pipes, devices, /dev/stdin, and files of /proc, whose size is given as 0.
+"""Special files: named pipes, devices, /dev/stdin, and files of /proc, which report a size of 0.
 
 They are read to their end, once, in order: they have no size and no version, and cannot be read from an offset. They
-are written straight through: nothing is stored under another name first, so what was written before an error stays.
+are written directly, not under a temporary name, so data written before an error stays.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 
 from streamrec.errors import StorageError
 from streamrec.storage.backend import ContentDigest, ObjectInfo, PartSink, Pieces
-from streamrec.storage.tasks import finish, in_thread, run_to_completion
+from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 
 __all__ = ["DirectUpload", "SpecialBody", "is_unsized"]
 
 
 def is_unsized(number: int) -> bool:
-    """Whether an open file has bytes though its size is given as 0, or is not a plain file."""
+    """Whether an open file is not a regular file, or has bytes although it reports a size of 0."""
     status = os.fstat(number)
     if not stat.S_ISREG(status.st_mode):
         return True
@@ -33,7 +33,7 @@ def is_unsized(number: int) -> bool:
 class SpecialBody:
     """A Body over an open file that is read in order, by a thread."""
 
-    keeps_time = True
+    enforces_timeout = True
     splits = False
 
     def __init__(self, path: str, number: int) -> None:
@@ -45,25 +45,21 @@ class SpecialBody:
 
     @classmethod
     async def open(cls, path: str, local: Path, start: int) -> SpecialBody:
-        """Opens it; a named pipe when its other end is opened.
-
-        Raises:
-            StorageError: It is to be read from another place than its beginning.
-        """
+        """Opens it; for a named pipe, waits until its other end is opened. A `start` above 0 is a StorageError."""
         if start:
             raise StorageError(
                 "this is not a plain file: it is read once, from its beginning, and cannot be continued", path
             )
         opening = partial(os.open, local, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         try:
-            number = await in_thread(opening, undo=os.close)
+            number = await call_in_thread(opening, undo=os.close)
         except asyncio.CancelledError:
             await run_to_completion(partial(_free, local))
             raise
         return cls(path, number)
 
     async def readinto(self, buffer: memoryview) -> int:
-        if self._reading is None:  # else a call that was cancelled has begun it
+        if self._reading is None:  # else a cancelled call has begun to read
             reading = partial(self._read, min(len(buffer), 1 << 20))
             self._reading = asyncio.get_running_loop().run_in_executor(None, reading)
         data = await asyncio.shield(self._reading)
@@ -76,7 +72,7 @@ class SpecialBody:
         return count
 
     async def aclose(self) -> None:
-        """Closes it; a thread that waits for its bytes comes back before."""
+        """Closes it, after it has woken and awaited a thread that reads."""
         if not self._closed:
             self._closed = True
             await finish(self._close())
@@ -94,13 +90,13 @@ class SpecialBody:
 
 
 def _free(local: Path) -> None:
-    """A thread that waits for the other end of a named pipe finds one, and comes back."""
+    """Frees a thread that waits for the other end of a named pipe, by opening that end."""
     with suppress(OSError):  # no thread waits
         os.close(os.open(local, os.O_WRONLY | os.O_NONBLOCK))
 
 
 class DirectUpload(PartSink):
-    """A PartSink over a file that is written as it comes."""
+    """A PartSink that writes directly to a special file."""
 
     def __init__(self, path: str, local: Path) -> None:
         self._path = path
@@ -108,7 +104,7 @@ class DirectUpload(PartSink):
         self._number: int | None = None
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Writes it after the one before."""
+        """Appends the part."""
         await finish(asyncio.to_thread(self._write, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
@@ -116,7 +112,7 @@ class DirectUpload(PartSink):
         return ObjectInfo(self._path, None, None)
 
     async def abort(self) -> None:
-        """Closes the file; what was written stays."""
+        """Closes the file; written data stays."""
         number, self._number = self._number, None
         if number is not None:
             await run_to_completion(partial(os.close, number))

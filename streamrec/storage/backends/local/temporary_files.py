@@ -1,9 +1,9 @@
-"""Temporary files of local uploads: made, locked while their writer lives, removed when it is dead.
+"""Temporary files of local uploads: creates and locks them, and removes those of dead writers.
 
-The rule by which an abandoned file is told from one that is written: its writer holds a lock on it (flock), and
-the kernel takes the lock away when the writer's process ends, however it ends. A process id would not do: it is
-used again, and in containers every writer is process 1. Network filesystems may know locks per machine only, so
-the machine's name is part of the file's, and files of other machines are left alone.
+A file is abandoned if it is not locked: its writer holds a lock on it (flock), which the kernel releases when the
+writer's process ends, however it ends. A process id would not work: it is reused, and in containers every writer is
+process 1. Network filesystems may support locks per machine only, so the machine's name is part of the file's name, and
+files of other machines are left alone.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ __all__ = ["copy_file", "create_temporary", "make_directories", "put_in_place", 
 
 
 def create_temporary(final: Path) -> tuple[Path, int]:
-    """Makes and locks a file in the final one's directory; returns its path and descriptor."""
+    """Creates and locks a file in the directory of the final one; returns its path and descriptor."""
     while True:
         path = final.with_name(f"{_prefix(final)}{secrets.token_hex(8)}")
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             locked = _lock(handle)
-        except OSError:  # a filesystem without locks: the file cannot be taken for abandoned there either
+        except OSError:  # without locks, other writers cannot find the file abandoned either
             locked = True
         if locked and os.fstat(handle).st_nlink:
             return path, handle
-        os.close(handle)  # another writer removed it as abandoned, between making and locking
+        os.close(handle)  # another writer removed it as abandoned before it was locked
 
 
 def remove_abandoned(final: Path) -> None:
     """Removes temporary files for this name that dead writers left on this machine."""
     prefix = _prefix(final)
-    with suppress(OSError):  # a directory that one may write to and not list
+    with suppress(OSError):  # the directory may be writable but not listable
         for name in os.listdir(final.parent):
             if name.startswith(prefix):
                 _remove_if_unlocked(final.with_name(name))
 
 
 def make_directories(path: Path) -> None:
-    """Makes a directory and those above it, so that they are there after a power cut too."""
+    """Makes a directory and its parents, durably even if power fails."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -56,8 +56,8 @@ def make_directories(path: Path) -> None:
 
 
 def put_in_place(temporary: Path, final: Path) -> None:
-    """Gives a complete file its name, and the mode and owner of the one that it replaces, or is to replace."""
-    with suppress(OSError):  # nothing is replaced, or that is not allowed
+    """Gives a complete file its name, and the mode and owner of the file that it replaces, or will replace."""
+    with suppress(OSError):  # nothing is replaced, or this is not allowed
         old, new = os.stat(staged_object(str(final)) or final), os.stat(temporary)
         if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
             with suppress(OSError):
@@ -68,7 +68,7 @@ def put_in_place(temporary: Path, final: Path) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Gives a file a second name, in place of what has it; a copy where the filesystem has no hard links."""
+    """Creates a hard link, replacing the target; a copy if the filesystem has no hard links."""
     temporary = Path(temporary_name(str(target)))
     try:
         try:
@@ -80,11 +80,11 @@ def copy_file(source: Path, target: Path) -> None:
         os.replace(temporary, target)
         sync_directory(target.parent)
     finally:
-        temporary.unlink(missing_ok=True)  # also where both names are of one file already: rename(2) leaves it then
+        temporary.unlink(missing_ok=True)  # rename(2) does nothing if both names are links to one file
 
 
 def sync_directory(path: Path) -> None:
-    """Waits until the names in a directory are on the disk."""
+    """Waits until a directory's entries are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -93,11 +93,11 @@ def sync_directory(path: Path) -> None:
 
 
 def _prefix(final: Path) -> str:
-    """What names of temporary files for this one, made on this machine, begin with (`urls.is_temporary`)."""
+    """Returns the prefix of this machine's temporary names for a file (`urls.is_temporary`)."""
     machine = f"{zlib.crc32(socket.gethostname().encode()):08x}-"
     try:
         most = os.pathconf(final.parent, "PC_NAME_MAX")
-    except OSError:  # the directory went, or its filesystem sets no limit
+    except OSError:  # the directory was removed, or its filesystem has no limit
         most = 255
     if len(os.fsencode(final.name)) > most:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(final))
@@ -105,7 +105,7 @@ def _prefix(final: Path) -> str:
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    with suppress(OSError):  # it went meanwhile, belongs to another user, or the filesystem has no locks
+    with suppress(OSError):  # it was removed, belongs to another user, or the filesystem has no locks
         handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if _lock(handle):
@@ -115,7 +115,7 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _lock(handle: int) -> bool:
-    """Whether the lock is ours now; an OSError where the filesystem has no locks."""
+    """Tries to lock a file; an OSError if the filesystem has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""S3, and whatever speaks its protocol, through s3fs.
+"""S3 and compatible stores, through s3fs.
 
-s3fs brings what is tedious: credentials, regions, signing, options. What it does badly is done here by hand
-on its `_call_s3`: a streamed GET whose connection is freed (its own `close` leaks it), uploads
-(`s3/uploads.py`), and no retries (it nests five of its own around five of botocore's).
+s3fs does the tedious parts: credentials, regions, signing, options. This module does by its `_call_s3` what s3fs does
+badly: a streamed GET that frees its connection (s3fs' own `close` leaks it), uploads (`s3/uploads.py`), and no retries
+(s3fs nests five of its own around five of botocore's).
 
 Versions are etags. They are pinned with If-Match, so a changed object is a 412 before the first byte.
 """
@@ -41,12 +41,12 @@ from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import ClientUploads, S3Upload
 from streamrec.storage.faults import Cause, TransientError, changed_error, http_body_range
 from streamrec.storage.options import (
-    OF_EVERY_FILESYSTEM,
+    COMMON_OPTIONS,
     ClientOptions,
     build,
     check_endpoint,
     check_names,
-    parameters_of,
+    parameter_names,
 )
 from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import Renewal
@@ -68,7 +68,7 @@ KEPT: Final = (
     "Metadata",
     "StorageClass",
 )
-"""What a copy in parts does not take over by itself, as it is called in the answer to a HeadObject."""
+"""Properties that a copy in parts does not preserve by itself, named as in the answer to a HeadObject."""
 
 UNLIMITED: Final = 1 << 16
 """Connections in a pool; see `http_body.session_settings`."""
@@ -78,24 +78,24 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
     """Makes a client in the running loop.
 
     Raises:
-        StorageError: An option that s3fs or botocore does not know, or that names nothing.
+        StorageError: s3fs or botocore does not know an option, or the profile does not exist.
     """
     _check_options(source)
     users = source.option("config_kwargs") or {}
     if "max_pool_connections" in users:
         logger.info(
-            "max_pool_connections=%r is not heeded: shards that are open would wait for each other's connections; "
-            "how many are open is num_parallel_reads",
+            "max_pool_connections=%r is ignored, because open shards would wait for each other's connections; "
+            "num_parallel_reads sets how many are open",
             users["max_pool_connections"],
         )
-    # TLS guards bodies on their way, and the signed CRC32C up to the disk; SHA-256 would cost more than both.
+    # TLS protects bodies in transit, and the signed CRC32C up to the disk; SHA-256 would cost more than both
     s3 = {"payload_signing_enabled": False, **(users.get("s3") or {})}
     config = {**_client_config(policy), **users, "s3": s3, "max_pool_connections": UNLIMITED}
     filesystem = build(S3FileSystem, source, config_kwargs=config)
     filesystem.retries = 1
     try:
         if filesystem.session is None:
-            filesystem.session = await asyncio.to_thread(_session, filesystem.kwargs)  # parsing would hold the loop up
+            filesystem.session = await asyncio.to_thread(_make_session, filesystem.kwargs)  # parsing takes long
         with translate_errors(f"{source.protocol}://"):
             await filesystem.set_session()
         client = filesystem._s3.meta
@@ -109,21 +109,19 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
 
 
 def _check_options(source: ClientOptions) -> None:
-    """What s3fs hands on to botocore is known by its names, so that a wrong one is found before any request."""
-    session = parameters_of(AioSession)
-    check_names(
-        source.url, "storage_options", source.options, parameters_of(S3FileSystem) | session | OF_EVERY_FILESYSTEM
-    )
+    """Checks the names of all options, those for botocore included, before any request."""
+    session = parameter_names(AioSession)
+    check_names(source.url, "storage_options", source.options, parameter_names(S3FileSystem) | session | COMMON_OPTIONS)
     client = source.option("client_kwargs") or {}
-    check_names(source.url, "client_kwargs", client, parameters_of(Session.create_client) - {"service_name"})
-    config = {*Config.OPTION_DEFAULTS, *parameters_of(AioConfig)}
+    check_names(source.url, "client_kwargs", client, parameter_names(Session.create_client) - {"service_name"})
+    config = {*Config.OPTION_DEFAULTS, *parameter_names(AioConfig)}
     check_names(source.url, "config_kwargs", source.option("config_kwargs") or {}, config)
     check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
     check_endpoint(source.url, "client_kwargs['endpoint_url']", client.get("endpoint_url"))
 
 
 class OwnHostSession(AIOHTTPSession):  # type: ignore[misc]
-    """Follows no redirect, as botocore's own session: aiohttp would take the session token to another host."""
+    """Follows no redirects, like botocore's own session: aiohttp would send the session token to another host."""
 
     async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)
@@ -143,25 +141,25 @@ class OwnHostSession(AIOHTTPSession):  # type: ignore[misc]
         return answer
 
 
-def _session(options: Mapping[str, Any]) -> AioSession:
-    """A session that shares botocore's descriptions of services with all others: parsing them costs 60 ms a client."""
+def _make_session(options: Mapping[str, Any]) -> AioSession:
+    """Makes a session that shares botocore's service descriptions with others: parsing them costs 60 ms per client."""
     session = AioSession(**options)
-    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    session.register_component("data_loader", _load_descriptions(session.get_config_variable("data_path")))
     session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
     return session
 
 
 def _parse_time(value: Any) -> datetime:
-    """The time of an object. Of a listing's processor time, botocore's own parser takes three quarters for it."""
+    """Parses the time of an object: botocore's own parser takes three quarters of a listing's processor time."""
     is_iso = isinstance(value, str) and re.fullmatch(r"[\d-]{10}T[\d:]{8}(\.\d{3})?Z", value)
     return datetime.fromisoformat(value) if is_iso else parse_timestamp(value)
 
 
 @cache
-def _loader(data_path: str | None) -> Loader:
-    """What is parsed once a process; the large descriptions are, when this returns."""
+def _load_descriptions(data_path: str | None) -> Loader:
+    """Returns a loader that has parsed the large service descriptions, once per process."""
     loader = create_loader(data_path)
-    with suppress(BotoCoreError):  # an error is raised where a client is made
+    with suppress(BotoCoreError):  # making the client raises it
         loader.load_data("endpoints")
         for kind in ("service-2", "endpoint-rule-set-1"):
             loader.load_service_model("s3", kind)
@@ -169,14 +167,14 @@ def _loader(data_path: str | None) -> Loader:
 
 
 def _client_config(policy: RetryPolicy) -> dict[str, Any]:
-    """Settings of botocore below the user's own: one attempt, lean checksums."""
+    """Returns the default settings of botocore: one attempt, few checksums."""
     return {
         "http_session_cls": OwnHostSession,
         "retries": {"total_max_attempts": 1, "mode": "standard"},
         "connect_timeout": policy.connect_timeout,
-        "read_timeout": policy.stall_timeout,  # of a body; heads have ours, around each request
+        "read_timeout": policy.stall_timeout,  # of a body; the request layer limits the head
         "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
-        "request_checksum_calculation": "when_required",  # uploads bring their own
+        "request_checksum_calculation": "when_required",  # uploads compute their own
     }
 
 
@@ -184,7 +182,7 @@ class S3Backend(Backend):
     """One S3 client."""
 
     remote = True
-    compares_first = False
+    verifies_first = False
 
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
@@ -199,7 +197,7 @@ class S3Backend(Backend):
     async def list_page(
         self, prefix: str, token: str | None, glob: Glob | None = None
     ) -> tuple[Sequence[ObjectInfo], str | None]:
-        """One page of up to 1,000 keys; directory markers are left out, and keys that were not asked for."""
+        """Returns one page of up to 1,000 keys, without directory markers and keys outside the prefix."""
         scheme, bucket, key = split_prefix(prefix)
         more = {"ContinuationToken": token} if token else {}
         with translate_errors(prefix):
@@ -230,10 +228,10 @@ class S3Backend(Backend):
                     bucket, key, headers
                 )
         except PastTheEndError as error:
-            info = await self.stat(path)  # a 416 does not tell the version
+            info = await self.stat(path)  # a 416 does not have the version
             if version is not None and info.version != version:
                 raise changed_error(path, start) from error
-            return http_body.past_the_end(info, start)
+            return http_body.empty_body(info, start)
         return _body(answer, path, start, end)
 
     async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
@@ -244,23 +242,23 @@ class S3Backend(Backend):
         return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
 
     def _raw(self, body: Any) -> Any:
-        """The response of aiohttp that the client's body wraps; the body itself where that is not to be had."""
-        for name in ("raw_stream", "_raw_stream", "__wrapped__"):  # of one release or another
+        """Returns the aiohttp response that the client's body wraps, or the body itself if it is not found."""
+        for name in ("raw_stream", "_raw_stream", "__wrapped__"):  # depending on the release
             raw = getattr(body, name, None)
             if isinstance(raw, aiohttp.ClientResponse):
                 return raw
-        self._bodies.leave("all buckets of this client", f"no aiohttp.ClientResponse in a {type(body).__name__}")
+        self._bodies.disable("all buckets of this client", f"no aiohttp.ClientResponse in a {type(body).__name__}")
         return body
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
-        """Ends what a killed writer left; begins nothing yet: an object of one part needs no multipart upload."""
+        """Cleans up after a killed writer; sends nothing yet: an object of one part needs no multipart upload."""
         self._uploads = self._uploads or ClientUploads(self._fs, self._sending)
         upload = S3Upload(self._uploads, path, overwrite)
         await upload.prepare()
         return upload
 
     async def copy(self, source: str, target: str) -> None:
-        """A CopyObject, which keeps metadata and storage class; of an object above 5 GiB, a copy of each part."""
+        """Sends a CopyObject, which keeps metadata and storage class; copies an object above 5 GiB in parts."""
         theirs = self._fs.s3_additional_kwargs.items()
         keys = {f"CopySource{name}": value for name, value in theirs if name.startswith("SSECustomer")}
         (bucket, key), (new_bucket, new_key) = split_object(source), split_object(target)
@@ -268,7 +266,7 @@ class S3Backend(Backend):
             head = await self._fs._call_s3("head_object", Bucket=bucket, Key=key)
         with translate_errors(target):
             if head["ContentLength"] > MAX_COPIED:
-                if "?versionId=" in key + new_key:  # s3fs would cut the name there
+                if "?versionId=" in key + new_key:  # s3fs would truncate the name there
                     raise UnsupportedOperationError("objects above 5 GiB of such a name cannot be copied", target)
                 keys |= {name: head[name] for name in KEPT if name in head}
                 await self._fs._cp_file(f"{bucket}/{key}", f"{new_bucket}/{new_key}", **keys)
@@ -292,7 +290,7 @@ class S3Backend(Backend):
 
 
 def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
-    """The body of a GET, once its range was found right."""
+    """Checks the range of a GET's response, and returns its body."""
     try:
         size = http_body_range(answer.status, answer.headers, start, end)
     except TransientError:
@@ -305,9 +303,9 @@ def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
 
 
 class ClientBody:
-    """A Body over the client's own, read as its users do."""
+    """A Body over the client's own body, read by its public interface."""
 
-    keeps_time = False
+    enforces_timeout = False
     splits = True
 
     def __init__(self, body: Any, info: ObjectInfo, start: int, end: int | None) -> None:

@@ -1,13 +1,13 @@
-"""AWS credentials: renewed in time by aiobotocore where it knows when they expire; here is what it leaves open.
+"""AWS credentials: aiobotocore renews those whose expiry it knows; this module does what it does not.
 
-* A refresh function that blocks (a user's own) is called in a thread.
-* Credentials that the store refuses before their time (a clock that is off, a session that was revoked, a credentials
-  file that is rewritten) are renewed, and the request is sent once more. Where newer ones are not there yet, the retry
-  policy decides. Keys that the user passed are never renewed.
-* Credentials that live shorter than botocore expects are renewed once in their life, not for each request.
+* A blocking refresh function (a user's own) is called in a thread.
+* If the store refuses credentials before they expire (a wrong clock, a revoked session, a rewritten credentials file),
+  they are renewed, and the request is sent once more. Without newer ones, the retry policy decides. Keys
+  that the user passed are never renewed.
+* Credentials that live shorter than botocore expects are renewed once in their lifetime, not for each request.
 
-It hooks into botocore's events, below every verb: `before-sign` notes the generation of the credentials,
-`needs-retry` is asked about each answer, and its 0.0 has the request signed and sent again.
+It hooks into botocore's events, below every operation: `before-sign` records the generation of the credentials,
+`needs-retry` checks each answer, and returns 0.0 to have the request signed and sent again.
 """
 
 from __future__ import annotations
@@ -40,17 +40,13 @@ EXPIRED: Final = frozenset(
         "TokenRefreshRequired",
     }
 )
-"""Error codes of credentials that are too old, or were replaced."""
+"""Error codes for credentials that have expired, or were replaced."""
 
 _GENERATION: Final = "streamrec_generation"
 
 
 def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
-    """From here on, credentials that expire are renewed; None where there are none to renew.
-
-    Args:
-        filesystem: Its session was made, with no keys of the user's.
-    """
+    """Renews expiring credentials of a filesystem with a session; returns None if it has no credentials."""
     held = filesystem._s3._request_signer._credentials
     if held is None:
         return None
@@ -64,18 +60,9 @@ def watch_credentials(filesystem: S3FileSystem) -> Renewal | None:
 
 
 async def renew(renewal: Renewal, context: Mapping[str, Any], code: str) -> None:
-    """Waits for newer credentials than those that a request was signed with.
-
-    Args:
-        renewal: How they are renewed.
-        context: The request's.
-        code: Why they were refused.
-
-    Raises:
-        RefusedError: The provider has no newer ones.
-    """
+    """Waits for newer credentials than those with which a request was signed; RefusedError if there are none."""
     try:
-        await renewal.since(context.get(_GENERATION, 0))
+        await renewal.renew_after(context.get(_GENERATION, 0))
     except (BotoCoreError, RuntimeError) as error:  # the latter of botocore, for credentials that come expired
         raise RefusedError(code=code, reason=str(error)) from error
 
@@ -90,7 +77,7 @@ class _Watch:
         request.context[_GENERATION] = self.renewal.generation
 
     async def needs_retry(self, response: Any, attempts: int, request_dict: Any, **_: Any) -> float | None:
-        """Seconds until the request is sent again: at once after a renewal; None for no."""
+        """Returns the seconds until the request is sent again: 0.0 after a renewal; None: it is not."""
         if response is None or attempts > 1 or _code_of(response[1]) not in {*EXPIRED, "400"}:
             return None
         await renew(self.renewal, request_dict["context"], _code_of(response[1]))
@@ -110,18 +97,14 @@ class _Watch:
 
 
 def _code_of(parsed: Any) -> str:
-    """The error code of an answer; "" for none. One to HEAD has no words: its code is the status."""
+    """Returns the error code of an answer, or "". An answer to HEAD has no body: its code is the status."""
     return str(parsed.get("Error", {}).get("Code", ""))
 
 
 class _Refresh:
-    """A refresh function that is called in a thread, and once in three quarters of the life of what it returns.
+    """Calls a refresh function in a thread, and again only after three quarters of the credentials' lifetime.
 
-    botocore calls it for each request of the 15 minutes before credentials expire, which may be their whole life.
-
-    Args:
-        refresh: Botocore's, or a user's.
-        method: What it is called in errors.
+    botocore calls it for each request in the 15 minutes before the credentials expire, possibly their whole lifetime.
     """
 
     def __init__(self, refresh: Callable[[], Any], method: str) -> None:
@@ -131,7 +114,7 @@ class _Refresh:
         self._until = 0.0
 
     def forget(self) -> None:
-        """What it returned last was refused."""
+        """Drops the last credentials, because they were refused."""
         self._until = 0.0
 
     async def __call__(self) -> Any:
@@ -139,11 +122,11 @@ class _Refresh:
             try:
                 result = await asyncio.to_thread(self._refresh)
                 self._fresh = await result if inspect.isawaitable(result) else result
-                life = parse_timestamp(self._fresh["expiry_time"]) - datetime.now(UTC)
+                lifetime = parse_timestamp(self._fresh["expiry_time"]) - datetime.now(UTC)
             except BotoCoreError:
                 raise
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise CredentialRetrievalError(provider=self._method, error_msg=reason) from error
-            self._until = time.monotonic() + 0.75 * life.total_seconds()
+            self._until = time.monotonic() + 0.75 * lifetime.total_seconds()
         return self._fresh

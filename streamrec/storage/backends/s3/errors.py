@@ -1,4 +1,4 @@
-"""What comes out of s3fs, botocore and aiohttp, translated: what may pass, and what is final."""
+"""Translates exceptions of s3fs, botocore and aiohttp into transient faults and final errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from botocore.parsers import ResponseParserError
 
 from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError, UploadEndedError
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.faults import Cause, TransientError, error_translator, from_status, retry_after_seconds
+from streamrec.storage.faults import Cause, TransientError, error_from_status, error_translator, retry_after_seconds
 
 __all__ = [
     "BadDigestError",
@@ -37,17 +37,17 @@ class PastTheEndError(StorageError):
 
 
 class RefusedError(boto.BotoCoreError):  # type: ignore[misc]
-    """Credentials were refused, and could not be renewed just now."""
+    """The store refused the credentials, and they could not be renewed yet."""
 
     fmt = "{code}; {reason}"
 
 
 class BadDigestError(TransientError):
-    """What arrived has not the checksum that came with it."""
+    """The received bytes do not match their checksum."""
 
 
 class NoSuchUploadError(UploadEndedError):
-    """The multipart upload was completed, aborted or tidied away."""
+    """The multipart upload was completed, aborted or removed by a lifecycle rule."""
 
 
 _LOG_IN = (
@@ -62,8 +62,8 @@ _ENDED = (
 
 
 def _translate(error: BaseException, path: str, start: int | None, end: int | None) -> StorageError | TransientError:
-    """What an exception of s3fs, botocore or aiohttp means."""
-    if isinstance(error.__cause__, boto.ClientError):  # s3fs makes OSErrors of them
+    """Returns our error for an exception of s3fs, botocore or aiohttp."""
+    if isinstance(error.__cause__, boto.ClientError):  # s3fs turns them into OSErrors
         error = error.__cause__
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, boto.ClientError):
@@ -92,7 +92,7 @@ def _translate(error: BaseException, path: str, start: int | None, end: int | No
 def _from_answer(
     answer: Mapping[str, Any], path: str, start: int | None, end: int | None
 ) -> StorageError | TransientError:
-    """What an error document of S3 means."""
+    """Returns our error for an error document of S3."""
     meta = answer.get("ResponseMetadata", {})
     status = int(meta.get("HTTPStatusCode", 500))
     fault = answer.get("Error", {})
@@ -108,19 +108,21 @@ def _from_answer(
     if status in (405, 501):
         return UnsupportedOperationError(f"the store cannot do this ({code}: {message})", path, start, end)
     headers = meta.get("HTTPHeaders", {})
-    shown = str(fault.get("ServerTime", ""))
-    if code == "403":  # a HEAD has no body to say why
-        shown = _time_of_another_clock(headers.get("date"))
-        code = "RequestTimeTooSkewed" if shown else code
-    if shown:
-        message += f" The store's shows {shown}"
+    server_time = str(fault.get("ServerTime", ""))
+    if code == "403":  # a HEAD has no body with the reason
+        server_time = _find_skewed_time(headers.get("date"))
+        code = "RequestTimeTooSkewed" if server_time else code
+    if server_time:
+        message += f" The store's shows {server_time}"
     region = str(fault.get("Region") or headers.get("x-amz-bucket-region") or "")
     wait = retry_after_seconds(headers.get("retry-after"))
-    return from_status(status, message, path, start, end, code=code, region=region, retry_after=wait, advice=_PAYS)
+    return error_from_status(
+        status, message, path, start, end, code=code, region=region, retry_after=wait, advice=_PAYS
+    )
 
 
-def _time_of_another_clock(date: str | None) -> str:
-    """What the store's clock shows, if ours differs by more than S3 bears; else nothing."""
+def _find_skewed_time(date: str | None) -> str:
+    """Returns the time of the store's clock if ours differs by more than S3 tolerates, else ""."""
     try:
         then = parsedate_to_datetime(date or "")
     except ValueError:
@@ -133,17 +135,17 @@ translate_errors = error_translator(_FOREIGN, _translate)
 
 
 def is_of_the_store(error: boto.ClientError) -> bool:
-    """Whether any request would be answered so now: the store is busy."""
+    """Whether the store is busy, so that any request would fail now."""
     return _status(error) >= 500 or _status(error) == 429
 
 
 def is_of_the_object(error: boto.ClientError) -> bool:
-    """Whether the client would be told the same: the object is not there, another version, or shorter."""
+    """Whether the object is the reason, so that the client would fail as well: it is missing, replaced, or shorter."""
     return _status(error) in (404, 412, 416)
 
 
 def is_of_the_network(error: Exception) -> bool:
-    """Whether the client would fail in the same way. (Its session wraps whatever it does not know, bugs included.)"""
+    """Whether the client would fail in the same way. (Its session wraps every unknown error, bugs included.)"""
     if isinstance(error, boto.HTTPClientError) and type(error) is boto.HTTPClientError:
         return isinstance(error.kwargs.get("error"), aiohttp.ClientError | OSError)
     return isinstance(error, boto.BotoCoreError | aiohttp.ClientError | OSError)

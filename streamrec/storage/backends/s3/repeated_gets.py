@@ -1,20 +1,19 @@
-"""GETs from a bucket that was read before: what the client worked out for the first one is used again.
+"""Repeats the client's first GET of a bucket for its other objects.
 
-A GET through the client costs 1.5 to 2 ms of processor time. Most of it goes into what is the same for all objects of
-a bucket (parameters, the rules that find the endpoint, headers) and into an answer of which three headers are wanted.
-Small shards and ranges are many requests, so it matters: this way costs a third.
+A GET through the client costs 1.5 to 2 ms of processor time. Most of it goes into work that is the same for all objects
+of a bucket (parameters, endpoint rules, headers) and into parsing an answer of which three headers are needed. Small
+shards and ranges are many requests, so it matters: a repeated GET costs a third.
 
 Rules:
-- The client sends the first GET of a bucket. What it sent is noted as it leaves (botocore's `before-send`): URL up to
-  the key, headers, where and how it was signed. Further objects are asked for in the same way.
-- It is a `FastPath`: where it fails, or the store refuses what it asked for and then answers the client itself, the
-  bucket is left to the client permanently. Before any of these requests was answered well, each error may be due to it,
-  unless the store is busy; later only those that are not about the object.
-- The client's own signer signs each further request, and its own HTTP session sends it: credentials that are renewed,
-  proxies and certificates work as before. Its errors are parsed by the client's parser and raised as its own.
-- A bucket whose GETs do not look as expected is left to the client: a URL that does not end with the key, an older
-  kind of signature.
-- A request whose credentials were refused is sent once more when they were renewed, as by the client.
+- The client sends the first GET of a bucket. A hook (botocore's `before-send`) records it: URL up to the key, headers,
+  and how it was signed. GETs of further objects repeat it.
+- It is a `FastPath`: if it fails, or the store refuses a repeated GET and then serves the client itself, it is disabled
+  for the bucket permanently. Until a repeated GET succeeds, the repetition may be the cause of each error, unless the
+  store is busy; later only of errors that are not about the object.
+- The client's own signer signs each repeated GET, and its own HTTP session sends it: renewed credentials, proxies and
+  certificates work as before. The client's parser parses errors, and they are raised as the client's own.
+- It is not used for a bucket whose GETs look unexpected: a URL that does not end with the key, an older signature.
+- After refused credentials are renewed, the request is sent once more, as by the client.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _OF_ONE_REQUEST: Final = frozenset(
         "amz-sdk-request",
     }
 )
-"""Headers that belong to one request, or that its signature adds."""
+"""Headers that are specific to one request, or that its signature adds."""
 
 
 class Response(NamedTuple):
@@ -61,8 +60,8 @@ class Response(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """What a GET of one object was like."""
+class _Template:
+    """The recorded GET of a bucket, without the key."""
 
     base: str
     headers: Mapping[str, Any]
@@ -70,40 +69,40 @@ class _Sent:
 
 
 class RepeatedGets:
-    """The further GETs of one filesystem."""
+    """The repeated GETs of one filesystem."""
 
     def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
         self._renewal = renewal
         self.fast_path = FastPath("repeating the client's GET requests (streamrec.storage.backends.s3.repeated_gets)")
-        self._try_encode: dict[str, _Sent] = {}
-        self._proven: dict[str, _Sent] = {}
+        self._unproven: dict[str, _Template] = {}
+        self._proven: dict[str, _Template] = {}
         self._refused: dict[tuple[str, str], ClientError] = {}
         for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
-            events.register_last("before-send.s3.GetObject", self._note, unique_id="streamrec-gets")
+            events.register_last("before-send.s3.GetObject", self._record, unique_id="streamrec-gets")
 
     def confirm(self, bucket: str, key: str) -> None:
-        """The client's own GET was answered well: what was noted is right, unless it was refused for this object."""
+        """Records that the client's own GET succeeded: the template is right, unless it was refused for this object."""
         refused = self._refused.pop((bucket, key), None)
         if refused is not None:
-            self.fast_path.leave(bucket, refused)
-        elif bucket in self._try_encode:
-            self._proven[bucket] = self._try_encode.pop(bucket)
+            self.fast_path.disable(bucket, refused)
+        elif bucket in self._unproven:
+            self._proven[bucket] = self._unproven.pop(bucket)
 
     async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response | None:
-        """One GET; None where the client itself is to send it.
+        """Sends a GET; None if the client itself must send it.
 
         Args:
-            headers: What is asked for: Range, If-Match.
+            headers: Range and If-Match.
 
         Raises:
             ClientError, BotoCoreError: As the client.
         """
-        sent = self._proven.get(bucket) or self._try_encode.get(bucket)
-        if sent is None or not self.fast_path.is_open(bucket):
+        template = self._proven.get(bucket) or self._unproven.get(bucket)
+        if template is None or not self.fast_path.is_enabled(bucket):
             return None
         try:
-            answer = await self._send_as(sent, bucket, key, headers)
+            answer = await self._send(template, bucket, key, headers)
         except ClientError as error:
             if is_of_the_store(error) or (bucket in self._proven and is_of_the_object(error)):
                 raise
@@ -112,58 +111,58 @@ class RepeatedGets:
         except Exception as error:
             if is_of_the_network(error):
                 raise
-            self.fast_path.leave(bucket, error)
+            self.fast_path.disable(bucket, error)
             return None
-        if bucket in self._try_encode:
-            self._proven[bucket] = self._try_encode.pop(bucket)
+        if bucket in self._unproven:
+            self._proven[bucket] = self._unproven.pop(bucket)
         return answer
 
-    async def _send_as(self, sent: _Sent, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
+    async def _send(self, template: _Template, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         client = await self._fs.get_s3(bucket)
         for attempt in range(2):
-            request = AWSRequest("GET", sent.base + _quote_key(key), {**sent.headers, **headers}, stream_output=True)
-            request.context.update(sent.context)
+            url, headers = template.base + _quote_key(key), {**template.headers, **headers}
+            request = AWSRequest("GET", url, headers, stream_output=True)
+            request.context.update(template.context)
             await client._request_signer.sign("GetObject", request)
             answer = await client._endpoint.http_session.send(request.prepare())
             if answer.status_code < 300:
                 break
-            told = await _error_of(client, answer)
-            code = told.response.get("Error", {}).get("Code")
+            error = await _parse_error(client, answer)
+            code = error.response.get("Error", {}).get("Code")
             if attempt or code not in EXPIRED or self._renewal is None:
-                raise told
+                raise error
             await renew(self._renewal, request.context, code)
         return Response(answer.status_code, answer.headers, answer.raw)
 
-    def _note(self, request: Any, **_: Any) -> None:
-        """A GET of the client's leaves, whatever happens here."""
+    def _record(self, request: Any, **_: Any) -> None:
+        """Records a GET of the client; an error here must not stop it."""
         try:
-            self._try_encode.update(self._of(request))
+            self._unproven.update(self._make_template(request))
         except Exception as error:
-            self.fast_path.leave("all buckets of this client", error)
+            self.fast_path.disable("all buckets of this client", error)
 
-    def _of(self, request: Any) -> dict[str, _Sent]:
-        """What a GET was like, by its bucket; nothing where it does not look as expected."""
-        asked = request.context.get("input_params", {})
-        bucket, key = asked.get("Bucket"), asked.get("Key")
+    def _make_template(self, request: Any) -> dict[str, _Template]:
+        """Returns the template of a GET under its bucket; an empty dict if the GET looks unexpected."""
+        parameters = request.context.get("input_params", {})
+        bucket, key = parameters.get("Bucket"), parameters.get("Key")
         signature = _text(request.headers.get("Authorization", "AWS4"))
         if not bucket or not key or not request.url.endswith(f"/{_quote_key(key)}") or not signature.startswith("AWS4"):
             return {}
         headers = {_text(name): _text(value) for name, value in request.headers.items()}
         kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
-        how = {name: request.context[name] for name in ("auth_type", "signing") if name in request.context}
+        signing = {name: request.context[name] for name in ("auth_type", "signing") if name in request.context}
         base = request.url.removesuffix(_quote_key(key))
-        return {bucket: _Sent(base, kept, {"client_config": request.context["client_config"], **how})}
+        return {bucket: _Template(base, kept, {"client_config": request.context["client_config"], **signing})}
 
 
-async def _error_of(client: Any, answer: Any) -> ClientError:
-    """What the client would raise."""
+async def _parse_error(client: Any, answer: Any) -> ClientError:
+    """Returns the error that the client would raise."""
     model = client.meta.service_model.operation_model("GetObject")
-    told = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
-    return ClientError(await client._response_parser.parse(told, model.output_shape), "GetObject")
+    response = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
+    return ClientError(await client._response_parser.parse(response, model.output_shape), "GetObject")
 
 
 def _quote_key(key: str) -> str:
-    """A key as it is written in a URL."""
     return quote(key, safe="/~")
 
 

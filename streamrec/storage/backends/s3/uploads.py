@@ -1,33 +1,32 @@
-"""Uploads to S3: in parts, checked by the store on arrival and as a whole, and compared once more at the end.
+"""Uploads to S3: the store verifies each part and the whole object, and the writer verifies the result.
 
-* Each part brings its CRC32C, and the store refuses one that arrives damaged; it is sent again. The whole
-  object's size and CRC32C go with the completion, so a store that can (`FULL_OBJECT` checksums: AWS, SeaweedFS)
-  refuses before anything is visible. Afterwards a HEAD is compared with what was sent: size, and the best that
-  the store tells of CRC32C and etag (`difference`). That is a HEAD for each object, besides the listing that the last
-  rule but one needs.
-* The checksum of a multipart upload is that of the whole (`FULL_OBJECT`), or that of its parts' checksums
-  (`COMPOSITE`, ends in "-" and the number of parts); its etag is the MD5 of its parts' MD5s where the store's etags
-  are MD5s. They need not be: not where the store encrypts with other keys than its own, and some stores make them up.
-  So etags are believed only where the first part's was seen to be its MD5. Source: "Checking object integrity in
-  Amazon S3", Amazon S3 User Guide.
-* What differs is deleted, under its etag, so that nothing else is; then it is an IntegrityError. An object that is to
-  be replaced stays until then: see `storage/upload.py`.
-* An answer that is lost leaves a doubt. The request is made again, and where it fails because the first one had
-  succeeded, the object tells: if it is what was sent, it is ours. In doubt nothing is deleted.
-* **The last to begin wins.** S3 tells nothing of a multipart upload but its key, so a writer cannot see whether another
-  one lives. A writer that begins an upload aborts all unfinished ones to *that very key*: those of killed writers,
-  so that they can run again, and that of a writer that still lives, whose next request then fails and says why.
-  Two that begin in the same moment may both go on; the object is that of the last to complete, whole. Uploads
-  to other keys are left alone.
-* Only where there is none (`overwrite=False`): `If-None-Match: *` on the last request. AWS and SeaweedFS keep it.
-  Such an object carries a mark of its upload (metadata `streamrec-upload`), so that after a lost answer a
-  writer knows its own object from an equal one. (aiohttp sends a PUT again by itself where a connection that
-  was used before breaks, so a first attempt may be a second one.)
-* Bodies are sent from the pieces that they are made of (`http/pieces_body.py`). That the client hands a body of ours to
-  aiohttp as it is, is a detail of its own, so this is a `FastPath`. The BytesIO that the client's users send replaces
-  it for a body that is sent again, whatever happened to it before; and once more where the first bodies of all are
-  refused, unless it is the network, a busy store or the object. If the store then takes it, and wherever ours fails by
-  itself, all further ones are BytesIO, too.
+* Each part carries its CRC32C, and the store refuses a part that arrives damaged; it is sent again. The completion
+  carries the whole object's size and CRC32C, so a store with `FULL_OBJECT` checksums (AWS, SeaweedFS) refuses damage
+  before anything is visible. Afterwards the answer to a HEAD is compared with what was sent: size, and CRC32C or etag
+  as far as the store has them (`difference`). That costs one HEAD per object, besides the listing of unfinished uploads
+  (see below).
+* The checksum of a multipart upload is that of the whole (`FULL_OBJECT`), or that of its parts' checksums (`COMPOSITE`,
+  ends in "-" and the number of parts). Its etag is the MD5 of its parts' MD5s if the store's etags are MD5s. Those of
+  objects encrypted with other keys than the store's own are not, and some stores make them up. So etags are used only
+  if the first part's etag was found to be its MD5. Source: "Checking object integrity in Amazon S3", Amazon S3 User
+  Guide.
+* An object that differs is deleted, under its etag, so that no other object is; then the upload raises an
+  IntegrityError. An object that is replaced stays until then: see `storage/upload.py`.
+* After a lost answer, the outcome is uncertain. The request is sent again, and if it fails because the first one had
+  succeeded, the object decides: if it equals what was sent, the upload succeeded. In doubt nothing is deleted.
+* **The last to begin wins.** S3 reports only the key of a multipart upload, so a writer cannot see whether another
+  writer is alive. A writer that begins an upload aborts all unfinished uploads to *exactly this key*: those of killed
+  writers, so that they can run again, and that of a live writer, whose next request then fails and says why. Two
+  writers that begin at the same moment may both continue; the object is that of the last one to complete, as a whole.
+  Uploads to other keys are left alone.
+* `overwrite=False` sends `If-None-Match: *` with the last request. AWS and SeaweedFS honour it. Such an object carries
+  a mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer can tell its own object from
+  an equal one. (aiohttp itself repeats a PUT when a reused connection breaks, so a first attempt may be a second one.)
+* Bodies are sent from their pieces (`http/pieces_body.py`). It is a private detail of the client that it passes our
+  body on to aiohttp unchanged, so this is a `FastPath`. A body that is sent again is always a BytesIO, as the client
+  expects it. Until one of our bodies was accepted, a refused one is also sent again as a BytesIO, unless the network, a
+  busy store or the object is the reason. If the store then accepts it, and whenever our body itself fails, all further
+  bodies are BytesIO objects.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ from streamrec.storage.backends.s3.errors import (
     is_of_the_store,
     translate_errors,
 )
-from streamrec.storage.faults import Cause, TransientError, exists
+from streamrec.storage.faults import Cause, TransientError, exists_error
 from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import split_object
@@ -76,9 +75,9 @@ __all__ = ["ClientUploads", "S3Upload", "StoredPart", "difference", "is_md5"]
 ALL = "all buckets of this client"
 
 
-def _meets_anybody(error: Exception) -> bool:
-    """Whether the same request would fail in this way, whatever kind of body it has."""
-    error = error.__cause__ if isinstance(error.__cause__, ClientError) else error  # s3fs makes OSErrors of them
+def _is_unrelated_to_body(error: Exception) -> bool:
+    """Whether the request would fail in the same way with any kind of body."""
+    error = error.__cause__ if isinstance(error.__cause__, ClientError) else error  # s3fs turns them into OSErrors
     if isinstance(error, ClientError):
         return is_of_the_store(error) or is_of_the_object(error)
     return is_of_the_network(error)
@@ -89,13 +88,13 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """What is known of one part.
+    """The store's answer for one part.
 
     Attributes:
-        etag: As the store gave it.
-        crc32c: Of the bytes that were sent.
+        etag: As returned by the store.
+        crc32c: The CRC32C of the bytes sent.
         checked: Whether the store compared it.
-        md5: Whether the etag was found to be the MD5 of the bytes; looked at for the first part only.
+        md5: Whether the etag is the MD5 of the bytes; checked for the first part only.
     """
 
     etag: str
@@ -105,11 +104,11 @@ class StoredPart:
 
 
 def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
-    """What tells the object in the store from what was sent; None where nothing does.
+    """Describes how the object in the store differs from what was sent; None if it does not.
 
     Args:
-        parts: Its parts, in order; none where it went in one request.
-        head: The answer to HEAD, with the checksum where the store has one.
+        parts: Its parts, in order; none if it was sent in one request.
+        head: The answer to HEAD, with the checksum if the store has one.
     """
     if head["ContentLength"] != sent.size:
         return f"it has {head['ContentLength']:,} bytes where {sent.size:,} were sent"
@@ -130,7 +129,7 @@ def _compose(parts: Sequence[StoredPart]) -> str:
 
 
 def _etag(parts: Sequence[StoredPart]) -> str | None:
-    """The etag that the parts make, where they are known to be MD5s."""
+    """Returns the etag computed from the parts' etags; None if these are not known to be MD5s."""
     digests = [_MD5.fullmatch(part.etag) for part in parts]
     if not digests or not parts[0].md5 or None in digests:
         return None
@@ -153,10 +152,10 @@ _LOG = logging.getLogger("streamrec")
 
 
 class ClientUploads:
-    """What all uploads of one client share: how bodies are sent, and the right to end unfinished uploads.
+    """The state that all uploads of one client share: how to send bodies, and whether it may end unfinished uploads.
 
     Args:
-        fast_path: For bodies that are sent from their pieces.
+        fast_path: The fast path for bodies that are sent from their pieces.
     """
 
     def __init__(self, filesystem: S3FileSystem, fast_path: FastPath) -> None:
@@ -166,28 +165,25 @@ class ClientUploads:
         self._allowed = True
 
     async def send(self, verb: str, pieces: Sequence[memoryview], again: bool, **parameters: Any) -> Mapping[str, Any]:
-        """One request.
+        """Sends one request with a body, and raises the client's own exceptions.
 
         Args:
             again: Whether this body was sent before.
-
-        Raises:
-            Exception: As the client.
         """
-        if again or not self._fast_path.is_open(ALL):
+        if again or not self._fast_path.is_enabled(ALL):
             return await self._send_joined(verb, pieces, parameters)
         body = PiecesBody(pieces)
         try:
             answer: Mapping[str, Any] = await self.filesystem._call_s3(verb, Body=body, **parameters)
         except Exception as error:
-            if body.failure is None and (self._proven or _meets_anybody(error)):
+            if body.failure is None and (self._proven or _is_unrelated_to_body(error)):
                 raise
             refused = body.failure or error
         else:
             self._proven = True
             return answer
         answer = await self._send_joined(verb, pieces, parameters)
-        self._fast_path.leave(ALL, refused)
+        self._fast_path.disable(ALL, refused)
         return answer
 
     async def _send_joined(
@@ -199,9 +195,9 @@ class ClientUploads:
         return answer
 
     async def end(self, path: str) -> None:
-        """Aborts all unfinished uploads to this very key. Not being allowed to is logged, once.
+        """Aborts all unfinished uploads to exactly this key. A missing permission is logged once.
 
-        One page of the listing is enough: keys come in order, so the key itself comes before longer ones.
+        One page of the listing is enough: keys are sorted, so the key itself comes before longer ones.
         """
         bucket, key = split_object(path)
         if not self._allowed:
@@ -213,17 +209,17 @@ class ClientUploads:
                 if found["Key"] == key:
                     await self.abort(path, found["UploadId"])
         except NoSuchUploadError:
-            pass  # `rclone serve s3` says so of a bucket in which no upload was begun
+            pass  # the answer of `rclone serve s3` for a bucket without uploads
         except (PermissionDeniedError, UnsupportedOperationError) as error:
             self._allowed = False
             _LOG.warning(
-                "unfinished uploads of writers that were killed stay in the store (allow ListBucketMultipartUploads"
+                "unfinished uploads of killed writers stay in the store (allow ListBucketMultipartUploads"
                 " and AbortMultipartUpload, or set a lifecycle rule for the bucket): %s",
                 error,
             )
 
     async def abort(self, path: str, upload: str) -> None:
-        """Frees an upload's parts. One that the store no longer knows is fine."""
+        """Frees an upload's parts. An upload that the store no longer knows is not an error."""
         bucket, key = split_object(path)
         try:
             with translate_errors(path):
@@ -233,7 +229,7 @@ class ClientUploads:
 
 
 class S3Upload(PartSink):
-    """A multipart upload, or one PUT where there is only one part."""
+    """A multipart upload, or one PUT if there is only one part."""
 
     parallel = 1_000
     grows = True
@@ -247,7 +243,7 @@ class S3Upload(PartSink):
         self._mark = None if overwrite else secrets.token_hex(16)
         self._place = {"Bucket": bucket, "Key": key}
         self._id: str | None = None
-        self._asked = False  # for an id, without an answer
+        self._asked = False  # an id was requested, possibly without an answer
         self._starting = asyncio.Lock()
         self._checks_whole = False
         self._begun: set[int] = set()
@@ -256,13 +252,13 @@ class S3Upload(PartSink):
         self._doubt = False
 
     async def prepare(self) -> None:
-        """Ends unfinished uploads to this key; refuses a name that is taken, where it must not be replaced."""
+        """Ends unfinished uploads to this key. If the object exists and must not be replaced: AlreadyExistsError."""
         if not self._overwrite and await self._head() is not None:
-            raise exists(self._path)
+            raise exists_error(self._path)
         await self._client.end(self._path)
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Uploads a part; an only part waits for `complete`."""
+        """Uploads a part; a single part waits for `complete`."""
         if whole and index == 0:
             self._only = pieces
             return
@@ -296,7 +292,7 @@ class S3Upload(PartSink):
         try:
             done = await (self._complete_parts(sent) if self._only is None else self._put_only(sent))
         except ObjectChangedError as error:  # a 412 can only mean If-None-Match here
-            return await self._find_completed(sent, exists(self._path), error)
+            return await self._find_completed(sent, exists_error(self._path), error)
         except NoSuchUploadError as error:
             if not doubt:
                 raise
@@ -312,14 +308,14 @@ class S3Upload(PartSink):
         self._id, self._asked = None, False
 
     async def _start(self) -> str:
-        """The upload's id: the first part that comes along asks for it."""
+        """Returns the upload's id; the first part requests it."""
         async with self._starting:
             if self._id is None:
-                await finish(self._create())  # cut off half way, it could not be aborted
+                await finish(self._create())  # after an interruption, it could not be aborted
             return str(self._id)
 
     async def _create(self) -> None:
-        if self._asked:  # without an answer: the store may have made one nevertheless
+        if self._asked:  # no answer arrived, but the store may have created one
             await self._client.end(self._path)
         self._asked = True
         with translate_errors(self._path):
@@ -362,12 +358,12 @@ class S3Upload(PartSink):
                     **self._condition(),
                     **self._place,
                 )
-        except BadDigestError as fault:  # all parts were right when they arrived
+        except BadDigestError as fault:  # each part was verified when it arrived
             raise IntegrityError(f"the store refused the parts ({fault.reason}): write it again", self._path) from fault
         return done
 
     async def _find_completed(self, sent: ContentDigest, refused: StorageError, cause: StorageError) -> ObjectInfo:
-        """The request failed, perhaps after one without an answer: did that succeed? The object tells."""
+        """Returns the object if an earlier request without an answer has succeeded; else raises `refused`."""
         head = await self._head()
         ours = head is not None and (self._mark is None or head.get("Metadata", {}).get(MARK) == self._mark)
         if head is None or not ours or difference(sent, self._sort_parts(), head) is not None:
@@ -375,10 +371,10 @@ class S3Upload(PartSink):
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _check(self, sent: ContentDigest, etag: str | None) -> ObjectInfo:
-        """Compares; what differs and is ours goes."""
+        """Compares the object with what was sent; removes our own object if it differs."""
         head = await self._head()
         if head is None:
-            raise TransientError(Cause.SERVER, "the object was completed and is not there")
+            raise TransientError(Cause.SERVER, "the object was completed and does not exist")
         if etag is not None and head.get("ETag") != etag:
             raise ObjectChangedError("another writer wrote this name at the same time: use one writer", self._path)
         reason = difference(sent, self._sort_parts(), head)
@@ -388,7 +384,7 @@ class S3Upload(PartSink):
         return ObjectInfo(self._path, sent.size, head.get("ETag"))
 
     async def _remove(self, etag: str | None) -> None:
-        """Removes what we made; without an etag it may be another writer's. Gone or replaced is fine."""
+        """Removes our object if its etag is known; a missing or replaced object is not an error."""
         if etag is not None:
             with suppress(NotFoundError, ObjectChangedError), translate_errors(self._path):
                 await self._fs._call_s3("delete_object", IfMatch=etag, **self._place)
@@ -405,13 +401,13 @@ class S3Upload(PartSink):
         return [self._parts[index] for index in sorted(self._parts)]
 
     def _again(self, index: int) -> bool:
-        """Whether a part was sent before; it counts as sent from now on."""
+        """Whether a part was sent before; marks it as sent."""
         again = index in self._begun
         self._begun.add(index)
         return again
 
     def _metadata_with_mark(self) -> dict[str, Any]:
-        """The user's metadata with the mark, as an argument of a request."""
+        """Returns the user's metadata with the mark, as arguments of a request."""
         if self._mark is None:
             return {}
         theirs = self._fs.s3_additional_kwargs.get("Metadata") or {}
@@ -422,6 +418,6 @@ class S3Upload(PartSink):
 
 
 def _part_entry(index: int, part: StoredPart) -> dict[str, Any]:
-    """A part in the list that completes an upload; with its checksum where the store keeps one."""
+    """Returns a part's entry in the request that completes an upload, with its checksum if the store has one."""
     checksum = {"ChecksumCRC32C": encode_crc32c(part.crc32c)} if part.checked else {}
     return {"PartNumber": index + 1, "ETag": part.etag, **checksum}
