@@ -120,7 +120,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: Dataset.counter("5"), "start is '5' (str)"),  # type: ignore[arg-type]
     (lambda: Dataset.random(1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
-    (lambda: Dataset.load("a*"), "load() wants the name of one file"),
+    (lambda: Dataset.load("a*"), "load() takes the name of one file"),
     (lambda: streamrec.TensorSpec("5", "int64"), "shape is '5' (str): it must be a list of sizes"),
     (lambda: streamrec.TensorSpec([], "int65"), "dtype is 'int65' (str)"),
     (lambda: ds.parse_example([1]), "features is [1] (list): it must be a dict of feature configurations"),  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.state_dict(), "has no attribute 'state_dict': write run = dataset.iterate(), and run.state_dict()"),
     (lambda: ds.map_and_batch(len, 2), "'map_and_batch': write dataset.map(...).batch(...)"),
     (lambda: len(ds.repeat()), "this dataset has no len(): it has no end. A torch DataLoader wants"),
-    (lambda: ds.iterate("{}"), "the state is '{}' (str): it must be what `state_dict()` gave"),  # type: ignore[arg-type]
+    (lambda: ds.iterate("{}"), "the state is '{}' (str): it must be a dict that `state_dict()` returned"),  # type: ignore[arg-type]
     (lambda: Epochs([1, 2], len, len, 0, len), "dataset is [1, 2] (list): a streamrec Dataset is wanted, such as"),  # type: ignore[arg-type]
     (lambda: ds.cache("a", storage_options="abc"), "storage_options is 'abc' (str)"),  # type: ignore[arg-type]
     (lambda: ShardWriter("a{shard}", max_shard_bytes=1.5), "max_shard_bytes is 1.5 (float)"),  # type: ignore[arg-type]

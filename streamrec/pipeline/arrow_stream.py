@@ -1,4 +1,4 @@
-"""A Dataset as a stream of Arrow record batches: each batch of it becomes one, while the pipeline runs."""
+"""Converts a Dataset to a stream of Arrow record batches: each batch becomes one, while the pipeline runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from streamrec.tfrecord import Frames
 __all__ = ["arrow_chain", "read_batches"]
 
 RECORD: Final = "record"
-"""The one column of a batch of records that were not parsed."""
+"""The only column of a batch of records that were not parsed."""
 
 
 @dataclass(frozen=True)
 class ToArrow(Stage):
-    """Makes each element, a batch of records or columns, an ArrowBatch.
+    """Converts each element, a batch of records or columns, to an ArrowBatch.
 
     Attributes:
         text: The columns of byte strings that become text.
-        steps: The columns of values that a FixedLenSequenceFeature describes, and the shape of a step of each. Arrow's
-            lists need no padding.
+        steps: The columns of a FixedLenSequenceFeature, with the shape of a step: Arrow's lists need no padding.
     """
 
     text: tuple[str, ...]
@@ -47,17 +46,17 @@ class ToArrow(Stage):
             batch = {RECORD: batch}
         if not isinstance(batch, Mapping):
             raise TypeError(
-                f"an element is {type(batch).__name__}: Arrow takes batches of records or of columns; "
-                "call batch(n), and parse_example(features)"
+                f"an element is {type(batch).__name__}, but Arrow takes batches of records or columns: call batch(n), "
+                "and parse_example(features)"
             )
         steps = {name: _steps(name, batch[name], shape) for name, shape in self.steps.items()}
         return ArrowBatch({**batch, **steps}, text=self.text)
 
 
 def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
-    """The chain, whose elements become ArrowBatches.
+    """A chain whose elements are ArrowBatches.
 
-    Where its last stage parses, a FixedLenSequenceFeature is not padded: padding would be values that were not written.
+    If the last stage parses, a FixedLenSequenceFeature is not padded: padding would add values that were never written.
     """
     names = names_of_text(text)
     parallel = chain.source if isinstance(chain.source, sources.ParallelMap) and not chain.stages else None
@@ -71,7 +70,7 @@ def arrow_chain(chain: Chain, text: Iterable[str] = ()) -> Chain:
 
 
 def without_padding(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], stages.Parse]:
-    """The shapes of the steps of each FixedLenSequenceFeature, and the stage that gives their values unpadded."""
+    """The shape of a step of each FixedLenSequenceFeature, and a stage that gives its values unpadded."""
     features: dict[str, Feature] = dict(parse.features)
     steps: dict[str, tuple[int, ...]] = {}
     for name, feature in parse.features.items():
@@ -81,32 +80,26 @@ def without_padding(parse: stages.Parse) -> tuple[dict[str, tuple[int, ...]], st
 
 
 def _steps(name: str, column: Any, shape: tuple[int, ...]) -> Any:
-    """Flat values as rows of steps of a shape; what was parsed of a single record as it is."""
+    """Converts rows of flat values to rows of steps; a single record's values stay as they are."""
     if not isinstance(column, RaggedTensor):
         return column
     size, [splits] = int(np.prod(shape)), column.nested_row_splits
     lengths = np.diff(splits)
     if (uneven := np.flatnonzero(lengths % size)).size:
         row = int(uneven[0])
-        reason = (
-            f"found {lengths[row]:,} values where a multiple of {size:,} is wanted, as the shape {list(shape)} says"
+        raise FeatureError(
+            f"found {lengths[row]:,} values, but the shape {list(shape)} needs a multiple of {size:,}", name, row
         )
-        raise FeatureError(reason, name, row)
     return RaggedTensor(column.flat_values.reshape(-1, *shape), (splits // splits.dtype.type(size),))
 
 
 def read_batches(chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]) -> Any:
-    """One run of a chain, as a `pyarrow.RecordBatchReader`.
+    """A `pyarrow.RecordBatchReader` of one run of a chain.
 
     Args:
-        chain: Its elements become record batches.
+        chain: The chain whose elements become record batches.
         text: The columns of byte strings that become text.
         run: Iterates over a chain.
-
-    Raises:
-        MissingExtraError: pyarrow is not installed.
-        TypeError: An element is not a batch of records or columns.
-        StreamrecError: The first batch cannot be read, or there is none and so no schema.
     """
     pa = load_pyarrow()
     chain = arrow_chain(chain, text)
@@ -116,7 +109,7 @@ def read_batches(chain: Chain, text: Iterable[str], run: Callable[[Chain], Itera
 
 
 def _same_schema(first: Any, batches: Iterator[ArrowBatch]) -> Iterator[Any]:
-    """The record batches. All of them must have the schema of the first."""
+    """The record batches, which must all have the schema of the first."""
     yield first
     for batch in batches:
         if batch.batch.schema != first.schema:
@@ -128,15 +121,15 @@ def _schema_error(before: Any, now: Any) -> StreamrecError:
     for earlier, field in zip(before, now, strict=False):
         if earlier != field:
             return StreamrecError(
-                f"column {field.name!r} is {field.type}, and was {earlier.type} in the batches before: parse features "
+                f"column {field.name!r} is {field.type}, but was {earlier.type} in earlier batches: parse features "
                 "whose shape differs from record to record with a RaggedFeature"
             )
-    return StreamrecError("a batch has other columns than those before it: map all to the same")
+    return StreamrecError("a batch has other columns than earlier batches: map all to the same columns")
 
 
 def _empty_batch(chain: Chain) -> ArrowBatch:
-    """A batch without rows, whose schema the pipeline's last stages know."""
+    """A batch without rows, with the schema of the pipeline's last stages."""
     *_, parse, to_arrow = (None, *chain.stages)
     if isinstance(parse, stages.Parse) and isinstance(to_arrow, ToArrow):
         return to_arrow(parse([]))
-    raise StreamrecError("the dataset has no element, and so no schema: end it with parse_example(features)")
+    raise StreamrecError("the dataset has no elements, and so no schema: end it with parse_example(features)")

@@ -1,11 +1,11 @@
-"""Epochs, Lookahead, converted: what the loaders of PyTorch and JAX have in common.
+"""The common code of the loaders of PyTorch and JAX.
 
 Rules:
-- An element is converted ahead of its turn only where it is there already, so one that is ready waits for no other.
-- The state says where the next element comes from that is handed out, however many were converted ahead; after the
-  end, that is the first one of the next epoch.
-- An error comes once, after all elements before it; then comes the end.
-- Nothing here runs in a thread: `next` converts, and what conversion starts on a device goes on there.
+- An element is converted ahead only if it has already arrived, so a ready element never waits for a later one.
+- The state is that of the next element that the loader gives, however many were converted ahead; after the end, that of
+  the first element of the next epoch.
+- An error is raised once, after all elements before it; then the iteration ends.
+- Nothing runs in a thread: `next` converts. A conversion may continue on a device.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 class Lookahead(Generic[T]):
-    """The elements of a run, of which some are converted before they are asked for.
+    """Converts elements of a run before they are asked for.
 
     Args:
-        run: Where they come from.
-        convert: Makes of an element what is handed out.
-        ahead: How many may have been converted and not been handed out; 0 for none.
+        run: The run.
+        convert: Converts an element.
+        ahead: How many elements may be converted ahead; 0 for none.
     """
 
     def __init__(self, run: DatasetIterator[Any], convert: Callable[[Any], T], ahead: int) -> None:
@@ -47,7 +47,7 @@ class Lookahead(Generic[T]):
         self._ahead = ahead
         self._converted: deque[tuple[T, Callable[[], dict[str, Any]]]] = deque()
         self._error: Exception | None = None
-        self._left: Callable[[], dict[str, Any]] | None = None
+        self._final_bookmark: Callable[[], dict[str, Any]] | None = None
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -59,28 +59,28 @@ class Lookahead(Generic[T]):
             return self._converted.popleft()[0]
         error, self._error = self._error, StopIteration()
         assert error is not None
-        if self._left is None:
+        if self._final_bookmark is None:
             here = self._bookmark()
-            self._left = (lambda: start_of_next_epoch(here())) if isinstance(error, StopIteration) else here
+            self._final_bookmark = (lambda: start_of_next_epoch(here())) if isinstance(error, StopIteration) else here
         try:
             raise error
         finally:
             del error  # no cycle of this frame and the traceback
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next element comes from that is handed out."""
+        """The state before the next element."""
         return self._bookmark()()
 
     def close(self) -> None:
-        """Ends the run, and forgets what was converted; `state_dict` stays what it was."""
-        self._left = self._bookmark()
+        """Ends the run, and drops converted elements; `state_dict` does not change."""
+        self._final_bookmark = self._bookmark()
         self._converted.clear()
         self._error = StopIteration()
         self._run.close()
 
     def _bookmark(self) -> Callable[[], dict[str, Any]]:
-        if self._left is not None:
-            return self._left
+        if self._final_bookmark is not None:
+            return self._final_bookmark
         return self._converted[0][1] if self._converted else self._run.bookmark()
 
     def _is_due(self) -> bool:
@@ -95,14 +95,14 @@ class Lookahead(Generic[T]):
 
 
 class Epochs(Generic[T]):
-    """Epoch after epoch of a Dataset through a Lookahead, each an iteration; any of them may begin at a saved state.
+    """Iterates over epochs of a Dataset through a Lookahead; an iteration may begin at a saved state.
 
     Args:
-        dataset: What is read.
-        convert: Makes of an element what waits its turn.
-        deliver: Makes of that what is handed out, when it is handed out.
+        dataset: The Dataset.
+        convert: Converts an element, possibly ahead.
+        deliver: Converts the result when it is given.
         ahead: How many elements may be converted ahead.
-        rank: Tells whose share is read, where the dataset does not say; asked when an iteration begins.
+        rank: Returns the rank for a dataset without one; called when an iteration begins.
     """
 
     def __init__(
@@ -124,9 +124,9 @@ class Epochs(Generic[T]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration begins, from 0, or goes on with after `load_state_dict`.
+        """The epoch of the next iteration, from 0; after `load_state_dict` the epoch that it continues.
 
-        A loop that counts from it trains no epoch twice, however the state was saved:
+        A loop from this number on trains no epoch twice, whenever the state was saved:
 
             for epoch in range(loader.epoch, 3):
                 for batch in loader: ...
@@ -134,24 +134,24 @@ class Epochs(Generic[T]):
         return self._dataset.epoch if self._state is None else int(self._state["epoch"])
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch; without it, the one after the last."""
+        """Makes the next iteration this epoch; otherwise it is the one after the last."""
         self._dataset = self._dataset.with_options(epoch=epoch)
 
     def __iter__(self) -> Iterator[T]:
-        """The next epoch; or the rest of one, once, where `load_state_dict` said.
+        """Iterates over the next epoch, or once over the rest of one after `load_state_dict`.
 
-        It begins when its first element is asked for, since trainers make iterators that they never use. Leaving the
-        loop ends the reading. An error of the data comes after all elements before it.
+        Reading begins when the first element is asked for, since trainers make iterators that they never use. Leaving
+        the loop ends the reading. An error in the data is raised after all elements before it.
 
         Raises:
-            ValueError: Other ranks iterate too, and the data is not distributed to them.
-            PositionMismatchError: The state was saved by another pipeline; from the first element.
+            ValueError: Several ranks iterate, but the data is not distributed among them.
+            PositionMismatchError: The state was saved by another pipeline; raised with the first element.
         """
         check_assigned(self._with_rank(), self._dataset.options.rank)
         return self._deliver_all()
 
     def __len__(self) -> int:
-        """How many elements an epoch of this rank has, where `len(dataset)` is known; else a TypeError."""
+        """How many elements an epoch of this rank has; a TypeError if `len(dataset)` is unknown."""
         return len(self._with_rank())
 
     def __bool__(self) -> bool:
@@ -159,19 +159,19 @@ class Epochs(Generic[T]):
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this rank's next element comes from, as JSON; {} where nothing was iterated.
+        """The state before this rank's next element, as JSON; {} before the first iteration.
 
-        After the end of an epoch that is the first element of the next.
+        After the end of an epoch, it is the state before the first element of the next epoch.
         """
         if self._current is not None:
             return self._current.state_dict()
         return dict(self._state or {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iteration goes on where the state was saved; {} for the start.
+        """Makes the next iteration continue where the state was saved; {} for the start.
 
         Raises:
-            PositionMismatchError: It is not a state, or not as it was saved.
+            PositionMismatchError: The value is not a state, or was changed.
         """
         if state:
             check_state(state)
@@ -179,7 +179,7 @@ class Epochs(Generic[T]):
         self._current = None
 
     def _with_rank(self) -> Dataset[Any]:
-        """The dataset, which knows its rank from now on."""
+        """The dataset, with a rank from now on."""
         if self._dataset.options.rank is None:
             rank = self._rank()
             self._dataset = self._dataset.with_options(rank=rank.rank, world_size=rank.world_size)
@@ -194,11 +194,7 @@ class Epochs(Generic[T]):
 
 
 def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
-    """Refuses a dataset that each of several processes would read whole.
-
-    Raises:
-        ValueError: There are several, and it holds no `distribute`.
-    """
+    """Refuses a dataset that each of several processes would read completely."""
     readers = reader_here(rank).readers
     if readers > 1 and not is_assigned(dataset.chain):
         raise ValueError(
@@ -208,9 +204,9 @@ def check_assigned(dataset: Dataset[Any], rank: Rank | None) -> None:
 
 
 def convert_leaves(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], name: str = "") -> Any:
-    """An element with `leaf(array, name)` for each array or number, and lists for strings and for images.
+    """Converts an element: `leaf(array, name)` for each array or number, lists for strings and images.
 
-    A name is the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`, joined by dots.
+    A name has the keys that lead to the array, and the field of a `SparseTensor` or `RaggedTensor`, joined by dots.
     """
     if isinstance(element, Mapping):
         return {key: convert_leaves(value, leaf, join_name(name, key)) for key, value in element.items()}
@@ -237,5 +233,4 @@ def convert_leaves(element: Any, leaf: Callable[[npt.NDArray[Any], str], Any], n
 
 
 def join_name(name: str, key: object) -> str:
-    """The name of what a key leads to."""
     return f"{name}.{key}" if name else str(key)

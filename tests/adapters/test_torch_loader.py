@@ -101,7 +101,7 @@ def test_a_state_at_every_step(tmp_path: Path) -> None:
 
 def test_a_state_that_is_none_is_refused() -> None:
     loader = Loader(Dataset.range(3))
-    with pytest.raises(PositionMismatchError, match="it must be what `state_dict"):
+    with pytest.raises(PositionMismatchError, match="it must be a dict that `state_dict"):
         loader.load_state_dict({"step": 3})
     loader.load_state_dict({})
     assert len(list(loader)) == 3

@@ -291,9 +291,7 @@ def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) 
     parallel = TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features, num_parallel_calls=2)
     assert pa.table(parallel) == pa.table(dataset)
     uneven = {"ragged": FixedLenSequenceFeature([2], np.int64, allow_missing=True)}
-    with pytest.raises(
-        FeatureError, match=r"^record 1, feature 'ragged': found 1 values where a multiple of 2"
-    ) as caught:
+    with pytest.raises(FeatureError, match=r"^record 1, feature 'ragged': found 1 values, but the shape") as caught:
         TFRecordDataset(shard(tmp_path, 4)).batch(4).parse_example(uneven).to_arrow()
     assert caught.value.__notes__[0].endswith(f"{tmp_path}/x.tfrecord, record 1")
 
@@ -302,7 +300,7 @@ def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
     features = {"ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True)}
     dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features).map(dict)
     with pytest.raises(
-        StreamrecError, match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], and was .*\[1\]"
+        StreamrecError, match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], but was .*\[1\]"
     ):
         dataset.to_arrow().read_all()
 

@@ -186,7 +186,7 @@ def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
         TFRecordDataset(files).iterate(state)
     with pytest.raises(
         streamrec.errors.PositionMismatchError,
-        match=r"has format 99, and .* reads format 2: update",
+        match=r"has format 99, but .* reads format 2: update",
     ):
         TFRecordDataset(files).batch(4).iterate({"format": 99})
 

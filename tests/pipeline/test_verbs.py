@@ -327,7 +327,7 @@ def test_batch_takes_tfdatas_arguments() -> None:
 
 
 SIGNATURES: list[tuple[Any, Any, str]] = [
-    (TensorSpec([], np.int64), [1, 2, 2.5], "element 2 of the generator is not as output_signature says: it is 2.5"),
+    (TensorSpec([], np.int64), [1, 2, 2.5], "element 2 of the generator does not fit output_signature: it is 2.5"),
     (TensorSpec([], np.int32), [1, 2**40], "element 1 .* does not fit in int32"),
     (TensorSpec([2], np.int64), [[1, 2], [1, 2, 3]], r"element 1 .* shape \[3\], where \[2\] is wanted"),
     (TensorSpec([], bytes), [b"a", 5], "element 1 .* where bytes are wanted"),
@@ -357,7 +357,7 @@ def test_a_signature_makes_arrays_of_its_dtype() -> None:
     assert text == b"a"
     records = Dataset.from_generator(lambda: ["a", b"b"], output_signature=TensorSpec([], bytes))
     assert isinstance(next(iter(records.batch(2))), Frames)
-    with pytest.raises(TypeError, match=r"output_signature holds 'int64' \(str\): streamrec\.TensorSpec"):
+    with pytest.raises(TypeError, match=r"output_signature holds 'int64' \(str\): pass streamrec\.TensorSpec"):
         Dataset.from_generator(list, output_signature="int64")
 
 

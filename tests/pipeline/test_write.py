@@ -428,7 +428,7 @@ def test_what_has_an_end_is_not(tmp_path: Path, dataset: Dataset[Any], count: in
 )
 @pytest.mark.parametrize("drain", ["write", "save", "reduce"])
 def test_a_function_that_makes_a_dataset_without_an_end(tmp_path: Path, drain: str, dataset: Dataset[Any]) -> None:
-    with pytest.raises(ValueError, match=rf"{drain} would never end: .*lambda> makes a dataset that has no end"):
+    with pytest.raises(ValueError, match=rf"{drain} would never end: .*lambda> makes an endless dataset"):
         DRAINS[drain](dataset, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     assert len(list(dataset.take(3))) == 3

@@ -1,11 +1,11 @@
-"""What a pipeline is, before it runs: frozen, picklable, comparable descriptions, nested in one another.
+"""Descriptions of pipelines: frozen, picklable, comparable, and nested.
 
 Rules:
-- A chain is a source and the stages after it. A source may hold chains of its own (`Repeat`, `Zip`, ...).
-- A source is described in one file with what runs it. It awaits where a step must not: it does I/O, or runs tasks.
-- `chunks(state, within)` starts it and resumes it: state is what its own positions said, and is given there only.
-- A source that buffers takes a share of the budget by `within.take`, and runs its chains within the rest (`budget.py`).
-- Chains that a source holds are run by `within.chunks`, so that they are counted without a line of the source's.
+- A chain is a source and the stages after it. A source may hold chains (`Repeat`, `Zip`, ...).
+- A source is described and run in one file. Unlike a step it may await: it does I/O, or runs tasks.
+- `chunks(state, within)` starts or resumes a source: the state comes from its positions, and is given only there.
+- A source that buffers takes a share of the budget by `within.take`, and runs its chains with the rest (`budget.py`).
+- A source runs the chains that it holds by `within.chunks`, which counts them.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ __all__ = [
 
 
 class Source:
-    """A description of where elements come from; each is a frozen dataclass.
+    """A description of where elements come from; subclasses are frozen dataclasses.
 
     Attributes:
-        is_assigned: Whether each reader (a rank, or one of its loader workers) reads a part of its own.
+        is_assigned: Whether each reader (a rank, or one of its loader workers) reads its own part.
     """
 
     __slots__ = ()
     is_assigned: ClassVar[bool] = False
 
     def lines(self) -> Iterator[str]:
-        """The source for people, and for telling whether a saved position belongs to it."""
+        """The description for people, which saved positions are compared with."""
         yield repr(self)
 
     def element_spec(self) -> Any:
-        """What its elements look like; None where that is not known before it runs."""
+        """The spec of its elements; None if it is unknown before the run."""
         return None
 
     def cardinality(self, rank: Rank | None) -> int:
-        """How many elements it gives a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
+        """The number of elements for a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
         return UNKNOWN_CARDINALITY
 
     @property
     def is_endless(self) -> bool:
-        """Whether it never ends, as far as its description says."""
+        """Whether the description says that it never ends."""
         return False
 
     def refuse_endless(self, verb: str) -> Source:
-        """The same source, in which it is an error, which names the verb, that a function makes an endless dataset."""
+        """A source whose function must not make endless datasets; errors use the verb."""
         return self
 
     def chunks(self, state: Mapping[str, Any] | None, within: Any) -> AsyncGenerator[Chunk]:
-        """Runs it.
+        """Runs the source.
 
         Args:
-            state: Where to go on, from a chunk's positions (`position["source"]`); None for the start.
-            within: What it runs within, a `RunContext`.
+            state: Where to resume, from a chunk's positions (`position["source"]`); None for the start.
+            within: The run, a `RunContext`.
         """
         raise NotImplementedError
 
@@ -81,20 +81,20 @@ class Chain:
     stages: tuple[Stage, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """The chain for people, and for telling whether a saved position belongs to it: source first, then stages."""
+        """The description for people, which saved positions are compared with: source first, then stages."""
         yield from self.source.lines()
         for stage in self.stages:
             yield describe_stage(stage)
 
     def element_spec(self) -> Any:
-        """A spec, or dicts and tuples of them, of its elements; None where its description does not say it."""
+        """The spec of its elements, or dicts and tuples of specs; None if the description does not say it."""
         spec = self.source.element_spec()
         for stage in self.stages:
             spec = None if spec is None else stage.element_spec(spec)
         return spec
 
     def cardinality(self, rank: Rank | None = None) -> int:
-        """How many elements it gives a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
+        """The number of elements for a rank (None: the one that runs here), or INFINITE or UNKNOWN_CARDINALITY."""
         count, rows = self.source.cardinality(rank), UNKNOWN_CARDINALITY
         for stage in self.stages:
             count, rows = stage.cardinalities(count, rows)
@@ -102,7 +102,7 @@ class Chain:
 
     @property
     def is_endless(self) -> bool:
-        """Whether it never ends, as far as its description says."""
+        """Whether the description says that it never ends."""
         return self.source.is_endless and not any(stage.ends for stage in self.stages)
 
     def refuse_endless(self, verb: str) -> Chain:
@@ -115,17 +115,17 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class ChainSource(Source):
-    """A source that gives the elements of one chain: again, ahead, kept, in another order, or what is made of each.
+    """A source of one chain's elements: repeated, prefetched, cached, shuffled or mapped.
 
     Attributes:
-        one_to_one: Whether each of its elements can be made again of one of the chain's.
+        one_to_one: Whether each of its elements can be made again from one element of the chain.
     """
 
     inner: Chain
     one_to_one: ClassVar[bool] = True
 
     def line(self) -> str:
-        """What `lines` says of it after those of the chain."""
+        """The line after those of the chain."""
         return repr(self)
 
     def lines(self) -> Iterator[str]:
@@ -148,12 +148,12 @@ class ChainSource(Source):
 
 
 def derive_seed(*numbers: int | str) -> int:
-    """A seed that other numbers or texts were mixed into, from 0 to 2**64 - 1: the same on every machine."""
+    """A seed from 0 to 2**64 - 1, derived from numbers or texts; the same on every machine."""
     return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
 
 
 def describe_stage(stage: object) -> str:
-    """A stage, or a source with a function, without what differs from run to run: functions by their names."""
+    """A stage, or a source with a function, with the function's name, which is the same in each run."""
     function = getattr(stage, "function", None)
     if function is None:
         return repr(stage)
@@ -161,7 +161,7 @@ def describe_stage(stage: object) -> str:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A function by its name, its module's included; one that is a description by all that it says."""
+    """A function's name with its module; the `repr` of a function that is a dataclass."""
     if is_dataclass(function):
         return repr(function)
     name = getattr(function, "__qualname__", type(function).__qualname__)
@@ -169,7 +169,7 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def parts_of(part: Any) -> Iterator[Any]:
-    """All descriptions that one holds, in dicts and tuples too, itself first."""
+    """All descriptions within one, in dicts and tuples too; the outer one first."""
     if is_dataclass(part):
         yield part
         held: Iterable[Any] = (getattr(part, each.name) for each in fields(part))
@@ -181,14 +181,14 @@ def parts_of(part: Any) -> Iterator[Any]:
 
 
 def in_order(chain: Chain, by_default: bool) -> bool:
-    """Whether what a chain gives comes in one order, where `deterministic=None` means `by_default`."""
+    """Whether a chain's elements have a fixed order; `deterministic=None` means `by_default`."""
     for part in parts_of(chain):
-        said = getattr(part, "deterministic", True)
-        if not (by_default if said is None else said) and getattr(part, "cycle_length", 2) > 1:
+        deterministic = getattr(part, "deterministic", True)
+        if not (by_default if deterministic is None else deterministic) and getattr(part, "cycle_length", 2) > 1:
             return False
     return True
 
 
 def is_assigned(chain: Chain) -> bool:
-    """Whether readers have parts of a chain, and do not each read all of it."""
+    """Whether each reader reads its own part of a chain, and not all of it."""
     return any(isinstance(part, Source) and part.is_assigned for part in parts_of(chain))

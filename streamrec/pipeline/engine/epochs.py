@@ -1,12 +1,12 @@
-"""What the runs of one Dataset object hand on to the next: its epochs, and what its sources keep; and random numbers.
+"""Data that the runs of one Dataset object share: the epoch count, and values that sources keep; and random numbers.
 
 Rules:
-- It belongs to the object, and is freed with it. It is not part of the object's value: equality, hash and `repr`
-  ignore it, and a pickled copy begins from scratch.
-- Runs may go on at the same time, in several threads and on several event loops.
-- Random numbers depend on a seed, an epoch and a step alone: raw words of the counter-based generator Philox-4x64
-  (Salmon et al., 2011), keyed by (seed, epoch). Word n needs none before it, and is the same with any NumPy.
-- Where no seed was given, the run's own counts, which is drawn once a run and kept in its state.
+- The data belongs to the object, and is freed with it. It is not part of the object's value: equality, hash and `repr`
+  ignore it, and a pickled copy has none.
+- Runs may be concurrent, in several threads and on several event loops.
+- Random numbers depend only on a seed, an epoch and a step: raw words of the counter-based generator Philox-4x64
+  (Salmon et al., 2011), keyed by (seed, epoch). Word n does not need earlier words, and is the same with any NumPy.
+- Without a seed from the user, the run's seed is used, which is drawn once and kept in states.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SEED_BITS = 48
 
 
 class Epochs:
-    """Counts the iterations of one Dataset: each is an epoch, in the order in which they began.
+    """Counts the iterations of one Dataset: each is the next epoch, in the order in which they begin.
 
     Attributes:
-        seed: What chance comes from where no seed was given; with the epoch, as a seed that was.
+        seed: The seed of runs for sources and stages without their own.
     """
 
     def __init__(self) -> None:
@@ -39,17 +39,17 @@ class Epochs:
         self._lock = threading.Lock()
 
     def begin(self, first: int) -> int:
-        """The epoch of an iteration that begins now, where counting begins at `first`."""
+        """Begins an iteration and returns its epoch; counting begins at `first`."""
         with self._lock:
             self._begun += 1
             return first + self._begun - 1
 
     def next(self, first: int) -> int:
-        """The epoch of the iteration that begins next, where counting begins at `first`."""
+        """The epoch of the next iteration; counting begins at `first`."""
         return first + self._begun
 
     def resume(self, first: int, epoch: int, seed: int) -> None:
-        """An iteration goes on in this epoch, by this seed: the one that begins after it is the next, by the same."""
+        """Resumes an iteration of this epoch and seed; the next iteration has the next epoch and the same seed."""
         with self._lock:
             self._begun = epoch + 1 - first
             self.seed = seed
@@ -59,14 +59,14 @@ class Epochs:
 
 
 class Memo:
-    """What a source keeps from run to run, by name."""
+    """Values that a source keeps from run to run, by key."""
 
     def __init__(self) -> None:
         self._values: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What is kept under a name; made, and kept, where there is nothing yet."""
+        """The value of a key; made and kept if there is none."""
         with self._lock:
             if key not in self._values:
                 self._values[key] = make()
@@ -74,11 +74,10 @@ class Memo:
             return value
 
     def get(self, key: Hashable) -> Any:
-        """What is kept under a name; None for nothing."""
+        """The value of a key, or None."""
         return self._values.get(key)
 
     def keep(self, key: Hashable, value: Any) -> None:
-        """Keeps something under a name."""
         self._values[key] = value
 
     def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
@@ -86,7 +85,7 @@ class Memo:
 
 
 RANDOM_BITS: Final = 32
-"""Random numbers of datasets are below 2**32, as tf.data's."""
+"""Random numbers of datasets are below 2**32, as in tf.data."""
 
 
 def words(seed: int, epoch: int, first: int, count: int) -> npt.NDArray[np.uint64]:

@@ -1,7 +1,7 @@
 """Offloading: the user's functions run in a worker thread, and stop between two calls when the run is cancelled.
 
-A thread cannot be interrupted, and a closed run must leave none running. So the task that awaits it tells it to
-halt, and waits until the call that is under way returns.
+A thread cannot be interrupted, and a closed run must leave none running. So the task that awaits a thread asks it to
+halt, and waits until the current call returns.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from streamrec.pipeline.engine.threads import Threads
 __all__ = ["Offloader", "run_in_thread", "through"]
 
 HOP_SECONDS: Final = 0.5e-3
-"""Work that takes less is done on the event loop: to a thread and back takes a quarter of that, and four changes of the
+"""Shorter work runs on the event loop. A hop to a thread and back takes a quarter of this time, and four changes of the
 interpreter's lock, for each of which a training loop on the main thread may have to wait."""
 
 T = TypeVar("T")
 
 
 async def run_in_thread(threads: Threads, work: Callable[[], T]) -> T:
-    """What `work` returns, from a thread; where this task is cancelled, the thread is done when that shows."""
+    """Runs `work` in a thread and returns its result; if this task is cancelled, the thread ends first."""
     halt = Halt()
 
     def run() -> T:
@@ -37,20 +37,20 @@ async def run_in_thread(threads: Threads, work: Callable[[], T]) -> T:
 
 
 async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> tuple[list[Chunk], Exception | None]:
-    """All outputs and the error that ended them, worked out in a thread or at once."""
+    """Computes all outputs, in a thread or at once; returns them with the error that ended them."""
     return await run_in_thread(threads, partial(collect, outputs)) if offload else collect(outputs)
 
 
 class Offloader:
-    """Where the work of a chain's stages is done, chunk after chunk.
+    """Runs a chain's stages in a thread or on the loop, decided for each chunk.
 
     Args:
-        wanted: What the stages ask for. LONG goes by the processor time that the last chunk took for each byte; the
-            first one goes to a thread.
-        threads: The run's.
+        wanted: What the stages ask for. LONG depends on the processor time for each byte of the last chunk; the first
+            chunk goes to a thread.
+        threads: The run's threads.
 
     Attributes:
-        wanted: Whether any of it may be done in a thread.
+        wanted: Whether chunks may go to a thread.
     """
 
     def __init__(self, wanted: Iterable[Offload], threads: Threads) -> None:
@@ -60,7 +60,7 @@ class Offloader:
         self._seconds_a_byte = inf
 
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
-        """All outputs of an input of `nbytes` bytes, 0 for an unknown number, and the error that ended them."""
+        """Computes all outputs of `nbytes` of input (0 if unknown); returns them with the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
             return await run_in_thread(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
         timed = partial(self._run_timed, outputs, nbytes)

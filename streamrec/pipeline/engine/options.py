@@ -1,4 +1,4 @@
-"""Options of a whole pipeline: those of tf.data's `Options` that apply here, and our own."""
+"""Options of a whole pipeline: those of tf.data's `Options` that apply here, and more."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from streamrec.pipeline.engine.ranks import Rank
 __all__ = ["AUTOTUNE", "Options", "check_calls"]
 
 AUTOTUNE: Final = -1
-"""As an argument: choose for me, and go on choosing while the pipeline runs. tf.data.AUTOTUNE is the same number."""
+"""As an argument: tune the value while the pipeline runs. The same number as tf.data.AUTOTUNE."""
 
 
 def check_calls(calls: int | None) -> None:
-    """Refuses a `num_parallel_calls` that is not a number of calls, AUTOTUNE, or None."""
+    """Refuses a `num_parallel_calls` other than a positive number, AUTOTUNE, or None."""
     if integer("num_parallel_calls", calls, none=True) not in (None, AUTOTUNE) and calls < 1:  # type: ignore[operator]
         raise ValueError(f"num_parallel_calls={calls} must be at least 1, AUTOTUNE, or None")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a whole pipeline is told.
+    """The options of a whole pipeline.
 
     Args:
-        deterministic: Whether stages that were not told otherwise keep the order; None for True.
-        memory_budget: Bytes that one run may hold; None for a share of the machine's memory.
-        epoch: Which epoch a run begins with.
-        rank: Which rank runs it; None to look for it in the environment.
+        deterministic: Whether stages without their own `deterministic` keep the order; None for True.
+        memory_budget: How many bytes one run may hold; None for a share of the machine's memory.
+        epoch: The epoch at which a run begins.
+        rank: The rank that runs it; None to look it up in the environment.
     """
 
     deterministic: bool | None = None
@@ -44,28 +44,27 @@ class Options:
 
     @property
     def budget(self) -> int:
-        """The bytes that a run may hold: what was said, or the default of this machine."""
+        """How many bytes a run may hold: `memory_budget`, or the default of this machine."""
         return default_budget() if self.memory_budget is None else self.memory_budget
 
     @property
     def follows_memory(self) -> bool:
-        """Whether the budget is that of a machine with little memory: no order may depend on it."""
+        """Whether the default budget is smaller because of the machine's memory, so that no order may depend on it."""
         return self.memory_budget is None and self.budget != DEFAULT.most
 
     @classmethod
     def of(cls, several: Iterable[Options]) -> Options:
-        """Those of a pipeline made of several: the largest budget; in order unless one said not; the first's epoch."""
+        """Joins the options of several: the largest budget, in order unless one has False, the first's epoch."""
         parts = list(several)
-        said = [part.deterministic for part in parts if part.deterministic is not None]
+        orders = [part.deterministic for part in parts if part.deterministic is not None]
         budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
-        ranks = [part.rank for part in parts if part.rank is not None]
-        rank = ranks[0] if ranks else None
-        return cls(all(said) if said else None, max(budgets, default=None), parts[0].epoch, rank)
+        rank = next((part.rank for part in parts if part.rank is not None), None)
+        return cls(all(orders) if orders else None, max(budgets, default=None), parts[0].epoch, rank)
 
     def with_values(
         self, deterministic: bool | None, memory_budget: int | None, epoch: int | None, rank: Rank | None
     ) -> Options:
-        """These, save for what is given."""
+        """These options with the given values; None keeps a value."""
         deterministic = None if deterministic is None else flag("deterministic", deterministic)
         memory_budget = integer("memory_budget", memory_budget, none=True)
         epoch = integer("epoch", epoch, 0, none=True)

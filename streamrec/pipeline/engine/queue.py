@@ -1,4 +1,4 @@
-"""Queues between two tasks of one event loop, bounded in bytes, and the tasks that fill them."""
+"""Queues between two tasks of one event loop, bounded in bytes; and tasks that fill them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ __all__ = ["ByteQueue", "Signal", "background", "fill", "run_ahead"]
 
 @asynccontextmanager
 async def background() -> AsyncGenerator[TaskGroup]:
-    """A task group whose tasks are cancelled, and gone, when the block is left by any way.
+    """A task group whose tasks are cancelled and have ended when the block is left in any way.
 
-    A plain task group wraps what leaves its block into an exception group, even the GeneratorExit of a
-    generator that is closed; here it leaves as it is, and so does SystemExit of a user's function. The tasks themselves
-    raise nothing else.
+    A plain task group wraps exceptions into an exception group, even the GeneratorExit of a generator that is closed.
+    This one raises them as they are, also SystemExit of a user's function. The tasks themselves raise nothing else.
     """
     leaving: BaseException | None = None
     try:
@@ -38,13 +37,13 @@ async def background() -> AsyncGenerator[TaskGroup]:
 
 
 class Signal:
-    """Says again and again that something happened, to the tasks of one loop that wait for it."""
+    """An event that can be notified repeatedly, for tasks of one loop."""
 
     def __init__(self) -> None:
         self._event: anyio.Event | None = None
 
     def notify(self) -> None:
-        """Wakes all that wait."""
+        """Wakes all waiting tasks."""
         if self._event is not None:
             self._event.set()
             self._event = None
@@ -60,16 +59,16 @@ class ByteQueue:
     """A queue between two tasks of one loop, bounded in bytes; one chunk always fits.
 
     Args:
-        limit: Bytes that it may hold.
-        arrived: Told when there is more, or nothing more will be.
+        limit: How many bytes it may hold.
+        arrived: Notified when a chunk arrives or the queue ends.
 
     Attributes:
-        limit: Bytes that it may hold.
-        held: Bytes that wait in it.
-        refused: How often a chunk had to wait, because the queue was full.
-        most_elements: Elements that it may hold.
-        ended: Nothing more arrives.
-        error: What ended it, or None; it comes after all that arrived.
+        limit: How many bytes it may hold.
+        held: How many bytes it holds.
+        refused: How often a chunk had to wait because the queue was full.
+        most_elements: How many elements it may hold.
+        ended: Whether no more chunks arrive.
+        error: The error that ended it, raised after all chunks; or None.
     """
 
     def __init__(self, limit: int, arrived: Signal | None = None) -> None:
@@ -95,12 +94,12 @@ class ByteQueue:
         self._add(chunk, weight)
 
     def end(self, error: Exception | None) -> None:
-        """Nothing more comes, because of an error or not."""
+        """Ends the queue, possibly with an error."""
         self.ended, self.error = True, error
         self._arrived.notify()
 
     def close(self, error: Exception) -> None:
-        """Drops what is there: from now on `get` raises this error."""
+        """Drops all chunks; from now on `get` raises this error."""
         self._chunks.clear()
         self.held = self._count = 0
         self._closed = error
@@ -108,7 +107,7 @@ class ByteQueue:
         self._room.notify()
 
     async def get(self) -> Chunk | None:
-        """The next chunk; None at the end. An error that ended the queue is raised once, in its place."""
+        """Waits for the next chunk; None at the end. Raises the error that ended the queue, once."""
         while self.empty:
             await self._arrived.wait()
         if self._chunks:
@@ -119,7 +118,7 @@ class ByteQueue:
         return None
 
     def check(self) -> None:
-        """Raises the error that ended it, once."""
+        """Raises the error that ended the queue, once."""
         error, self.error = self.error, None
         if error is not None:
             raise error
@@ -130,7 +129,7 @@ class ByteQueue:
         return not self._chunks and not self.ended
 
     def resize(self, limit: int) -> None:
-        """Sets another limit; what is there stays."""
+        """Sets another limit; chunks in the queue stay."""
         if limit != self.limit:
             self.limit = limit
             self._room.notify()
@@ -154,7 +153,7 @@ class ByteQueue:
 
 
 async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-    """The same chunks, in a task of their own: the next one is made while a thread works on the last one."""
+    """Makes chunks in a task of their own, so that the next one is made while a thread works on the last one."""
     queue = ByteQueue(1)  # one chunk, however large
     async with background() as tasks:
         tasks.start_soon(fill, queue, chunks)
@@ -163,7 +162,7 @@ async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
 
 
 async def fill(queue: ByteQueue, chunks: AsyncGenerator[Chunk]) -> None:
-    """Puts all chunks into a queue; an error goes through it, after the chunks that came before."""
+    """Puts all chunks into a queue; an error ends the queue."""
     try:
         async with aclosing(chunks):
             async for chunk in chunks:

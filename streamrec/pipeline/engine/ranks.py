@@ -1,11 +1,10 @@
-"""The reader that iterates: which rank of how many, and which loader worker of how many. Looked up where a
-pipeline runs.
+"""Looks up the rank and the loader worker where a pipeline runs.
 
 Rules:
-- Nothing heavy is imported for it: a process that runs under torch or JAX has them in `sys.modules`.
-- The first that knows counts: torch.distributed, where its process group is set up; JAX, where it runs distributed;
-  `RANK` and `WORLD_SIZE`, as torchrun and others set them; else there is one process.
-- Within a rank the workers of a torch `DataLoader` are told apart by `torch.utils.data.get_worker_info()`.
+- No large package is imported: a process that runs under torch or JAX has them in `sys.modules`.
+- The first of these decides: torch.distributed, if its process group is set up; JAX, if it runs distributed; `RANK` and
+  `WORLD_SIZE`, as torchrun and others set them; otherwise there is one process.
+- Within a rank, `torch.utils.data.get_worker_info()` identifies the workers of a torch `DataLoader`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Rank:
 
     Args:
         rank: Its number, from 0.
-        world_size: How many there are.
+        world_size: The number of processes.
     """
 
     rank: int
@@ -47,8 +46,8 @@ class Reader:
     """A reader: a rank's only process, or one of its loader workers.
 
     Args:
-        number: Its number, from 0; those of a rank follow each other.
-        readers: How many there are in all.
+        number: Its number, from 0; the readers of a rank have consecutive numbers.
+        readers: The number of readers of all ranks.
     """
 
     number: int
@@ -56,11 +55,7 @@ class Reader:
 
 
 def rank_of(rank: int | None, world_size: int | None) -> Rank | None:
-    """A rank that was given, or None.
-
-    Raises:
-        ValueError: One of the two is missing, or they make no sense.
-    """
+    """The rank of a user's arguments; None if both are None."""
     if rank is None and world_size is None:
         return None
     if rank is None or world_size is None:
@@ -69,29 +64,22 @@ def rank_of(rank: int | None, world_size: int | None) -> Rank | None:
 
 
 def reader_here(rank: Rank | None = None) -> Reader:
-    """The reader that iterates here.
-
-    Args:
-        rank: The rank, where it is known; None to look.
-
-    Raises:
-        ValueError: `RANK` and `WORLD_SIZE` make no sense.
-    """
+    """The reader that iterates here; `rank=None` looks the rank up."""
     rank = rank or rank_here()
     worker, workers = worker_here()
     return Reader(rank.rank * workers + worker, rank.world_size * workers)
 
 
 def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) -> None:
-    """Says where a plan leaves readers without data, or one rank with far less than another; once in a process.
+    """Warns once in a process if readers get no data, or one rank far more than another.
 
-    The first reader says it, and each that has nothing.
+    The first reader warns, and each reader without data.
 
     Args:
-        reader: The one that has worked the plan out.
-        loads: For each reader, how much it has: bytes, or records.
-        what: What is divided.
-        remedy: What to do.
+        reader: This reader.
+        loads: The bytes or records of each reader.
+        what: What is divided, for the message.
+        remedy: What to do, for the message.
     """
     if (reader.number and loads[reader.number]) or not any(loads):
         return
@@ -110,40 +98,38 @@ def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) ->
 
 @cache
 def warn_once(text: str) -> None:
-    """Logs a warning, the first time that this process has it."""
+    """Logs a warning once in this process."""
     logger.warning("%s", text)
 
 
 def worker_here() -> tuple[int, int]:
-    """Which loader worker of a rank iterates here, from 0, and of how many; 0 of 1 where there are none."""
+    """The number of this loader worker, and how many the rank has; (0, 1) without workers."""
     torch = sys.modules.get("torch.utils.data")
     info = None if torch is None else torch.get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 def rank_here(environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any] = sys.modules) -> Rank:
-    """This process's rank, as torch.distributed, JAX or the environment tell it; else the only one.
+    """This process's rank according to torch.distributed, JAX or the environment; otherwise 0 of 1.
 
     Args:
         environ: The environment.
-        modules: What has been imported.
-
-    Raises:
-        ValueError: `RANK` and `WORLD_SIZE` make no sense.
+        modules: The imported modules.
     """
     distributed = modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())
     jax = modules.get("jax")
-    if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)():  # older ones do not tell
+    # older versions have no `is_initialized`
+    if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)():
         return Rank(jax.process_index(), jax.process_count())
-    told = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if name in environ}
-    if not told:
+    variables = {name: environ[name] for name in ("RANK", "WORLD_SIZE") if name in environ}
+    if not variables:
         return Rank(0, 1)
     try:
-        return Rank(int(told["RANK"]), int(told["WORLD_SIZE"]))
+        return Rank(int(variables["RANK"]), int(variables["WORLD_SIZE"]))
     except (LookupError, ValueError) as error:
         raise ValueError(
-            f"the environment has {told}, which names no rank ({error}): set both RANK, from 0, and WORLD_SIZE, "
-            "or neither, or pass rank= and world_size="
+            f"the environment has {variables}, which is not a valid rank ({error}): set both RANK, from 0, and "
+            "WORLD_SIZE, or neither, or pass rank= and world_size="
         ) from error

@@ -1,16 +1,16 @@
-"""Stages: frozen descriptions, and the steps that carry them out, without I/O.
+"""Stages: frozen descriptions, and the steps that run them, without I/O.
 
 Rules:
-- A stage is frozen, picklable and comparable. `start(state)` makes its running step; state is given there and
-  nowhere else, so starting and resuming are one code path.
-- A step has `feed(chunk)` (the chunks that it completes), `flush()` (what is left when the input ends) and
-  `done` (it wants no more input). It never awaits, sleeps, or sees where its chunks come from.
-- Whatever an emitted chunk's positions say is enough to go on from there: a step whose output straddles
-  input chunks points back to the input's places, and needs no state of its own.
-- An element at which a step fails becomes a failure (`Chunk.error`) among what the step gives, and the step goes on
-  after it. A step that gets a failure gives what it holds, then the failure, with its own state in the positions
-  (`fail`). A step that raises ends the run.
-- The user's functions get what tf.data's would get: a tuple is passed as several arguments.
+- A stage is frozen, picklable and comparable. `start(key, state)` makes its running step. The state is given only
+  there, so starting and resuming are one code path.
+- A step has `feed(chunk)` (returns the chunks that it completes), `flush()` (returns the rest when the input ends) and
+  `done` (it needs no more input). It never awaits or sleeps, and does not know where chunks come from.
+- A chunk's positions are enough to resume: a step whose output spans input chunks refers to the input's positions, and
+  needs no state.
+- An element at which a step fails becomes a failure (`Chunk.error`) in the output, and the step continues after it. A
+  step that gets a failure gives what it holds, then the failure, with its own state in the positions (`fail`). A step
+  that raises ends the run.
+- As in tf.data, the user's functions get a tuple as several arguments.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ __all__ = [
 ]
 
 INFINITE_CARDINALITY: Final = -1
-"""What `cardinality()` gives of a Dataset without an end. tf.data.INFINITE_CARDINALITY is the same number."""
+"""The `cardinality()` of an endless Dataset; the same number as tf.data.INFINITE_CARDINALITY."""
 
 UNKNOWN_CARDINALITY: Final = -2
-"""What `cardinality()` gives where only the data says it. tf.data.UNKNOWN_CARDINALITY is the same number."""
+"""The `cardinality()` of a Dataset if it depends on the data; the same number as tf.data.UNKNOWN_CARDINALITY."""
 
 
 class Offload(IntEnum):
-    """Whether a stage's work is done in a worker thread, off the event loop.
+    """Whether a stage runs in a worker thread instead of the event loop.
 
-    LONG: where it takes longer than to go to a thread and back. ALWAYS: it calls code of the user's, which may wait.
+    LONG: if it takes longer than a hop to a thread and back. ALWAYS: it calls the user's code, which may block.
     """
 
     NEVER = 0
@@ -55,11 +55,11 @@ class Offload(IntEnum):
 
 
 class Step:
-    """A stage at work; one that holds nothing needs `feed` alone.
+    """A running stage; one that holds no elements needs only `feed`.
 
     Attributes:
-        done: Whether the step wants no more input: the pipeline ends with what it gave so far.
-        failures: The errors of the last chunk, and at which of its elements each was; None where that says nothing.
+        done: Whether the step needs no more input: the pipeline ends after its output so far.
+        failures: The errors of the last chunk, each with the index of its element in the chunk, or None.
     """
 
     def __init__(self) -> None:
@@ -67,26 +67,26 @@ class Step:
         self.failures: list[tuple[Exception, int | None]] = []
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
-        """Takes a chunk; returns those that it completes, possibly none."""
+        """Takes a chunk; returns the chunks that it completes."""
         raise NotImplementedError
 
     def flush(self) -> list[Chunk]:
-        """The input has ended; returns what is left."""
+        """Returns the rest when the input has ended."""
         return []
 
     def fail(self, chunk: Chunk) -> list[Chunk]:
-        """Takes an element that failed before the step; returns what was held, and the failure."""
+        """Takes an element that failed in an earlier stage; returns what was held, and the failure."""
         return [chunk]
 
 
 class Stage:
-    """A description of what happens to elements; each is a frozen dataclass.
+    """A description of what happens to elements; subclasses are frozen dataclasses.
 
     Attributes:
         offload: Where `feed` runs.
-        picks: Whether it gives some of the elements that it gets, as they are.
-        one_to_one: Whether it makes each of its elements of one element alone.
-        ends: Whether it gives a last element though its input never ends.
+        picks: Whether it gives some of its input's elements unchanged.
+        one_to_one: Whether it makes each element from one element of its input.
+        ends: Whether it ends even if its input never does.
     """
 
     __slots__ = ()
@@ -100,36 +100,36 @@ class Stage:
 
     @property
     def windows_of(self) -> int:
-        """How many elements make one of its own without a copy, where a chunk holds all of them."""
+        """How many elements make one of its own without a copy, if one chunk has all of them."""
         return 1
 
     def cardinality(self, count: int) -> int:
-        """How many elements it makes of `count`, which may be infinite or unknown, too."""
+        """The number of elements that it makes of `count`, which may also be infinite or unknown."""
         return count if self.one_to_one else UNKNOWN_CARDINALITY
 
     def cardinalities(self, count: int, rows: int) -> tuple[int, int]:
-        """How many elements it makes of `count`, and how many rows these have, where those have `rows` in all."""
+        """The number of elements that it makes of `count`, which have `rows` rows; and the rows of the new elements."""
         return self.cardinality(count), UNKNOWN_CARDINALITY
 
     def element_spec(self, spec: Any) -> Any:
-        """What its elements look like where those it gets look like `spec`; None where that is not known."""
+        """The spec of its elements for input with this spec; None if it is unknown."""
         return spec if self.picks else None
 
     def start(self, key: str, state: Any) -> Step:
         """Makes the running step.
 
         Args:
-            key: The name under which positions hold this stage's state.
-            state: That state, where the pipeline resumes: what its positions gave, a number or other JSON. Else None.
+            key: The key of this stage's state in positions.
+            state: The state at which the pipeline resumes, a number or other JSON; else None.
         """
         raise NotImplementedError
 
 
 class Halt:
-    """Whether calls of the user's functions are to end: see `offload.py`.
+    """Asks a thread to stop calling the user's function: see `offload.py`.
 
     Attributes:
-        asked: No further call is to be made: what was made is dropped.
+        asked: Whether no further call should be made; results are dropped.
     """
 
     __slots__ = ("_elements", "asked")
@@ -139,12 +139,12 @@ class Halt:
         self._elements: list[Any] = []
 
     def ask(self) -> None:
-        """Asks for it, from any thread."""
+        """Stops the calls, from any thread."""
         self.asked = True
         self._elements.clear()
 
     def ends(self, elements: list[Any]) -> Iterator[Any]:
-        """Elements that end when it is asked for, since an emptied list has no next one: no call asks before each."""
+        """An iterator over a list that ends when `ask` empties the list, so that calls need not check `asked`."""
         self._elements = elements
         if self.asked:
             elements.clear()
@@ -155,7 +155,7 @@ halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
 
 
 def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
-    """What comes out after the last step when a chunk goes into the first; a step that is done takes no more."""
+    """The output of the last step for a chunk that goes into the first; a step that is done takes no more."""
     if not steps:
         yield chunk
         return
@@ -166,7 +166,7 @@ def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
 
 
 def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same up to an element that failed, whose error is raised."""
+    """The outputs up to a failure, whose error is raised."""
     for chunk in outputs:
         if chunk.error is not None:
             raise chunk.error
@@ -174,7 +174,7 @@ def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def drain(steps: Sequence[Step]) -> Iterator[Chunk]:
-    """What comes out when the input has ended; an error of a step comes after what is left in those after it."""
+    """The output when the input has ended; an error of a step comes after the rest of later steps."""
     failure: Exception | None = None
     for index, step in enumerate(steps):
         try:

@@ -1,4 +1,4 @@
-"""What sources and stages are called, and how notebooks draw them, by their descriptions alone."""
+"""Names of sources and stages for people, and drawings for notebooks, made from their descriptions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ VERBS: Final = {
     "Shards": "TFRecordDataset",
     "Slices": "from_tensor_slices",
 }
-"""Descriptions whose verb is not their own name in lower case."""
+"""The verbs of descriptions whose class has another name."""
 
 FUNCTIONS: Final = ("function", "scan_func", "class_func", "key_func", "length_of")
-"""What descriptions call a function of the user's."""
+"""The fields of descriptions that hold the user's function."""
 
 
 def title(what: object) -> str:
-    """A source or stage as its user knows it: the verb, and the name of the user's function where there is one.
+    """A source or stage as its user knows it: the verb, and the name of the user's function if it has one.
 
     >>> from streamrec.pipeline.stages.padding import Padding
     >>> from streamrec.pipeline.stages.batch import PaddedBatch
@@ -51,7 +51,7 @@ def snake(name: str) -> Iterator[str]:
 
 
 def own_line(what: object) -> str:
-    """The line of a description that is not one of a chain within it; without passwords."""
+    """A description's own line, without those of chains within it and without passwords."""
     return display_text(find_line(what))
 
 
@@ -64,7 +64,7 @@ def find_line(what: object) -> str:
 
 
 def scalars(what: Any) -> Iterator[str]:
-    """The arguments of a description that are not chains."""
+    """The arguments of a description except chains."""
     for field in fields(what):
         value = getattr(what, field.name)
         if field.repr and not list(chains_in(value)):
@@ -72,7 +72,7 @@ def scalars(what: Any) -> Iterator[str]:
 
 
 def find_chains(what: object) -> list[Chain]:
-    """The chains that a description holds, in dicts and tuples too."""
+    """The chains in a description's fields, in dicts and tuples too."""
     if not is_dataclass(what):
         return []
     return [chain for field in fields(what) for chain in chains_in(getattr(what, field.name))]
@@ -90,12 +90,12 @@ def chains_in(value: object) -> Iterator[Chain]:
 
 
 def draw_dataset(chain: Chain) -> str:
-    """The sources and stages as boxes, in the order in which elements pass."""
+    """HTML of sources and stages as boxes, in the order in which elements pass."""
     return html.fragment(draw_chain(chain))
 
 
 def draw_chain(chain: Chain) -> str:
-    """A chain: one within its source comes before it, several are set in, one below the other."""
+    """HTML of a chain; the chain of its source comes first; several chains are indented, one below the other."""
     inner = [draw_chain(part) for part in find_chains(chain.source)]
     boxes = [html.element("div", html.box(title(part), own_line(part))) for part in (chain.source, *chain.stages)]
     if len(inner) > 1:

@@ -1,8 +1,8 @@
-"""States: what `state_dict()` gives, as JSON, and whether a saved one is of this pipeline.
+"""States: the JSON that `state_dict()` returns, and checks that a saved state belongs to a pipeline.
 
-A state holds the lines of its pipeline, a position, and of the file names how many there are, a digest of them all, and
-a sketch: six bits of a digest of each name, or of each group of them where they are very many. So a message can say
-which name is the first that differs, although the state holds none.
+A state holds the lines of its pipeline, a position, and for file names their number, a digest of all, and a sketch: six
+bits of a digest of each name, or of each group of names if there are very many. So a message can name the first name
+that differs, although the state holds no names.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = [
 ]
 
 FORMAT = 2
-"""The version of states: a later release reads it, or says why not."""
+"""The version of states: a later release reads it, or explains why it does not."""
 
 FEW: Final = 4
-"""At most this many names are listed one by one."""
+"""How many names are listed at most."""
 
 
 def format_names(names: Sequence[str]) -> str:
-    """Names for people, and their digest where they are not all told.
+    """Names for people, with a digest if not all names are listed.
 
     >>> format_names(["a", "b"]), format_names([f"x-{number}" for number in range(9000)])
     ("['a', 'b']", "['x-0', 'x-1', 'x-2', ... 9,000 names, digest 2a0f9fca1862d1e2]")
@@ -56,17 +56,17 @@ def format_names(names: Sequence[str]) -> str:
 
 
 def sketch(names: Sequence[str]) -> str:
-    """A character for each name, or for each stretch of equal length."""
-    return "".join(map(character, stretches(identities(names))))
+    """A character for each name, or for each group of names of equal size."""
+    return "".join(map(character, group_names(identities(names))))
 
 
 def identities(names: Sequence[str]) -> list[str]:
-    """The names without passwords and tokens, so that a new one makes no other state. Only digests are kept."""
+    """The names without passwords and tokens, so that changing these does not change the state."""
     return [mask_name(name, unknown=False) for name in names]
 
 
-def stretches(names: Sequence[str]) -> list[Sequence[str]]:
-    size = -(-len(names) // (1 << 14)) or 1  # that many characters at most
+def group_names(names: Sequence[str]) -> list[Sequence[str]]:
+    size = -(-len(names) // (1 << 14)) or 1  # at most 2**14 groups
     return [names[first : first + size] for first in range(0, len(names), size)]
 
 
@@ -76,12 +76,12 @@ def character(names: Sequence[str]) -> str:
 
 
 def first_difference(saved: str, names: Sequence[str]) -> str:
-    """Where names begin to differ from those of which a sketch was saved, for a message.
+    """Describes the first name that differs from those of a saved sketch.
 
     >>> first_difference(sketch(["a", "b", "c"]), ["a", "x", "c"])
     "the first that differs is number 1, 'x'"
     """
-    groups = stretches(identities(names))
+    groups = group_names(identities(names))
     for index, (was, group) in enumerate(zip_longest(saved, groups)):
         if group is None:
             return f"there are {len(names):,} now, which is fewer"
@@ -89,13 +89,14 @@ def first_difference(saved: str, names: Sequence[str]) -> str:
             return f"number {index * len(groups[0]):,}, {mask_name(group[0])!r}, is new"
         if was != character(group):
             first = index * len(groups[0])
-            which = f"number {first:,}, {mask_name(group[0])!r}" if len(group) == 1 else f"among numbers {first:,} to "
-            return f"the first that differs is {which}" + ("" if len(group) == 1 else f"{first + len(group) - 1:,}")
+            several = f"among numbers {first:,} to {first + len(group) - 1:,}"
+            one = f"number {first:,}, {mask_name(group[0])!r}"
+            return f"the first that differs is {one if len(group) == 1 else several}"
     return "some of them differ"
 
 
 def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
-    """A state, as JSON: which pipeline, which file names, its position; and a digest of all that."""
+    """A state as JSON: the pipeline, a sketch of file names, a position, and a digest of all these."""
     state = {
         "format": FORMAT,
         "pipeline": list(chain.lines()),
@@ -107,51 +108,53 @@ def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
 
 
 def state_at(chain: Chain, epoch: int, positions: Positions, index: int, seed: int) -> dict[str, Any]:
-    """The state within a chunk, before its element of this index."""
+    """The state before an element of a chunk."""
     return state_of(chain, epoch, {**positions.at(index), "seed": seed})
 
 
 def position_of(chain: Chain, state: Any) -> Position:
-    """The position in a saved state of this pipeline; the PositionMismatchError of another says what differs."""
+    """The position in a saved state; a PositionMismatchError says how the state's pipeline differs."""
     check_state(state)
     saved: Sequence[str] = state["pipeline"]
     ours = list(chain.lines())
     if saved != ours:
         was, now = next(pair for pair in zip_longest(saved, ours, fillvalue="nothing") if pair[0] != pair[1])
         raise PositionMismatchError(
-            f"this state was saved by another pipeline: it had {was}, and now there is {now}{where(state, chain)}; "
-            "resume with the pipeline that saved it, or start again without the state"
+            f"this state was saved by another pipeline: it had {was}, and now there is {now}"
+            f"{describe_names(state, chain)}; resume with the pipeline that saved it, or start over without the state"
         )
     position: Position = state["position"]
     return position
 
 
 def check_state(state: Any) -> None:
-    """Refuses what is not a state, or not as it was saved."""
+    """Refuses values that are not states, and states that were changed."""
     if not isinstance(state, Mapping) or "format" not in state:
         raise PositionMismatchError(
-            f"the state is {arguments.describe_value(state)}: it must be what `state_dict()` gave, a dict with a "
+            f"the state is {arguments.describe_value(state)}: it must be a dict that `state_dict()` returned, with a "
             f"'format'{'; json.loads() reads one that was saved as JSON' * isinstance(state, str | bytes)}"
         )
     if type(state["format"]) is not int:
-        raise PositionMismatchError("the state's 'format' is not a number: pass what `state_dict()` gave, as it is")
-    if state["format"] != FORMAT:
-        advice = "update streamrec" if state["format"] > FORMAT else "start again without it"
         raise PositionMismatchError(
-            f"this state has format {state['format']!r}, and this release of streamrec reads format {FORMAT}: {advice}"
+            "the state's 'format' is not a number: pass what `state_dict()` returned, unchanged"
+        )
+    if state["format"] != FORMAT:
+        advice = "update streamrec" if state["format"] > FORMAT else "start over without it"
+        raise PositionMismatchError(
+            f"this state has format {state['format']!r}, but this release of streamrec reads format {FORMAT}: {advice}"
         )
     if state.get("digest") != digest_of({key: value for key, value in state.items() if key != "digest"}):
         raise PositionMismatchError(
-            "this state is not as it was saved: something in it was changed or is missing; take another one, or start "
-            "again without it"
+            "this state was changed since it was saved: a value differs or is missing; use another state, or start "
+            "over without it"
         )
 
 
 def start_of_next_epoch(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state before the first element of the epoch that follows."""
-    rest = {key: value for key, value in state.items() if key != "digest"}
-    next_one = {**rest, "epoch": state["epoch"] + 1, "position": {"seed": state["position"]["seed"]}}
-    return {**next_one, "digest": digest_of(next_one)}
+    """The state before the first element of the next epoch."""
+    following = {**state, "epoch": state["epoch"] + 1, "position": {"seed": state["position"]["seed"]}}
+    del following["digest"]
+    return {**following, "digest": digest_of(following)}
 
 
 def digest_of(state: Mapping[str, Any]) -> str:
@@ -160,27 +163,26 @@ def digest_of(state: Mapping[str, Any]) -> str:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)
     except (RecursionError, TypeError, ValueError) as error:
         raise PositionMismatchError(
-            f"this state is not JSON ({type(error).__name__}): pass what `state_dict()` gave, as it is"
+            f"this state is not JSON ({type(error).__name__}): pass the unchanged result of `state_dict()`"
         ) from error
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def all_names(chain: Chain) -> Iterator[Sequence[str]]:
-    """The file names of all sources that a chain holds, in order."""
+    """The file names of all sources in a chain, in order."""
     for part in parts_of(chain):
-        names = getattr(part, "filenames", None)
-        if names is not None:
+        if (names := getattr(part, "filenames", None)) is not None:
             yield names
 
 
 def shared_seed(chain: Chain) -> int | None:
-    """The seed that a chain has for all ranks, so that their states are the same; None where it has none."""
+    """The seed that a chain has for all ranks, so that their states are the same; None without one."""
     seeds = (getattr(part, "shared_seed", None) for part in parts_of(chain))
     return next((seed for seed in seeds if seed is not None), None)
 
 
-def where(state: Mapping[str, Any], chain: Chain) -> str:
-    """Which file name is the first that differs, for the end of a message; nothing where names are not the matter."""
+def describe_names(state: Mapping[str, Any], chain: Chain) -> str:
+    """Describes the first file name that differs, for the end of a message; empty if names are equal."""
     for saved, names in zip(state["names"], all_names(chain), strict=False):
         if saved != sketch(names):
             return f" ({first_difference(saved, names)})"

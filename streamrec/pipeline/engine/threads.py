@@ -1,16 +1,16 @@
-"""Threads: where a run's work is done outside its event loop. They live as long as the run.
+"""Worker threads of a run, which live as long as the run.
 
-A call is handed over in the very turn of the loop that asks for it. (anyio's `to_thread.run_sync` goes through the loop
-twice first, and on a loop that was not started by `asyncio.run` it looks through all tasks for one that its threads end
-with. Where sixteen shards are being read on that loop, this took most of a millisecond for 2 ms of work; measured
-without it: 3 to 8 % less processor time, and 10 to 20 % more speed, where batches are shuffled or parsed.)
+A call is handed to a thread immediately. (anyio's `to_thread.run_sync` takes two turns of the loop first, and on a loop
+that was not started by `asyncio.run` it searches all tasks for one whose end stops its threads. With sixteen shards
+being read on that loop, this took most of a millisecond for 2 ms of work. Without it, shuffling and parsing batches
+took 3 to 8 % less processor time and were 10 to 20 % faster.)
 
 Rules:
-- As many threads as there are calls at once; of those that are idle the last one is used first: its stack is warm.
-- A call is never broken off. A caller that is cancelled waits for its end, for `LEAVE_SECONDS`: then the log says which
+- There are as many threads as concurrent calls. The last idle thread is used first, since its stack is warm.
+- A call is never interrupted. A cancelled caller waits for its end up to `LEAVE_SECONDS`; then the log says which
   function still runs, and where.
-- A thread that is left ends after its call, if the run is closed by then.
-- They are daemons: the interpreter does not wait for a function that never returns.
+- An abandoned thread ends after its call if the run is closed by then.
+- Threads are daemons: the interpreter does not wait for a function that never returns.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["LEAVE_SECONDS", "Threads"]
 T = TypeVar("T")
 
 LEAVE_SECONDS = 5.0
-"""How long a caller that is cancelled waits for a call. Not tuned."""
+"""How long a cancelled caller waits for its call. Not tuned."""
 
 PACKAGE: Final = str(Path(__file__).parents[2])
 
@@ -42,8 +42,8 @@ class Call:
     """One call.
 
     Attributes:
-        ended: Gets a result when the thread is done with it; on the loop.
-        over: Whether it is; on the loop.
+        ended: A future that is set on the loop when the call has ended.
+        over: Whether the call has ended; set on the loop.
     """
 
     def __init__(self, work: Callable[[], Any], ended: asyncio.Future[None]) -> None:
@@ -55,24 +55,20 @@ class Call:
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """The thread's part."""
+        """Runs in the thread."""
         try:
             self._result = self._context.run(self._work)
         except BaseException as error:
             self._error = error
 
     def settle(self) -> None:
-        """The loop's part."""
+        """Runs on the loop."""
         self.over = True
-        if not self.ended.done():  # it is where its task was cancelled
+        if not self.ended.done():  # it is done if its task was cancelled
             self.ended.set_result(None)
 
     def outcome(self) -> Any:
-        """What it returned.
-
-        Raises:
-            BaseException: What it raised.
-        """
+        """Returns what the work returned, or raises what it raised."""
         error, self._error = self._error, None
         if error is None:
             return self._result
@@ -83,35 +79,35 @@ class Call:
 
 
 class Worker:
-    """One thread, and the line of what it is to do; None tells it to end."""
+    """One thread, and the queue of its calls; None ends it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, freed: Callable[[Worker], None]) -> None:
-        self._line: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._loop = loop
         self._freed = freed
         self._thread = Thread(target=self._serve, name="streamrec-worker", daemon=True)
         self._thread.start()
 
     def put(self, call: Call) -> None:
-        """Does this next; then it is idle again, and says so to `freed` on the loop."""
-        self._line.put(call)
+        """Runs a call; after it, calls `freed` on the loop."""
+        self._calls.put(call)
 
     def end(self) -> None:
-        """An idle one ends at once, and is waited for."""
-        self._line.put(None)
+        """Ends the idle thread, and waits for it."""
+        self._calls.put(None)
         self._thread.join()
 
     def position(self) -> str:
-        """The user's function that it is in, and the line."""
-        frame, found = sys._current_frames().get(self._thread.ident or 0), None
+        """The user's function that the thread runs, and its line."""
+        frame, user_frame = sys._current_frames().get(self._thread.ident or 0), None
         while frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
-            frame, found = frame.f_back, frame
-        if found is None:
+            frame, user_frame = frame.f_back, frame
+        if user_frame is None:
             return "a function in a thread"
-        return f"{found.f_code.co_qualname} (line {found.f_lineno} of {found.f_code.co_filename})"
+        return f"{user_frame.f_code.co_qualname} (line {user_frame.f_lineno} of {user_frame.f_code.co_filename})"
 
     def _serve(self) -> None:
-        while (call := self._line.get()) is not None:
+        while (call := self._calls.get()) is not None:
             call.run()
             try:
                 self._loop.call_soon_threadsafe(self._on_done, call)
@@ -132,14 +128,11 @@ class Threads:
         self._closed = False
 
     async def run(self, work: Callable[[], T], cancelled: Callable[[], object] | None = None) -> T:
-        """What `work` returns, from a thread, in a copy of this context.
+        """Runs `work` in a thread, in a copy of this context; returns or raises what it does.
 
         Args:
-            work: What is done.
-            cancelled: Called when this task is cancelled meanwhile, so that the work can end sooner.
-
-        Raises:
-            BaseException: What it raises.
+            work: The function.
+            cancelled: Called if this task is cancelled meanwhile, so that the work can end sooner.
         """
         loop = asyncio.get_running_loop()
         call = Call(work, loop.create_future())
@@ -160,7 +153,6 @@ class Threads:
         return call.outcome()  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Ends them."""
         self._closed = True
         while self._idle:
             self._idle.pop().end()

@@ -1,7 +1,7 @@
-"""Sources that run chains: again and again (`Repeat`), one after the other (`Concatenate`), or ahead (`Prefetch`).
+"""Sources that run chains: repeatedly (`Repeat`), back to back (`Concatenate`), or ahead (`Prefetch`).
 
-Where an epoch is a few rows that are the same each time, as in `Dataset.range(4).repeat()`, many of them are one chunk:
-to start a chain costs more than a thousand numbers.
+If an epoch is a few constant rows, as in `Dataset.range(4).repeat()`, many epochs are one chunk, since starting a chain
+costs more than a thousand numbers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOG = logging.getLogger("streamrec")
 
 @dataclass(frozen=True, slots=True)
 class Repeat(ChainSource):
-    """A chain run `count` times over; with -1 without an end, if its first epoch is not empty."""
+    """Runs a chain `count` times; with -1 forever, unless its first epoch is empty."""
 
     count: int = -1
 
@@ -46,7 +46,7 @@ class Repeat(ChainSource):
 
     def cardinality(self, rank: Rank | None) -> int:
         count = self.inner.cardinality(rank)
-        if 0 in (self.count, count):  # as in tf.data, an epoch of an unknown number is not empty
+        if 0 in (self.count, count):  # as in tf.data, an epoch of unknown cardinality is not empty
             return 0
         if self.count < 0:
             return INFINITE_CARDINALITY
@@ -89,7 +89,7 @@ class Repeat(ChainSource):
 
 
 async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator[Chunk]:
-    """The rows of a short source again and again, from row `first` of all epochs on; None for no end."""
+    """Repeats the rows of a short source, from row `first` of all epochs to row `total`; None for no end."""
     size = len(rows)
     count = max(1, min(CHUNK_ROWS, CHUNK_BYTES * size // max(weigh(rows), 1)))
     while total is None or first < total:
@@ -97,24 +97,24 @@ async def cycle_rows(rows: Any, first: int, total: int | None) -> AsyncGenerator
         elements = select(rows, np.arange(first, last) % size)
         await anyio.lowlevel.checkpoint()
         epoch, row = divmod(first, size)
-        place = FixedPosition({"source": {"epoch": epoch, "inner": {"source": {"next": row}}}})
-        yield Chunk.weigh(elements, place)
+        position = FixedPosition({"source": {"epoch": epoch, "inner": {"source": {"next": row}}}})
+        yield Chunk.weigh(elements, position)
         first = last
 
 
 TUNED = Share(4)
-"""What a prefetch that sizes itself has at most."""
+"""The largest share of the budget of a prefetch that is tuned automatically."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(ChainSource):
-    """A chain run in a task of its own, ahead of its consumer by a number of elements or bytes, or AUTOTUNE."""
+    """Runs a chain in a task of its own, ahead of the consumer by a number of elements or bytes, or AUTOTUNE."""
 
     buffer_size: int = AUTOTUNE
     buffer_bytes: int | None = None
 
     def line(self) -> str:
-        return "Prefetch"  # how far it runs ahead does not change what comes
+        return "Prefetch"  # the depth changes no element
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         tuned = self.buffer_size == AUTOTUNE and self.buffer_bytes is None
@@ -139,7 +139,7 @@ class Prefetch(ChainSource):
 
 @dataclass(frozen=True, slots=True)
 class Concatenate(Source):
-    """Chains one after the other."""
+    """Runs chains back to back."""
 
     parts: tuple[Chain, ...]
 

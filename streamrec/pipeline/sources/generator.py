@@ -1,17 +1,17 @@
-"""Generators of the user's as a source: sync ones in a thread of the run, async ones in a task of their own.
+"""The user's generators as a source: a sync one runs in a thread, an async one in a task.
 
 Rules:
-- One thread, or one task of the loop that runs the pipeline, makes a generator's elements from the first to the last,
-  and closes it too; an exception of it comes once, after the elements before it.
-- It runs ahead of its consumer, by `AHEAD`. An element that is made can be taken at once; what was made while the
-  consumer was busy is taken together, so that short elements do not cost a change of threads each.
-- A position is the number of the next element, and the generator's own state where it has one. Otherwise it is called
-  again and the elements before that number are dropped.
-- Bytes are records: they go on as Frames. A chunk is of bytes or of anything else, never of both, so that what a batch
-  is made into does not depend on which elements were taken together.
-- An element that does not fit the signature becomes a failure; the generator goes on.
-- Closing cancels an async generator. A sync one cannot be stopped in the middle of an element: closing waits for that
-  for a second, and then leaves the thread, with a warning; it ends with its element, or with the interpreter.
+- One thread, or one task of the pipeline's event loop, runs a generator from its first element to its end, and closes
+  it. An exception is raised once, after the elements before it.
+- A generator runs ahead of its consumer, by `AHEAD`. An element can be taken at once; elements that were made while the
+  consumer was busy are taken together, so that short elements do not each cost a change of threads.
+- A position is the number of the next element, and the generator's state if it has `state_dict`. Without a state, a
+  resumed run calls the generator again and drops the elements before that number.
+- Bytes are records, and become Frames. A chunk has only bytes or no bytes, so that batches do not depend on which
+  elements were taken together.
+- An element that does not fit the signature becomes a failure; the generator continues.
+- Closing cancels an async generator. A sync one cannot be interrupted within an element: closing waits a second, and
+  then abandons the thread with a warning; the thread ends after its element, or with the interpreter.
 """
 
 from __future__ import annotations
@@ -50,38 +50,38 @@ __all__ = ["Generated"]
 LOG = logging.getLogger("streamrec")
 
 AHEAD: Final = Share(4, 4 << 20)
-"""How much is made before it is asked for."""
+"""The share of the budget for elements that wait for the consumer."""
 
-Made = tuple[Any, int, str | None]
-"""An element, its weight in bytes, and the JSON of its maker's state after it, if that has one."""
+Item = tuple[Any, int, str | None]
+"""An element, its weight in bytes, and the JSON of the generator's state after it, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated(Source):
-    """The elements of what a callable returns: an iterator, an iterable, or an async one; made to fit a signature."""
+    """Gives the elements of the iterable or async iterable that a function returns, converted to fit a signature."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     signature: Any = None
 
     def lines(self) -> Iterator[str]:
-        given = f", args of digest {digest_of(self.args)}" if self.args else ""
-        wanted = "" if self.signature is None else f", signature={self.signature!r}"
-        yield f"Generated({name_of(self.function)}{given}{wanted})"
+        args = f", args of digest {digest_of(self.args)}" if self.args else ""
+        signature = "" if self.signature is None else f", signature={self.signature!r}"
+        yield f"Generated({name_of(self.function)}{args}{signature})"
 
     def element_spec(self) -> Any:
         return self.signature
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         ahead = ElementBuffer(AHEAD.of(within.budget))
-        place = Place(state["next"], state.get("state")) if state else Place(0, None)
+        start = StartPoint(state["next"], state.get("state")) if state else StartPoint(0, None)
         task = asyncio.get_running_loop().create_task(
-            self._make(place, ahead, within.session.threads), name="streamrec generator"
+            self._run(start, ahead, within.session.threads), name="streamrec generator"
         )
-        first, saved = place.number, None if place.state is None else json.dumps(place.state)
+        first, saved = start.number, None if start.state is None else json.dumps(start.state)
         try:
-            while (made := await ahead.take()) is not None:
-                for part in split_kinds(made):
+            while (items := await ahead.take()) is not None:
+                for part in split_kinds(items):
                     yield chunk_of(part, first, saved)
                     first, saved = first + len(part), part[-1][2]
         finally:
@@ -90,59 +90,59 @@ class Generated(Source):
                 await self._end(task, ahead)
             ahead.check()
 
-    async def _make(self, place: Place, ahead: ElementBuffer, threads: Threads) -> None:
-        """Makes elements until there are no more, or none are wanted. Raises nothing."""
+    async def _run(self, start: StartPoint, ahead: ElementBuffer, threads: Threads) -> None:
+        """Runs the generator to its end, or until the buffer is closed. Raises nothing."""
         try:
             if inspect.isasyncgenfunction(self.function):
-                made = self.function(*self.args)
+                generator = self.function(*self.args)
             else:
-                made = await threads.run(partial(self._in_thread, place, ahead))
-            if made is not None and not ahead.closed:
-                await run_async(made, place, ahead, self.signature)
+                generator = await threads.run(partial(self._run_in_thread, start, ahead))
+            if generator is not None and not ahead.closed:
+                await run_async(generator, start, ahead, self.signature)
             ahead.end(None)
         except BaseException as error:
             unwanted = ahead.closed and (isinstance(error, asyncio.CancelledError) or error is ahead.failed)
             ahead.end(None if unwanted else error)
 
     async def _end(self, task: asyncio.Task[None], ahead: ElementBuffer) -> None:
-        """Waits until nothing of it runs any more; but not for long where that is a thread."""
+        """Waits for the task; for a thread at most a second."""
         await asyncio.wait([task], timeout=1.0)
         if not task.done() and ahead.maker is None:
-            LOG.warning("%s: the generator is still at an element; its thread is left", name_of(self.function))
-            for _ in range(2):  # a call in a thread is waited for when it is cancelled once
+            LOG.warning("%s: the generator still works on an element; its thread is abandoned", name_of(self.function))
+            for _ in range(2):  # the first cancellation waits for a call in a thread
                 task.cancel()
                 await asyncio.wait([task], timeout=0)
         await asyncio.wait([task])
 
-    def _in_thread(self, place: Place, ahead: ElementBuffer) -> Any:
-        """Calls the callable; makes its elements here, or returns it where it is async."""
-        made = self.function(*self.args)
-        if isinstance(made, AsyncIterable):
-            return made
-        if inspect.iscoroutine(made):
-            made.close()
+    def _run_in_thread(self, start: StartPoint, ahead: ElementBuffer) -> Any:
+        """Calls the function; runs what it returns, or returns that if it is async."""
+        generator = self.function(*self.args)
+        if isinstance(generator, AsyncIterable):
+            return generator
+        if inspect.iscoroutine(generator):
+            generator.close()
             raise TypeError(
-                f"{name_of(self.function)} gave a coroutine, where an iterator or an async iterator is wanted: an"
-                " `async def` becomes an async generator by a `yield` in it"
+                f"{name_of(self.function)} returned a coroutine where an iterator or an async iterator is wanted: a"
+                " `yield` makes an `async def` an async generator"
             )
-        run(made, place, ahead, self.signature)
+        run(generator, start, ahead, self.signature)
         return None
 
 
 class ElementBuffer:
-    """Elements that were made and not taken yet: the maker waits where they are too many, the taker where none is.
+    """Elements between a generator (the maker) and its consumer (the taker).
 
-    Neither side takes a lock for an element. Each first writes its own step (an element; what was taken; "I wait") and
-    then reads the other's, and the interpreter's lock orders the writes; so neither can miss the other. A wake-up too
-    many is harmless: both look again. The loop is woken only where it waits, so what is made meanwhile costs none.
+    Neither side takes a lock for an element. Each first writes its own step (an element, what was taken, "I wait") and
+    then reads the other's, and the interpreter's lock orders the writes, so neither can miss the other. A spurious
+    wake-up is harmless: both look again. The loop is woken only if it waits.
 
     Args:
         limit: Bytes at which the maker waits; one element always fits.
 
     Attributes:
-        closed: Whether the taker wants no more.
-        failed: The error of an element that was made in a thread; None for none.
-        maker: The maker, where it is a task of the loop that can be cancelled.
+        closed: Whether the taker has left.
+        failed: The error of a generator in a thread, or None.
+        maker: The maker's task if it is async and can be cancelled.
     """
 
     def __init__(self, limit: int) -> None:
@@ -150,7 +150,7 @@ class ElementBuffer:
         self.failed: Exception | None = None
         self._limit = max(1, limit)
         self._loop = asyncio.get_running_loop()
-        self._made: deque[Made] = deque()
+        self._items: deque[Item] = deque()
         self._bytes_in = 0  # written by the maker only
         self._bytes_out = 0  # written by the taker only
         self._taker_waits = False
@@ -163,25 +163,25 @@ class ElementBuffer:
 
     # The maker's side.
 
-    def add(self, made: Made) -> bool:
-        """Adds an element from a thread, and waits where there are too many; tells whether more are wanted."""
-        self._append(made)
+    def add(self, item: Item) -> bool:
+        """Adds an element from a thread, and waits for room; False if the taker has left."""
+        self._append(item)
         if self._bytes_in - self._bytes_out >= self._limit:
             with self._room:
                 while self._full and not self.closed:
                     self._room.wait()
         return not self.closed
 
-    async def add_async(self, made: Made) -> None:
-        """The same from a task of the loop; where no more are wanted it is cancelled."""
-        self._append(made)
+    async def add_async(self, item: Item) -> None:
+        """Adds an element from a task of the loop, and waits for room."""
+        self._append(item)
         while self._full:
             self._room_async.clear()
             await self._room_async.wait()
 
     @contextmanager
     def cancelling(self) -> Iterator[None]:
-        """Within this block, closing cancels the task that it runs in; the cancellation ends here."""
+        """Within this block, `close` cancels the current task; the cancellation ends here."""
         self.maker = asyncio.current_task()
         try:
             yield
@@ -192,13 +192,13 @@ class ElementBuffer:
             self.maker = None
 
     def end(self, error: BaseException | None) -> None:
-        """Nothing more comes, because of an error or not. Called on the loop."""
+        """Ends the elements, possibly with an error. Called on the loop."""
         self._ended, self._error = True, error
         self._arrived.set()
 
-    def _append(self, made: Made) -> None:
-        self._made.append(made)
-        self._bytes_in += made[1]
+    def _append(self, item: Item) -> None:
+        self._items.append(item)
+        self._bytes_in += item[1]
         if self._taker_waits:
             self._taker_waits = False
             self._loop.call_soon_threadsafe(self._arrived.set)
@@ -209,30 +209,26 @@ class ElementBuffer:
 
     # The taker's side, on the loop.
 
-    async def take(self) -> list[Made] | None:
-        """All elements that were made, at least one; None at the end.
-
-        Raises:
-            BaseException: What ended them, once, after all that came before.
-        """
-        while not self._made and not self._ended:
+    async def take(self) -> list[Item] | None:
+        """Waits for elements, and takes all; None at the end. Raises the error that ended them, once."""
+        while not self._items and not self._ended:
             self._arrived.clear()
             self._taker_waits = True
-            if not self._made:  # again, now that the maker can see that it waits
+            if not self._items:  # checked again after the maker can see the flag
                 await self._arrived.wait()
             self._taker_waits = False
-        if not self._made:
+        if not self._items:
             self.check()
             return None
-        taken = [self._made.popleft() for _ in range(len(self._made))]
+        taken = [self._items.popleft() for _ in range(len(self._items))]
         self._bytes_out += sum(nbytes for _, nbytes, _ in taken)
         self._wake()
         return taken
 
     def close(self) -> None:
-        """No more are wanted: the maker ends as soon as it can. An error that was not taken is of no element taken."""
+        """The taker leaves: drops all elements and a later error, and ends the maker as soon as possible."""
         self.closed, self._error = True, None
-        self._made.clear()
+        self._items.clear()
         self._wake()
         if self.maker is not None:
             self.maker.cancel()
@@ -250,39 +246,39 @@ class ElementBuffer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a generator goes on: before element `number`; with its own state there, if it has one."""
+class StartPoint:
+    """Where a generator begins: before element `number`, with the generator's state there, or None."""
 
     number: int
     state: Any
 
-    def enter(self, made: Any) -> int:
-        """Lets a generator go on here, if it can by itself; returns how many elements are to be dropped otherwise."""
+    def load(self, generator: Any) -> int:
+        """Loads the state, if there is one; returns how many elements must be dropped."""
         if self.state is None:
             return self.number
-        if not hasattr(made, "load_state_dict"):
+        if not hasattr(generator, "load_state_dict"):
             raise PositionMismatchError(
-                f"this state holds a generator's own, and {name_type(made)} has no load_state_dict: resume with"
+                f"this state holds a generator's state, but {name_type(generator)} has no load_state_dict: resume with"
                 " the generator that saved it, or start over without the state"
             )
-        made.load_state_dict(self.state)
+        generator.load_state_dict(self.state)
         return 0
 
-    def check(self, dropped: int, wanted: int) -> None:
-        """Raises where the generator ended before this place."""
-        if dropped < wanted:
+    def check(self, dropped: int, expected: int) -> None:
+        """Raises an error if the generator ended before this point."""
+        if dropped < expected:
             raise PositionMismatchError(
-                f"this state is before element {wanted:,}, and the generator ended after {dropped:,}: it must give"
+                f"this state is before element {expected:,}, but the generator ended after {dropped:,}: it must give"
                 " the same elements each time it is called, or have state_dict() and load_state_dict()"
             )
 
 
-def run(made: Iterable[Any], place: Place, ahead: ElementBuffer, signature: Any) -> None:
-    """Takes elements of an iterable in this thread, from a place to its end, or until no more are wanted."""
-    dropping = place.enter(made)
-    finish = finisher(made, place.number, signature)
+def run(generator: Iterable[Any], start: StartPoint, ahead: ElementBuffer, signature: Any) -> None:
+    """Runs an iterable in this thread to its end, or until the buffer is closed."""
+    dropping = start.load(generator)
+    finish = make_finish(generator, start.number, signature)
     dropped = 0
-    iterator = iter(made)
+    iterator = iter(generator)
     with closing(iterator) if isinstance(iterator, Generator) else nullcontext():
         try:
             for element in iterator:
@@ -295,15 +291,15 @@ def run(made: Iterable[Any], place: Place, ahead: ElementBuffer, signature: Any)
         except Exception as error:
             ahead.failed = error
             raise
-    place.check(dropped, dropping)
+    start.check(dropped, dropping)
 
 
-async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer, signature: Any) -> None:
-    """The same on the loop, for an async iterable; it is cancelled where no more are wanted."""
-    dropping = place.enter(made)
-    finish = finisher(made, place.number, signature)
+async def run_async(generator: AsyncIterable[Any], start: StartPoint, ahead: ElementBuffer, signature: Any) -> None:
+    """Runs an async iterable on the loop to its end; closing the buffer cancels it."""
+    dropping = start.load(generator)
+    finish = make_finish(generator, start.number, signature)
     dropped, turn = 0, perf_counter()
-    iterator = aiter(made)
+    iterator = aiter(generator)
     with ahead.cancelling():
         async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
             async for element in iterator:
@@ -311,51 +307,51 @@ async def run_async(made: AsyncIterable[Any], place: Place, ahead: ElementBuffer
                     dropped += 1
                 else:
                     await ahead.add_async(finish(element))
-                if perf_counter() - turn > 0.005:  # others on the loop have their turns
+                if perf_counter() - turn > 0.005:  # seconds; lets other tasks run
                     await asyncio.sleep(0)
                     turn = perf_counter()
-    place.check(dropped, dropping)
+    start.check(dropped, dropping)
 
 
 class Unfit(NamedTuple):
-    """In the place of an element that does not fit the signature: the error."""
+    """Replaces an element that does not fit the signature."""
 
     error: Exception
 
 
-def finisher(made: Any, first: int, signature: Any) -> Callable[[Any], Made]:
-    """What makes each element, of which the first has this number, fit a signature, and adds weight and state to it."""
-    has_state = hasattr(made, "state_dict") and hasattr(made, "load_state_dict")
+def make_finish(generator: Any, first: int, signature: Any) -> Callable[[Any], Item]:
+    """A function that converts elements, numbered from `first` on, to fit a signature, and adds weight and state."""
+    has_state = hasattr(generator, "state_dict") and hasattr(generator, "load_state_dict")
     is_record, number = signature == record_spec(), count(first)
 
-    def finish(element: Any) -> Made:
+    def finish(element: Any) -> Item:
         here = next(number)
         if signature is not None and not (is_record and type(element) is bytes):
             try:
                 element = conform(signature, element)
             except (TypeError, ValueError) as error:
-                reason = f"element {here:,} of the generator is not as output_signature says: {error}"
+                reason = f"element {here:,} of the generator does not fit output_signature: {error}"
                 element = Unfit(type(error)(reason))
                 element.error.__cause__ = error
-        return element, weigh_one(element), json.dumps(made.state_dict()) if has_state else None
+        return element, weigh_one(element), json.dumps(generator.state_dict()) if has_state else None
 
     return finish
 
 
-def split_kinds(made: Sequence[Made]) -> Iterator[Sequence[Made]]:
-    """The elements in runs of records alone and of others alone; one that does not fit by itself."""
-    kinds = [type(element) if type(element) in (bytes, Unfit) else object for element, _, _ in made]
+def split_kinds(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Splits elements into groups of only records, only others, or a single Unfit."""
+    kinds = [type(element) if type(element) in (bytes, Unfit) else object for element, _, _ in items]
     if len(set(kinds)) == 1 and kinds[0] is not Unfit:
-        yield made
+        yield items
         return
-    for kind, run in groupby(zip(kinds, made, strict=True), itemgetter(0)):
-        parts = [one for _, one in run]
-        yield from ([part] for part in parts) if kind is Unfit else (parts,)
+    for kind, group in groupby(zip(kinds, items, strict=True), itemgetter(0)):
+        part = [item for _, item in group]
+        yield from ([item] for item in part) if kind is Unfit else (part,)
 
 
-def chunk_of(made: Sequence[Made], first: int, saved: str | None) -> Chunk:
-    """Elements as a chunk: `first` of them came before, and `saved` was the generator's state then."""
-    elements, sizes, states = zip(*made, strict=True)
+def chunk_of(items: Sequence[Item], first: int, saved: str | None) -> Chunk:
+    """A chunk of elements; `first` elements came before, after which the generator's state was `saved`."""
+    elements, sizes, states = zip(*items, strict=True)
     positions = GeneratedPositions(first, (saved, *states))
     if isinstance(elements[0], Unfit):
         return Chunk.failure(elements[0].error, positions, 1)
@@ -364,12 +360,11 @@ def chunk_of(made: Sequence[Made], first: int, saved: str | None) -> Chunk:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedPositions(Positions):
-    """Positions of elements that have numbers, and a state each where their generator tells one."""
+    """Positions of numbered elements, each with the generator's state if it has one."""
 
     first: int
     states: Sequence[str | None]
 
     def at(self, index: int) -> Position:
         state = self.states[index]
-        own = {} if state is None else {"state": json.loads(state)}
-        return {"source": {"next": self.first + index, **own}}
+        return {"source": {"next": self.first + index, **({} if state is None else {"state": json.loads(state)})}}

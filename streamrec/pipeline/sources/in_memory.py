@@ -1,7 +1,4 @@
-"""Sources that have their elements already: ranges of numbers, the rows of arrays, and numbers without an end.
-
-No I/O; a position is a number.
-"""
+"""Sources without I/O: ranges, counters, random numbers, and the rows of arrays. A position is a number."""
 
 from __future__ import annotations
 
@@ -45,11 +42,11 @@ CHUNK_BYTES = 1 << 20
 
 
 class InMemory(Source):
-    """Elements that need no I/O: their number is known, and a position is a number.
+    """The base of sources whose elements can be computed from their numbers.
 
     Attributes:
-        origin: What they were made of; None where that is not known.
-        count: How many there are; None: without an end.
+        origin: The positions of what the elements were made of; None if unknown.
+        count: The number of elements; None for an endless source.
     """
 
     __slots__ = ()
@@ -63,7 +60,7 @@ class InMemory(Source):
         return None
 
     def rows(self, first: int, last: int, within: RunContext | None = None) -> Any:
-        """Elements first to last, exclusive, in this run."""
+        """Elements first to last (exclusive) of a run."""
         raise NotImplementedError
 
     def cardinality(self, rank: Rank | None) -> int:
@@ -96,16 +93,11 @@ class Range(InMemory):
 
     def __post_init__(self) -> None:
         if self.step == 0:
-            raise ValueError("step=0 must be another number: the range would have no end")
+            raise ValueError("step=0 would make an endless range: pass another step")
 
     @classmethod
     def of(cls, args: Sequence[int], output_type: Any) -> Range:
-        """The numbers of `range(*args)`, as scalars of what NumPy takes for a dtype.
-
-        Raises:
-            ValueError: The step is 0.
-            TypeError: Other than one to three arguments.
-        """
+        """The numbers of `range(*args)`, as scalars of a dtype."""
         if not 1 <= len(args) <= 3:
             raise TypeError(f"range takes one to three numbers, not {len(args)}")
         start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
@@ -125,12 +117,12 @@ class Range(InMemory):
 
 @dataclass(frozen=True, slots=True)
 class Slices(InMemory):
-    """The rows of arrays. Made by `of`; two are equal when their structure and all their values are.
+    """The rows of arrays; equal if their structure and all their values are.
 
     Args:
         data: The rows.
-        digest: What tells them from others.
-        origin: What the rows were made of; None where that is not known.
+        digest: A digest of structure and values.
+        origin: The positions of what the rows were made of; None if unknown.
     """
 
     data: Frames | Columns = field(repr=False, compare=False)
@@ -139,25 +131,20 @@ class Slices(InMemory):
 
     @classmethod
     def of(cls, tensors: Any) -> Slices:
-        """The rows of arrays, or of dicts and tuples of them: a copy, so that what happens to them later does not show.
-
-        Raises:
-            TypeError: A part has no rows.
-            ValueError: The parts have different numbers of rows.
-        """
+        """A copy of the rows of arrays, or of dicts and tuples of arrays."""
         rows = rows_of(tensors)
         data = Columns(map_nest(freeze, rows.nest)) if isinstance(rows, Columns) else rows
         return cls(data, digest_of(data.nest if isinstance(data, Columns) else data))
 
     @classmethod
     def single(cls, element: Any) -> Slices:
-        """One element: an array, a list, or dicts and tuples of them, as a whole."""
+        """One element: an array, a list, or dicts and tuples of them."""
         batch = stack([map_nest(lambda value: value.encode() if isinstance(value, str) else value, element)])
         return cls.of(batch)
 
     @classmethod
     def holding(cls, column: Any, origin: Positions | None = None) -> Slices:
-        """The values of a column of the caller's, or of dicts and tuples of them, which it gives away."""
+        """The values of a column, or of dicts and tuples of columns, without a copy: the caller gives them up."""
         for part in leaves(column):
             if isinstance(part, np.ndarray):
                 part.flags.writeable = False
@@ -175,7 +162,7 @@ class Slices(InMemory):
 
 
 def freeze(column: Any) -> Any:
-    """A read-only copy; Frames, which are never written to, as they are."""
+    """A read-only copy; Frames are immutable and are not copied."""
     if isinstance(column, Frames):
         return column
     if isinstance(column, SparseRows):
@@ -206,11 +193,11 @@ class Counter(InMemory):
 
 
 class RandomNumbers(InMemory):
-    """Numbers that are drawn.
+    """The base of random numbers.
 
     Attributes:
-        seed: Two runs with one seed draw the same; None for the run's.
-        rerandomize: Whether each epoch draws other numbers.
+        seed: The seed; None for the run's.
+        rerandomize: Whether each epoch has other numbers.
     """
 
     __slots__ = ()
@@ -225,8 +212,8 @@ class RandomNumbers(InMemory):
     def element_spec(self) -> Any:
         return TensorSpec((), np.int64)
 
-    def draw(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-        """The numbers that random words make."""
+    def draw(self, random_words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        """Converts random 64-bit words to numbers."""
         raise NotImplementedError
 
 
@@ -237,34 +224,30 @@ class Random(RandomNumbers):
     seed: int | None
     rerandomize: bool
 
-    def draw(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-        return (drawn >> np.uint64(64 - RANDOM_BITS)).astype(np.int64)
+    def draw(self, random_words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+        return (random_words >> np.uint64(64 - RANDOM_BITS)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Choices(RandomNumbers):
-    """Numbers below `len(weights)`, int64: how likely each is, relative to the others, is its weight."""
+    """Random numbers, int64, from 0 to `len(weights) - 1`, with probabilities proportional to their weights."""
 
     weights: tuple[float, ...]
     seed: int | None
     rerandomize: bool
 
-    def draw(self, drawn: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
+    def draw(self, random_words: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
         bounds = np.cumsum(self.weights) / np.sum(self.weights)
-        return np.searchsorted(bounds[:-1], (drawn >> np.uint64(11)) * 2.0**-53, "right")
+        return np.searchsorted(bounds[:-1], (random_words >> np.uint64(11)) * 2.0**-53, "right")
 
 
 def weights_of(weights: Any, count: int) -> list[float]:
-    """The weights of this many datasets; all equal where none are given.
-
-    Raises:
-        ValueError: They are not as many, negative, or not finite.
-    """
+    """The checked weights of this many datasets; all equal if `weights` is None."""
     if weights is None:
         return [1.0] * count
-    shares = [float(weight) for weight in weights]
-    if len(shares) != count:
-        raise ValueError(f"weights={shares} are {len(shares)} for {count} datasets: there must be one for each")
-    if not all(0 <= share < float("inf") for share in shares):
-        raise ValueError(f"weights={shares} must be 0 or more")
-    return shares
+    checked = [float(weight) for weight in weights]
+    if len(checked) != count:
+        raise ValueError(f"weights={checked} has {len(checked)} numbers for {count} datasets: pass one for each")
+    if not all(0 <= weight < float("inf") for weight in checked):
+        raise ValueError(f"weights={checked} must be finite numbers, 0 or more")
+    return checked

@@ -1,10 +1,10 @@
-"""Input buffers: chains that run side by side, each in a task of its own, and what has arrived of each.
+"""Input buffers: what has arrived of chains that run concurrently, each in a task of its own.
 
 Rules:
-- An input buffer holds as many bytes as its limit allows, but always one chunk. Its task waits there; the others go on.
-- What has arrived can be looked at before it is taken: so what joins buffers decides without awaiting.
-- An error that ended a chain waits after the elements that came before it, and is raised at its turn, once.
-- An element that failed keeps its place among the others: those after it are not available before it was taken.
+- A buffer holds as many bytes as its limit allows, but at least one chunk. Then its task waits; others continue.
+- Elements can be looked at before they are taken, so a source that joins buffers decides without awaiting.
+- An error that ended a chain is raised once, after all elements before it were taken.
+- A failed element keeps its place: elements after it are not available before it was taken.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from streamrec.tfrecord import Frames
 __all__ = ["AHEAD", "InputBuffer", "TakenElements", "run_inputs"]
 
 AHEAD = Share(4)
-"""How far a chain may run ahead of the others, as a share of its part of the budget."""
+"""How many bytes a chain may run ahead of the others, as a share of its part of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailurePositions(Positions):
-    """The places before and after an element that failed."""
+    """The positions before and after an element that failed."""
 
     before: Joined
     after: Positions
@@ -42,32 +42,32 @@ class FailurePositions(Positions):
 
 
 class TakenElements(NamedTuple):
-    """What was taken of an input buffer.
+    """Elements that were taken from an input buffer.
 
     Attributes:
         windows: The elements, as windows of their chunks.
-        places: Where the buffer was, and the places between them.
+        positions: The positions between them.
         nbytes: About how many bytes they keep alive.
     """
 
     windows: list[Any]
-    places: Joined
+    positions: Joined
     nbytes: int
 
 
 class InputBuffer(ByteQueue):
-    """What has arrived of one chain, and was not taken.
+    """The elements of one chain that have arrived and were not taken.
 
     Args:
         limit: How many bytes it should hold.
-        arrived: Told when there is more, or nothing more will be.
-        start: Where the chain begins; None for its start.
+        arrived: Notified when elements arrive or the chain ends.
+        start: The position where the chain begins; None for its start.
 
     Attributes:
-        available: Elements that have arrived and were not taken, up to the first that failed.
-        failures: How many elements that failed have arrived and were not taken.
-        typical_bytes: About how long elements are: those of the last chunk, whether any of it was taken or not.
-        origin: What positions say of it besides its place, where inputs take turns; it holds no data.
+        available: How many elements can be taken: those up to the first that failed.
+        failures: How many failed elements were not taken.
+        typical_bytes: The mean size of the elements of the last chunk.
+        origin: For inputs that take turns, what a position says of the input besides its own position.
     """
 
     origin: Any = None
@@ -78,7 +78,7 @@ class InputBuffer(ByteQueue):
         self.failures = 0
         self.typical_bytes = 1
         self._used = 0
-        self._passed = self._last = Joined((), start)
+        self._before = self._last = Joined((), start)
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         if chunk.error is not None:
@@ -93,12 +93,12 @@ class InputBuffer(ByteQueue):
             super()._add(chunk, weight)
 
     def end_with(self, error: Exception) -> None:
-        """Holds an element that failed, and nothing else."""
+        """Adds a failed element, and ends the chain."""
         self._add(Chunk((), self._last, FAILURE_BYTES, error), FAILURE_BYTES)
         self.end(None)
 
     async def more(self) -> bool:
-        """Waits until elements are there, or one that failed; False at the end. An error that ended them is raised."""
+        """Waits for an element, which may have failed; False at the end. Raises the error that ended the chain."""
         while self.empty:
             await self._arrived.wait()
         if not self._chunks:
@@ -107,45 +107,46 @@ class InputBuffer(ByteQueue):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether all was taken, and nothing more comes."""
+        """Whether the chain has ended and all elements were taken."""
         return self.ended and not self._chunks
 
     @property
     def has_failure(self) -> bool:
-        """Whether the next element is one that failed: `take_failure` takes it."""
+        """Whether the next element failed; `take_failure` takes it."""
         return bool(self._chunks) and self._chunks[0][0].error is not None
 
     def take_failure(self) -> Exception:
-        """The error of the next element, which failed; it counts as taken."""
+        """Takes the next element, which failed, and returns its error."""
         error = self._chunks[0][0].error
         assert error is not None
         self._used = 1
         self._drop()
         self.failures -= 1
-        sound = takewhile(lambda entry: entry[0].error is None, self._chunks)
-        self.available = sum(len(chunk.elements) for chunk, _ in sound)
+        valid = takewhile(lambda entry: entry[0].error is None, self._chunks)
+        self.available = sum(len(chunk.elements) for chunk, _ in valid)
         return error
 
     @property
     def first(self) -> int:
-        """How many elements the first chunk has left, which can be had as they are."""
+        """How many elements are left in the first chunk, and can be taken without a copy."""
         return len(self._chunks[0][0].elements) - self._used if self._chunks else 0
 
     @property
     def comes(self) -> bool:
-        """Whether more is sure to come, without any of it being taken."""
+        """Whether more elements will certainly arrive before any is taken."""
         return False
 
     @property
     def is_open(self) -> bool:
-        """Whether there is more of it than an error."""
+        """Whether the input gives more than a failure."""
         return True
 
     def mark(self) -> Joined:
-        return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else self._passed
+        """The position before the next element."""
+        return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else self._before
 
     def peek(self, most: int) -> list[Any]:
-        """The next elements, at most `most` of them, as windows; they are not taken."""
+        """At most `most` next elements as windows, without taking them."""
         windows = []
         first = self._used
         for chunk, _ in self._chunks:
@@ -158,28 +159,26 @@ class InputBuffer(ByteQueue):
         return windows
 
     def take(self, count: int) -> TakenElements:
-        """The next `count` elements, of those that are available."""
+        """Takes the next `count` available elements."""
         if not count:
             return TakenElements([], self.mark(), 0)
-        windows = []
-        stretches = []
-        nbytes = 0
+        windows, slices, nbytes = [], [], 0
         self.available -= count
         while count:
             chunk, first = self._chunks[0][0], self._used
             size = len(chunk.elements)
             last = min(size, first + count)
             windows.append(chunk.elements if last - first == size else window(chunk.elements, first, last))
-            stretches.append((chunk.positions, first, last - first))
+            slices.append((chunk.positions, first, last - first))
             nbytes += chunk.nbytes * (last - first) // size + 1
             count -= last - first
             self._used = last
             if last == size:
                 self._drop()
-        return TakenElements(windows, Joined(tuple(stretches)), nbytes)
+        return TakenElements(windows, Joined(tuple(slices)), nbytes)
 
     def _drop(self) -> None:
-        self._passed = Joined(((self._pop().positions, self._used, 0),))
+        self._before = Joined(((self._pop().positions, self._used, 0),))
         self._used = 0
 
 
@@ -187,13 +186,13 @@ class InputBuffer(ByteQueue):
 async def run_inputs(
     chains: Sequence[Chain], positions: Sequence[Position | None], within: RunContext, arrived: Signal
 ) -> AsyncGenerator[list[InputBuffer]]:
-    """Runs chains side by side, each with an equal part of the budget, until the block is left.
+    """Runs chains concurrently, each with an equal part of the budget, until the block is left.
 
     Args:
-        chains: What to run.
-        positions: Where each goes on; None for its start.
-        within: What they run within.
-        arrived: Told when something arrives in any of them.
+        chains: The chains.
+        positions: Where each chain continues; None for its start.
+        within: The run.
+        arrived: Notified when elements of any chain arrive.
     """
     async with background() as tasks:
         buffers = []

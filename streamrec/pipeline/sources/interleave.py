@@ -1,22 +1,21 @@
-"""Interleave: in which order the elements of many inputs come: records of shards, or elements of datasets. Pure: it
-looks at what has arrived, and plans.
+"""Interleave: the order of the elements of many inputs, which are shards or datasets. Pure: it plans from what has
+arrived.
 
-The order is tf.data's: `cycle_length` slots hold an input each; `block_length` elements are taken from one slot,
-then from the next. An input that ends leaves its slot empty, and the cycle goes on; when it comes round, an
-empty slot takes the next input. So the order depends on the inputs alone, never on which bytes came first.
-Slots that are empty are filled at once, in the order in which their turns come: that is as good. With
-`deterministic=False` slots that have nothing at hand are passed over.
+The order is tf.data's: `cycle_length` slots hold an input each; `block_length` elements are taken from one slot, then
+from the next. An input that ends leaves its slot empty; when the slot's turn comes, it takes the next input. So the
+order depends only on the inputs, never on which bytes came first. Empty slots are filled at once, in the order of
+their turns, which is equivalent. With `deterministic=False`, slots without available elements are skipped.
 
-Elements are never handled one by one: many rounds of turns are taken at once. Short records are copied in order by one
-kernel call; longer ones, and long ranges of one input, are not copied.
+Elements are never handled one by one: a pull takes many rounds of turns. Short records are copied in order by one
+kernel call; longer ones, and long slices of one input, are not copied.
 
 Rules:
-- A pull ends between two batches where it can (`batch`, `skip`: how the elements are batched after this): a batch
-  that straddles chunks must be copied once more. For that it waits, but only while more is sure to come.
-- What one pull gives depends on what has arrived; the order of the elements never does, if it is deterministic.
-- A position says where each open input is, and which input comes next. It holds no element.
-- An input that fails is an error at its turn. All that came before it was given.
-- An element that failed takes no place in its input's turn. An input that could not be made is as one without elements.
+- A pull ends between two batches if possible (`batch`, `skip`: how elements are batched later), since a batch that
+  spans chunks is copied once more. A pull waits for that, but only while more elements will certainly arrive.
+- How many elements a pull gives depends on what has arrived; their order does not, if it is deterministic.
+- A position has the position of each open input, and the next input. It holds no element.
+- An input that fails is an error at its turn, after all earlier elements.
+- A failed element does not count in its input's turn. An input that could not be made has no elements.
 """
 
 from __future__ import annotations
@@ -46,20 +45,20 @@ __all__ = [
 ]
 
 CHUNK_BYTES = 12 << 20
-"""About how much one pull takes at most: more costs memory, less costs time for each."""
+"""The size of a pull: larger ones cost memory, smaller ones cost time for each pull."""
 
 LONG_CHUNK_RECORDS = 256
 LONG_CHUNK_BYTES = 32 << 20
-"""A pull costs something for each queue: of long records it takes this many, but no more bytes than these. Not of
-shorter ones, though they are not copied either: parsed, a pull of tokens is five times as large."""
+"""A pull of long records takes this many records, but at most these bytes, since each queue costs time in each pull.
+Not of shorter records, though these are not copied either: parsed, a pull of tokens is five times as large."""
 
 STRETCH_BYTES = 256 << 10
-"""From here on, records that follow each other in one block are not copied, however short they are. Fewer short ones
-are: a few bytes would keep a whole block alive."""
+"""Consecutive records of one block are not copied if they have at least these bytes. Smaller slices are copied, since
+they would keep a whole block alive."""
 
 AUTO_CYCLE = 16
-"""How many take turns by default: as many as a run's first connections. It is a constant, because the
-order must not depend on the machine."""
+"""The default cycle length: as many as a run's first connections. The order must not depend on the machine, so this is
+a constant."""
 
 AVAILABLE: Final = attrgetter("available")
 TYPICAL_BYTES: Final = attrgetter("typical_bytes")
@@ -67,7 +66,7 @@ TYPICAL_BYTES: Final = attrgetter("typical_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How inputs take turns: see the top of this file. `deterministic=None`: as a run's options say (`within`)."""
+    """How inputs take turns: see the top of this file. `deterministic=None` follows the run's options (`within`)."""
 
     cycle_length: int = 1
     block_length: int = 1
@@ -75,14 +74,15 @@ class Plan:
 
     @classmethod
     def of(cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
-        """The order that arguments ask for, where None and AUTOTUNE stand for `AUTO_CYCLE` that take turns."""
+        """The plan of a user's arguments; a `cycle_length` of None or AUTOTUNE is `AUTO_CYCLE`."""
         cycle = integer("cycle_length", cycle_length, none=True)
         cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
-        kept = None if deterministic is None else flag("deterministic", deterministic)
-        return cls(cycle, integer("block_length", block_length), kept)
+        if deterministic is not None:
+            flag("deterministic", deterministic)
+        return cls(cycle, integer("block_length", block_length), deterministic)
 
     def within(self, deterministic: bool) -> Plan:
-        """This plan in a run whose options say so."""
+        """This plan in a run with this option."""
         return replace(self, deterministic=deterministic) if self.deterministic is None else self
 
     def __post_init__(self) -> None:
@@ -92,10 +92,10 @@ class Plan:
 
 
 class OpenSlot(NamedTuple):
-    """An input that is open: what its class says of it, and its places."""
+    """An open input: its `origin` (see `InputBuffer`), and its positions."""
 
     origin: Any
-    places: Joined
+    positions: Joined
 
 
 I = TypeVar("I", bound=InputBuffer)  # noqa: E741
@@ -106,20 +106,20 @@ class Interleave(Generic[I]):
 
     Args:
         plan: The order.
-        slots: Inputs that are open already, each in its slot.
+        slots: The inputs in their slots; None for an empty slot.
         cycle: The slot whose turn it is.
         block: How many elements of its turn were given.
-        batch: How many elements make a batch after this.
+        batch: How many elements make a batch in a later stage.
         skip: How many elements precede the first batch.
-        most_bytes: No pull of long records need take more, unless it is CHUNK_BYTES.
+        max_bytes: The size of a pull of long records, unless it is less than CHUNK_BYTES.
 
     Attributes:
-        complete: All inputs are known.
-        awaited: Where the last pull gave nothing, the inputs that must give more before one can; none: any may do.
+        complete: Whether all inputs are known.
+        awaited: If the last pull gave nothing, the inputs that must give more before the next; empty if any may.
     """
 
     whole_blocks: ClassVar[bool] = False
-    """Whether, in any order, a turn is what an input can give without a copy."""
+    """Whether, without a fixed order, a turn takes all that an input can give without a copy."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Interleave(Generic[I]):
         *,
         batch: int = 1,
         skip: int = 0,
-        most_bytes: int = 0,
+        max_bytes: int = 0,
     ) -> None:
         self.complete = False
         self.awaited: set[I] = set()
@@ -140,9 +140,9 @@ class Interleave(Generic[I]):
         self._block = block
         self._batch = batch
         self._pulled = -skip
-        self._most_bytes = min(most_bytes, LONG_CHUNK_BYTES)
+        self._max_bytes = min(max_bytes, LONG_CHUNK_BYTES)
 
-    # What the kinds of inputs differ in.
+    # Subclasses implement these four.
 
     @property
     def has_more(self) -> bool:
@@ -150,38 +150,38 @@ class Interleave(Generic[I]):
         raise NotImplementedError
 
     def _next(self) -> I:
-        """The next input, which takes a slot."""
+        """Removes and returns the next input, which takes a slot."""
         raise NotImplementedError
 
     def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> InterleavedPositions:
-        """The places between `count` elements."""
+        """The positions between `count` elements."""
         raise NotImplementedError
 
     def _join(self, windows: list[list[Any]], block: int) -> Any:
-        """Elements of several inputs in turn, of each its windows."""
-        alone = len(windows) == 1 and len(windows[0]) == 1
-        return windows[0][0] if alone else in_turn(windows, block)
+        """Joins elements of several inputs in turn, given the windows of each."""
+        is_single = len(windows) == 1 and len(windows[0]) == 1
+        return windows[0][0] if is_single else in_turn(windows, block)
 
     @property
     def finished(self) -> bool:
         return self.complete and not self.has_more and not any(entry is not None for entry in self._slots)
 
     def pull(self) -> Chunk | None:
-        """The next elements, as far as they have arrived; None where nothing can be taken yet.
+        """The next elements that have arrived; None if none can be taken yet.
 
         Raises:
-            Exception: The error of an input whose turn has come; it leaves its slot with it.
+            Exception: The error of the input whose turn it is; the input leaves its slot.
         """
         self.awaited = set()
         self._fill()
-        ready = self._in_order() if self._plan.deterministic else self._at_hand()
+        ready = self._find_in_order() if self._plan.deterministic else self._find_available()
         if ready:
             return self._take(ready)
         entry = self._slots[self._cycle]
         return self._take_failure(entry) if entry is not None and entry.has_failure else None
 
     def _take_failure(self, entry: I) -> Chunk:
-        """The next element of the input whose turn it is, which failed."""
+        """Takes the next element of the input whose turn it is, which failed."""
         error = entry.take_failure()
         if not entry.is_open:
             self._pass()
@@ -189,7 +189,7 @@ class Interleave(Generic[I]):
         return Chunk.failure(error, self._positions(self._open_slots({}), turns, 0), 0)
 
     def _open_slots(self, taken: Mapping[int, Joined]) -> tuple[OpenSlot | None, ...]:
-        """What is in the slots, with the places of what was taken of some."""
+        """The open inputs of all slots, with the positions of the elements that were taken of some."""
         return tuple(
             None
             if entry is None or not (entry.error is None or entry.is_open)
@@ -198,18 +198,18 @@ class Interleave(Generic[I]):
         )
 
     def _fill(self) -> None:
-        """Empty slots take the next inputs, in the order in which their turns come."""
+        """Puts the next inputs into empty slots, in the order of their turns."""
         if self.has_more and None in self._slots:
             for index in self._around():
                 if self._slots[index] is None and self.has_more:
                     self._slots[index] = self._next()
 
     def _around(self) -> list[int]:
-        """All slots, from the one whose turn it is on."""
+        """All slots, beginning with the one whose turn it is."""
         return [*range(self._cycle, len(self._slots)), *range(self._cycle)]
 
-    def _in_order(self) -> list[int]:
-        """The slots that give something now, from the one whose turn it is up to one of which nothing is known."""
+    def _find_in_order(self) -> list[int]:
+        """The slots that give elements now, from the one whose turn it is up to an empty one that may be filled."""
         while not self.finished:
             entry = self._slots[self._cycle]
             if entry is not None and entry.available:
@@ -229,10 +229,10 @@ class Interleave(Generic[I]):
                 break
         return ready
 
-    def _at_hand(self) -> list[int]:
-        """The slots that have something at hand, from the one whose turn it is on."""
-        while gone := [i for i in self._around() if (entry := self._slots[i]) is not None and entry.is_exhausted]:
-            for index in gone:
+    def _find_available(self) -> list[int]:
+        """The slots with available elements, beginning with the one whose turn it is."""
+        while exhausted := [i for i in self._around() if (entry := self._slots[i]) is not None and entry.is_exhausted]:
+            for index in exhausted:
                 self._leave(index)
             self._fill()
         entries = [(index, entry) for index in self._around() if (entry := self._slots[index]) is not None]
@@ -244,7 +244,7 @@ class Interleave(Generic[I]):
         return ready
 
     def _pass(self) -> None:
-        """The slot whose turn it is has nothing more: it is left, and the next one has its turn."""
+        """Empties the slot whose turn it is, and gives the next one its turn."""
         index, self._cycle, self._block = self._cycle, (self._cycle + 1) % len(self._slots), 0
         if self._slots[index] is not None:
             self._leave(index)
@@ -255,7 +255,7 @@ class Interleave(Generic[I]):
         entry.check()
 
     def _take(self, ready: list[int]) -> Chunk | None:
-        """Elements of these slots, of which the first has something; None where more should arrive before."""
+        """Takes elements of these slots, the first of which has available ones; None to wait for more."""
         block, given, size = self._plan.block_length, self._block, len(self._slots)
         first = self._slots[ready[0]]
         known = self.complete or len(self._live()) == size
@@ -265,10 +265,10 @@ class Interleave(Generic[I]):
             block, given = first.first, 0
             count, ready, order = block, ready[:1], [ready[0], (ready[0] + 1) % size]
         elif sole or given or first.available < block or is_long:
-            count = self._stretch(first, sys.maxsize if sole else block - given)
+            count = self._count_of_one(first, sys.maxsize if sole else block - given)
             ready, order = ready[:1], [ready[0], *([] if sole else [(ready[0] + 1) % size])]
         else:
-            count = self._rounds([self._slots[index] for index in ready], known or not self._plan.deterministic)
+            count = self._count_of_all([self._slots[index] for index in ready], known or not self._plan.deterministic)
             order = ready if known else [*ready, (ready[-1] + 1) % size]
         if not count:
             return None
@@ -279,12 +279,12 @@ class Interleave(Generic[I]):
         ]
         self._cycle, self._block = turns.next(count)
         self._pulled += count
-        slots = self._open_slots({slot: part.places for slot, part in zip(ready, taken, strict=True)})
+        slots = self._open_slots({slot: part.positions for slot, part in zip(ready, taken, strict=True)})
         elements = self._join([part.windows for part in taken if part.windows], block)
         return Chunk(elements, self._positions(slots, turns, count), sum(part.nbytes for part in taken))
 
-    def _stretch(self, entry: I, limit: int) -> int:
-        """How many elements of one input to take: those of its first chunk, or of two where a batch straddles them."""
+    def _count_of_one(self, entry: I, limit: int) -> int:
+        """How many elements of one input to take: those of its first chunk, or of two if a batch spans them."""
         first = min(entry.first, limit)
         count = self._cut(first) or self._cut(min(entry.available, limit, first + self._batch))
         if count or entry.available >= limit or not self._waits(entry):
@@ -292,18 +292,18 @@ class Interleave(Generic[I]):
         self.awaited = {entry}
         return 0
 
-    def _rounds(self, inputs: Sequence[I], whole: bool) -> int:
-        """How many elements to take of all inputs in turn: whole rounds, or the turns that there are for less."""
+    def _count_of_all(self, inputs: Sequence[I], whole: bool) -> int:
+        """How many elements to take of all inputs in turn: whole rounds if possible."""
         block = self._plan.block_length
         scarce = min(inputs, key=AVAILABLE)
         rounds = scarce.available // block if whole else 0
         typical = sum(map(TYPICAL_BYTES, inputs)) // len(inputs)
-        wanted = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * typical, self._most_bytes)) // typical
+        wanted = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * typical, self._max_bytes)) // typical
         more = -(self._pulled + wanted) % self._batch
-        wanted += more if more <= wanted // 2 else 0  # a few more, where a batch may end there too
+        wanted += more if more <= wanted // 2 else 0  # a few more, up to the end of a batch
         most = max(1, wanted // (len(inputs) * block))
         count = min(rounds, most) * len(inputs) * block
-        for entry in () if count else inputs:  # a round that not all can complete
+        for entry in () if count else inputs:  # an incomplete round
             count += min(entry.available, block)
             if entry.available < block:
                 break
@@ -316,16 +316,16 @@ class Interleave(Generic[I]):
         return 0
 
     def _cut(self, count: int) -> int:
-        """The largest number up to `count` after which a batch ends; 0 for none."""
+        """The largest number up to `count` after which a batch ends, or 0."""
         return max(0, count - (self._pulled + count) % self._batch)
 
     def _waits(self, entry: I) -> bool:
-        """Whether to wait for more of this input: it is sure to come, and a batch is not too large to be waited for."""
+        """Whether to wait for more elements of this input: they will certainly arrive, and a batch is not too large."""
         return entry.comes and self._batch * entry.typical_bytes <= CHUNK_BYTES
 
 
 def shares_of(count: int, inputs: int, block: int) -> list[int]:
-    """How many of the next `count` elements each of this many inputs gives.
+    """How many of `count` elements each of several inputs gives in turns of `block`.
 
     >>> shares_of(11, 3, 2)
     [4, 4, 3]
@@ -336,13 +336,13 @@ def shares_of(count: int, inputs: int, block: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TurnShares:
-    """Which slots give what in one pull.
+    """Which slots give which elements in one pull.
 
     Args:
-        ready: The slots that give, in order; the first one may have begun its turn before, if it gives alone.
-        order: The slots whose turns follow each other: the ready ones, and the next one if their round is incomplete.
+        ready: The slots that give elements, in order; a single one may be within its turn.
+        order: The slots in the order of turns: the ready ones, and the next one if the round is incomplete.
         block: Elements in a turn.
-        given: How many of the first turn were given before.
+        given: How many elements of the first turn were given before.
     """
 
     ready: tuple[int, ...]
@@ -351,12 +351,12 @@ class TurnShares:
     given: int
 
     def giver(self, index: int) -> tuple[int, int]:
-        """Which of the ready slots gives element `index`, and how many it gives before that."""
+        """Which of the ready slots gives element `index`, and how many it gives before."""
         number = index // self.block % len(self.ready) if len(self.ready) > 1 else 0
         return number, shares_of(index, len(self.ready), self.block)[number]
 
     def next(self, count: int) -> tuple[int, int]:
-        """Whose turn it is after `count` elements, and how many of it were given."""
+        """Which slot's turn it is after `count` elements, and how many elements of the turn were given."""
         turns, given = divmod(self.given + count, self.block)
         return self.order[turns % len(self.order)], given
 
@@ -366,8 +366,8 @@ class InterleavedPositions(Positions):
     """Positions of elements that inputs gave in turn.
 
     Args:
-        slots: What is in the slots. Places count from the first of these elements on that an input gives.
-        turns: Which slots give what.
+        slots: The open inputs, each with the positions of its elements among these.
+        turns: Which slots give which elements.
         count: How many elements there are.
         following: What a position says of the next input.
     """
@@ -377,18 +377,18 @@ class InterleavedPositions(Positions):
     count: int
     following: Any
 
-    def state(self, places: Sequence[Position | None]) -> dict[str, Any]:
-        """What a position says of the slots, at these places, and of the next input."""
+    def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
+        """The part of a position's state about the slots, given the positions of their inputs, and the next input."""
         raise NotImplementedError
 
     def at(self, index: int) -> Position:
         cycle, block = self.turns.next(index)
         ready = self.turns.ready
         shares = dict(zip(ready, shares_of(index, len(ready), self.turns.block), strict=True))
-        places = [slot and slot.places.at(shares.get(number, 0)) for number, slot in enumerate(self.slots)]
-        return {"source": {**self.state(places), "cycle": cycle, "block": block}}
+        positions = [slot and slot.positions.at(shares.get(number, 0)) for number, slot in enumerate(self.slots)]
+        return {"source": {**self.state(positions), "cycle": cycle, "block": block}}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
         number, before = self.turns.giver(index)
         slot = self.slots[self.turns.ready[number]]
-        return () if slot is None else slot.places.origins(before, row)
+        return () if slot is None else slot.positions.origins(before, row)

@@ -1,9 +1,9 @@
-"""list_files: the names that patterns match, as elements.
+"""list_files: gives the names that patterns match.
 
 Rules:
-- The patterns are asked once, and every epoch and run of a Dataset has the same names.
-- A position says how many names there are, a digest of them all, and which comes next: where a run goes on with
-  other names, that is an error which says what differs.
+- The patterns are listed once, so all epochs and runs of a Dataset have the same names.
+- A position has the number of names, a digest of all, and the next one. Resuming with other names is an error that says
+  what differs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHUNK_NAMES = 1 << 12
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Names(Source):
-    """The names that patterns match, as bytes: in the patterns' order and sorted, or in another order each epoch."""
+    """The names that patterns match, as bytes: sorted for each pattern, or shuffled in each epoch."""
 
     patterns: tuple[str, ...]
     shuffle: bool
@@ -50,7 +50,7 @@ class Names(Source):
 
     @classmethod
     def of(cls, patterns: Filenames, shuffle: bool | None, seed: int | None, stores: SourceStores) -> Names:
-        """The names that patterns match; `shuffle=None`: shuffled where there is a seed."""
+        """The names that patterns match; `shuffle=None` shuffles if there is a seed."""
         shuffle = seed is not None if shuffle is None else shuffle
         names = tuple(locate(name, stores.filesystem) for name in to_names(patterns))
         return cls(names, shuffle, seed if shuffle else None, stores)
@@ -60,7 +60,7 @@ class Names(Source):
 
     @property
     def filenames(self) -> tuple[str, ...]:
-        """As other sources of files have them."""
+        """The names that states compare, as for other sources of files."""
         return self.patterns
 
     def element_spec(self) -> Any:
@@ -86,15 +86,14 @@ class Names(Source):
 
 
 def resume(names: Sequence[bytes], digest: str, state: Mapping[str, Any]) -> int:
-    """The index of the name at which a run goes on."""
+    """The index of the name at which a run continues; an error if the names have changed."""
     index: int = state["next"]
     if state["digest"] != digest:
         was, now = state["name"], name_at(names, index)
-        place = "the next one is the same" if was == now else f"the next one was {was}, and now it is {now}"
+        change = "the next one is the same" if was == now else f"the next one was {was}, and now it is {now}"
         raise PositionMismatchError(
-            f"list_files: the names that match differ from those when this state was saved: there were "
-            f"{state['names']:,}, now there are {len(names):,}; {place}; "
-            "resume with the files that there were, or start over without the state"
+            f"the names that list_files found have changed since this state was saved: there were {state['names']:,}, "
+            f"and now there are {len(names):,}; {change}; resume with the same files, or start over without the state"
         )
     return index
 
@@ -105,7 +104,7 @@ def name_at(names: Sequence[bytes], index: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class NamePositions(Positions):
-    """Positions of names, of which there is a digest: a message says which name came next where a state was saved."""
+    """Positions of names, with a digest of all names and the next name."""
 
     names: Sequence[bytes]
     digest: str

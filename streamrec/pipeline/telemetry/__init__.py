@@ -1,1 +1,1 @@
-"""What a run counts and shows: statistics, the bottleneck, progress, traces, and where an error came up."""
+"""Telemetry of a run: statistics, the bottleneck, progress, and traces."""

@@ -1,11 +1,11 @@
-"""Progress: how a run goes, shown while it goes on. This file says what is shown, and where.
+"""Progress displays: show the progress of a run while it runs.
 
 Rules:
-- In a notebook it is an output that is rewritten, which needs nothing but IPython; in a terminal a line that rich keeps
-  below what is printed; where standard error is not a terminal, a plain line now and then.
-- No thread of ours: a display learns when the consumer takes a chunk, and rich refreshes by its own thread.
-- A display begins when the consumer first asks. It is closed at the end, after an error, an interrupt, and when the
-  iterator is closed or dropped, and leaves the last figures there. Closing twice is fine.
+- In a notebook, the display is an output that is updated, which needs only IPython; in a terminal, a line that rich
+  keeps below the program's output; if standard error is not a terminal, a plain line from time to time.
+- Displays start no threads: a display is called when the consumer takes a chunk; rich refreshes in its own thread.
+- A display starts when the consumer first asks for a chunk. It is closed at the end, after an error or an interrupt,
+  and when the iterator is closed or dropped; the last line stays. Closing twice is allowed.
 """
 
 from __future__ import annotations
@@ -23,32 +23,28 @@ from streamrec.pipeline.telemetry.stats import Stats
 __all__ = ["Display", "PlainDisplay", "choose_display", "format_line"]
 
 PLAIN_SECONDS: Final = 10.0
-"""Between two lines, at least. Not tuned."""
+"""The time between two plain lines. Not tuned."""
 
 
 def choose_display(stats: Callable[[], Stats]) -> Display:
-    """The display that fits where the program runs.
-
-    Raises:
-        MissingExtraError: It runs in a terminal, and the package rich is not installed.
-    """
+    """The display for a notebook, a terminal or another stream."""
     if is_notebook():
         return NotebookDisplay(stats)
     return TerminalDisplay(stats) if sys.stderr.isatty() else PlainDisplay(stats, sys.stderr)
 
 
 def is_notebook() -> bool:
-    """Whether this is the kernel of a notebook: IPython is loaded there, and its shell has a kernel."""
+    """Whether this process is a notebook's kernel: IPython is imported, and its shell has a kernel."""
     ipython: Any = sys.modules.get("IPython")
     return hasattr(ipython and ipython.get_ipython(), "kernel")
 
 
 class Display:
-    """Shows how a run goes, in a line: over all of it, and over the last seconds.
+    """Shows the progress of a run in a line: over the whole run, and over the last seconds.
 
     Args:
-        stats: Gives the run's figures.
-        clock: Gives the time in seconds.
+        stats: Returns the run's statistics.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, stats: Callable[[], Stats], clock: Callable[[], float] = perf_counter) -> None:
@@ -57,7 +53,7 @@ class Display:
         self._seen: deque[tuple[float, Stats]] = deque()
 
     def line(self) -> str:
-        """What is shown now."""
+        """The line to show now."""
         now, stats = self._clock(), self._stats()
         self._seen.append((now, stats))
         while len(self._seen) > 2 and now - self._seen[1][0] >= 5:  # seconds; not tuned
@@ -66,22 +62,22 @@ class Display:
         return format_line(stats, earlier if now > then else None, now - then)
 
     def start(self) -> None:
-        """The consumer asks for the first time."""
+        """Called when the consumer first asks for a chunk."""
 
     def tick(self) -> None:
-        """The consumer took a chunk."""
+        """Called when the consumer takes a chunk."""
 
     def close(self) -> None:
-        """The run is over."""
+        """Called when the run has ended."""
 
 
 def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
-    """A run in a line.
+    """Formats a run's statistics as one line.
 
     Args:
-        stats: Its figures.
-        earlier: Its figures at an earlier moment; None for when it began.
-        seconds: How long ago that was; without `earlier`, the time since the consumer first asked counts.
+        stats: The statistics.
+        earlier: Earlier statistics of the run; None for its beginning.
+        seconds: The time since `earlier`; without it, the time since the consumer first asked is used.
     """
     recent = stats if earlier is None else stats.since(earlier)
     seconds = stats.seconds if earlier is None else seconds
@@ -95,7 +91,7 @@ def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
 
 
 class PlainDisplay(Display):
-    """A line on a stream that is not a terminal, now and then and at the end."""
+    """Prints a line on a stream from time to time and at the end."""
 
     def __init__(self, stats: Callable[[], Stats], stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(stats, clock)
@@ -119,7 +115,7 @@ class PlainDisplay(Display):
 
 
 class TerminalDisplay(Display):
-    """A line on standard error that rich keeps below what the program prints, and refreshes by its own thread."""
+    """A line on standard error that rich keeps below the program's output and refreshes in its own thread."""
 
     def __init__(self, stats: Callable[[], Stats]) -> None:
         super().__init__(stats)
@@ -137,9 +133,9 @@ class TerminalDisplay(Display):
 
 
 class NotebookDisplay(Display):
-    """An output of the cell that the consumer runs in, rewritten by IPython's own messages.
+    """An output of the current cell, updated by IPython's messages.
 
-    Every front end understands these (Jupyter, VS Code, Colab), and they need no package for widgets.
+    All front ends (Jupyter, VS Code, Colab) understand these without a package for widgets.
     """
 
     def __init__(self, stats: Callable[[], Stats]) -> None:

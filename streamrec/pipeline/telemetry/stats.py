@@ -1,24 +1,24 @@
-"""Stats: the figures of a run at one moment, frozen. They print as a table and name the bottleneck.
+"""Stats: a frozen snapshot of a run's statistics, which prints as a table and names the bottleneck.
 
-Numbers of two snapshots of one run never fall. `later.since(earlier)` is what happened in between.
+Counters never decrease between two snapshots of one run. `later.since(earlier)` is the difference.
 
-What the seconds of a source or stage mean, on the wall's clock:
-- `busy`: it worked. For a source that reads (it has no chains of its own): what the event loop's thread worked while
-  the source was asked for a chunk, framing and checksums included.
-- `waited_for_input`: the stages after it wanted a chunk, and what precedes it (or the store) had none.
-- `waited_for_output`: it had given a chunk, and was not asked for the next: what follows was busy, or its queue full.
+The seconds of a source or stage, in wall time:
+- `busy`: it worked. For a source that reads (without chains of its own): the time that the event loop's thread worked
+  while the source was asked for a chunk, including framing and checksums.
+- `waited_for_input`: later stages wanted a chunk, and the earlier stages (or the store) had none.
+- `waited_for_output`: it had given a chunk, and was not asked for the next: later stages were busy, or a queue full.
 
-The bottleneck is decided from these figures alone:
-1. Nothing was asked for yet: "nothing yet".
-2. The consumer waited for less than a tenth of its time, or for less time than the pipeline waited for it: it is
-   "the consumer". The pipeline waits for its consumer whenever its last stage is not asked for a chunk.
-3. Else it is in the pipeline. In the last chain, what took most of the time in which a chunk was asked for: a stage, or
-   the source. A stage is named by its verb, and by the user's function where it calls one.
-4. If it is a source that runs chains of its own: itself where it worked for longer than it waited for them, else the
-   chain that was asked for longest, by the same rule from 3 on.
-5. If it is a source that reads: "reading: framing and checksums" where the event loop's thread worked for most of the
-   time, else where its bytes come from: "the network", "the disk". A source that calls a function of the user's, or
-   reads from no store, is named like a stage.
+The bottleneck follows from these numbers:
+1. "nothing yet", if nothing was asked for yet.
+2. "the consumer", if it waited for less than a tenth of its time, or for less time than the pipeline waited for it. The
+   pipeline waits for its consumer whenever its last stage is not asked for a chunk.
+3. Otherwise the stage or source that took most of the time in which the last chain was asked for a chunk. A stage is
+   named by its verb, and by the user's function if it has one.
+4. If this is a source with chains of its own: the source if it worked for longer than it waited for them; otherwise the
+   chain that was asked for longest, by rule 3.
+5. If this is a source that reads: "reading: framing and checksums" if the event loop's thread worked most of the time;
+   otherwise where the bytes come from: "the network", "the disk". A source that calls a user's function, or reads from
+   no store, is named like a stage.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COUNTERS: Final = (
     Metric("errors_ignored", "stage.errors_ignored", "1", "Elements that failed and were left out by ignore_errors."),
     Metric("waited_for_output", "stage.waited_for_output_seconds", "s", "Time that what a stage had was not taken."),
 )
-"""The numbers of `StageStats` that never fall, as exporters name them."""
+"""The counters of `StageStats`, with the names that exporters use."""
 
 CONSUMER_COUNTERS: Final = (
     Metric("consumer_waited", "consumer_waited_seconds", "s", "Time that the consumer waited for data."),
@@ -53,17 +53,17 @@ CONSUMER_COUNTERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """The figures of one source or stage.
+    """The statistics of one source or stage.
 
     Attributes:
-        title: What its user calls it: "batch", "map: your function resize".
+        title: Its name for users: "batch", "map: your function resize".
         line: Its line in the pipeline's description.
-        elements_in, bytes_in: What it got; 0 for a source that has no chains: see `Stats.storage`.
-        elements_out, bytes_out: What it gave. An element of a batched pipeline is a batch.
-        busy, waited_for_input, waited_for_output: Seconds; the top of this file says which.
-        queued, queue_limit: Bytes in its queues, and how many these may hold; 0 where it has none.
+        elements_in, bytes_in: Its input; 0 for a source without chains: see `Stats.storage`.
+        elements_out, bytes_out: Its output. An element of a batched pipeline is a batch.
+        busy, waited_for_input, waited_for_output: Seconds; see the top of this file.
+        queued, queue_limit: Bytes in its queues, and how many these may hold; 0 without queues.
         chains: The chains that a source runs.
-        errors_ignored: Elements that failed, and that `ignore_errors` left out.
+        errors_ignored: How many failed elements `ignore_errors` left out.
     """
 
     title: str
@@ -81,22 +81,22 @@ class StageStats:
     errors_ignored: int = 0
 
     def since(self, earlier: StageStats | None) -> StageStats:
-        """What it did since an earlier snapshot; its queues are those of now."""
+        """The difference to an earlier snapshot; queues are not subtracted."""
         if earlier is None:
             return self
-        counted = {each.field: getattr(self, each.field) - getattr(earlier, each.field) for each in COUNTERS}
-        before = (*earlier.chains, *[None] * len(self.chains))  # a source may have begun others since
-        chains = tuple(chain.since(was) for chain, was in zip(self.chains, before, strict=False))
-        return replace(self, **counted, chains=chains)
+        counters = {each.field: getattr(self, each.field) - getattr(earlier, each.field) for each in COUNTERS}
+        before = (*earlier.chains, *[None] * len(self.chains))  # a source may have started chains since
+        chains = tuple(chain.since(old) for chain, old in zip(self.chains, before, strict=False))
+        return replace(self, **counters, chains=chains)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainStats:
-    """The figures of a source and of the stages after it.
+    """The statistics of a chain.
 
     Attributes:
         stages: The source, then the stages.
-        asked: Seconds in which the chain's next chunk was waited for.
+        asked: For how many seconds the chain's next chunk was awaited.
     """
 
     stages: tuple[StageStats, ...]
@@ -104,11 +104,10 @@ class ChainStats:
 
     @property
     def source(self) -> StageStats:
-        """The first of them."""
         return self.stages[0]
 
     def since(self, earlier: ChainStats | None) -> ChainStats:
-        """What it did since an earlier snapshot."""
+        """The difference to an earlier snapshot."""
         if earlier is None:
             return self
         pairs = zip(self.stages, earlier.stages, strict=True)
@@ -122,7 +121,7 @@ class ChainStats:
         yield from ((depth, stage) for stage in self.stages)
 
     def readers(self) -> Iterator[StageStats]:
-        """The sources that have no chains of their own."""
+        """The sources without chains of their own."""
         if not self.source.chains:
             yield self.source
         for chain in self.source.chains:
@@ -140,7 +139,7 @@ NO_WIRE: Final = frozenset({"memory"})
 
 
 def find_bottleneck(chain: ChainStats, waited: float, seconds: float, backends: Collection[str]) -> str:
-    """What limits a run, by the rule at the top of this file; the consumer first asked `seconds` ago.
+    """The bottleneck by the rules at the top of this file; the consumer first asked `seconds` ago.
 
     >>> source = StageStats("TFRecordDataset", "Shards(...)", busy=1.0, waited_for_input=2.0)
     >>> stage = StageStats("map: your function f", "Map(f)", busy=5.0)
@@ -157,7 +156,7 @@ def find_bottleneck(chain: ChainStats, waited: float, seconds: float, backends: 
 
 
 def slowest(chain: ChainStats, backends: Collection[str]) -> str:
-    """What took most of the time in which a chain's chunks were asked for."""
+    """The bottleneck of a chain by rules 3 and 4."""
     source, *stages = chain.stages
     stage = max(stages, key=lambda stage: stage.busy, default=None)
     if stage is not None and stage.busy > source.busy + source.waited_for_input:
@@ -170,7 +169,7 @@ def slowest(chain: ChainStats, backends: Collection[str]) -> str:
 
 
 def reading(source: StageStats, backends: Collection[str]) -> str:
-    """What a source that has no chains of its own spent its time on."""
+    """The bottleneck of a source without chains by rule 5."""
     stores = set(backends) - NO_WIRE
     if not backends or ":" in source.title:
         return source.title
@@ -181,16 +180,16 @@ def reading(source: StageStats, backends: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The figures of a run at one moment.
+    """The statistics of a run at one moment.
 
     Attributes:
-        elements: How many the consumer has taken.
-        bytes: About how many bytes these hold, to a chunk.
-        consumer_waited: Seconds that the consumer waited for data.
-        consumer_busy: Seconds of its own work, between two requests.
-        queued, queue_limit: Bytes that wait for the consumer, and how many may.
-        chain: What the run consists of.
-        storage: What the stores did: requests, bytes, retries; and which requests wait to be tried again.
+        elements: How many elements the consumer has taken.
+        bytes: About how many bytes these have, counted in whole chunks.
+        consumer_waited: For how many seconds the consumer waited for data.
+        consumer_busy: For how many seconds the consumer worked between two requests.
+        queued, queue_limit: How many bytes wait for the consumer, and how many may.
+        chain: The statistics of sources and stages.
+        storage: Requests, bytes and retries of the stores, and the requests that wait for a retry.
     """
 
     elements: int
@@ -204,37 +203,37 @@ class Stats:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the consumer first asked, up to now or to its end."""
+        """The seconds since the consumer first asked, up to now or to its end."""
         return self.consumer_waited + self.consumer_busy
 
     @property
     def waited_share(self) -> float:
-        """The share of its time that the consumer waited, 0.0 to 1.0; 0.0 before it began."""
+        """The fraction of its time that the consumer waited, 0.0 to 1.0; 0.0 before it began."""
         return self.consumer_waited / self.seconds if self.seconds else 0.0
 
     @property
     def stages(self) -> tuple[StageStats, ...]:
-        """All sources and stages, in the order in which elements pass; those of chains within a source before it."""
+        """All sources and stages in the order in which elements pass; those of a source's chains come before it."""
         return tuple(stage for _, stage in self.chain.rows())
 
     @property
     def records(self) -> int:
-        """Elements that came from the sources which have no chains of their own: records, where shards are read."""
+        """How many elements came from the sources without chains of their own: records if these read shards."""
         return sum(source.elements_out for source in self.chain.readers())
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that the stores delivered; where none is read, bytes that the first sources gave."""
+        """How many bytes the stores delivered; without stores, the bytes that the first sources gave."""
         read = sum(counts.bytes for counts in self.storage.backends.values())
         return read or sum(source.bytes_out for source in self.chain.readers())
 
     @property
     def bottleneck(self) -> str:
-        """What limits the run, in a word or a few: "the network", "map: your function resize", "the consumer", ..."""
+        """What limits the run: "the network", "map: your function resize", "the consumer", ..."""
         return find_bottleneck(self.chain, self.consumer_waited, self.seconds, self.storage.backends)
 
     def counters(self) -> Iterator[tuple[Metric, Sequence[tuple[dict[str, Any], float]]]]:
-        """All plain numbers that never fall, as exporters take them: each with its values, and the labels of these."""
+        """All counters for exporters, each with its labeled values."""
         yield from self.storage.counters()
         for counter in CONSUMER_COUNTERS:
             yield counter, [({}, getattr(self, counter.field))]
@@ -243,7 +242,7 @@ class Stats:
             yield counter, [(labels, getattr(stage, counter.field)) for labels, stage in rows]
 
     def since(self, earlier: Stats) -> Stats:
-        """What happened since an earlier snapshot of the same run; queues and `storage` are those of now."""
+        """The difference to an earlier snapshot of the same run; queues and `storage` are not subtracted."""
         return replace(
             self,
             elements=self.elements - earlier.elements,
@@ -254,10 +253,18 @@ class Stats:
         )
 
     def _repr_html_(self) -> str:
-        """The same with bars, for notebooks."""
-        took = StageStats("consumer", "", elements_out=self.elements, bytes_out=self.bytes, busy=self.consumer_busy)
-        queue = replace(took, waited_for_input=self.consumer_waited, queued=self.queued, queue_limit=self.queue_limit)
-        return chart(self.chain, queue, self.bottleneck)
+        """A table with bars, for notebooks."""
+        consumer = StageStats(
+            "consumer",
+            "",
+            elements_out=self.elements,
+            bytes_out=self.bytes,
+            busy=self.consumer_busy,
+            waited_for_input=self.consumer_waited,
+            queued=self.queued,
+            queue_limit=self.queue_limit,
+        )
+        return chart(self.chain, consumer, self.bottleneck)
 
     def __str__(self) -> str:
         """A table for people, and the bottleneck."""
@@ -272,34 +279,27 @@ PARTS: Final = (("busy", "busy"), ("input", "waited for input"), ("output", "wai
 
 
 def chart(chain: ChainStats, consumer: StageStats, bottleneck: str) -> str:
-    """A row and a bar for each source and stage, the consumer, and the bottleneck."""
+    """HTML with a row and a bar for each source, each stage and the consumer, and the bottleneck."""
     seconds = consumer.busy + consumer.waited_for_input
-    key = [html.element("span", f'<span class="key {kind}"></span>', html.text(told)) for kind, told in PARTS]
-    rows = [chart_row(depth, stage, seconds) for depth, stage in chain.rows()]
-    rows.append(chart_row(0, consumer, seconds))
-    told = html.element("div", "bottleneck: ", html.element("b", html.text(bottleneck)))
+    key = [html.element("span", f'<span class="key {kind}"></span>', html.text(label)) for kind, label in PARTS]
+    rows = [chart_row(depth, stage, seconds) for depth, stage in (*chain.rows(), (0, consumer))]
+    footer = html.element("div", "bottleneck: ", html.element("b", html.text(bottleneck)))
     head = ["", "elements", "MB", f"of {seconds:,.2f} s", "queue"]
-    return html.fragment(html.table(head, rows), html.element("div", *key), told)
+    return html.fragment(html.table(head, rows), html.element("div", *key), footer)
 
 
 def chart_row(depth: int, stage: StageStats, seconds: float) -> tuple[str, ...]:
-    """The cells of a source or stage."""
     queue = f"{stage.queued / 1e6:,.1f} of {stage.queue_limit / 1e6:,.0f} MB" if stage.queue_limit else ""
     name = html.element("span", "&emsp;" * depth, html.text(stage.title), tip=stage.line)
-    bar = times(stage.busy, stage.waited_for_input, stage.waited_for_output, seconds)
+    amounts = (stage.busy, stage.waited_for_input, stage.waited_for_output)
+    tip = ", ".join(f"{label} {amount:,.2f} s" for (_, label), amount in zip(PARTS, amounts, strict=True))
+    parts = [(kind, amount) for (kind, _), amount in zip(PARTS, amounts, strict=True)]
+    bar = html.bar(parts, max(seconds, sum(amounts)), tip)
     return name, f"{stage.elements_out:,}", f"{stage.bytes_out / 1e6:,.1f}", bar, queue
 
 
-def times(busy: float, waited_for_input: float, waited_for_output: float, seconds: float) -> str:
-    """A bar of what the time went into."""
-    amounts = (busy, waited_for_input, waited_for_output)
-    tip = ", ".join(f"{told} {amount:,.2f} s" for (_, told), amount in zip(PARTS, amounts, strict=True))
-    parts = [(kind, amount) for (kind, _), amount in zip(PARTS, amounts, strict=True)]
-    return html.bar(parts, max(seconds, sum(amounts)), tip)
-
-
 def table(chain: ChainStats) -> str:
-    """A row for each source and stage, in the order in which elements pass.
+    """A text table with a row for each source and stage, in the order in which elements pass.
 
     >>> source = StageStats("range", "Range(0, 9)", elements_out=9, bytes_out=72, waited_for_output=1.5)
     >>> stage = StageStats("batch", "Batch(4)", 9, 72, 3, 96, busy=1.5, waited_for_input=0.1)

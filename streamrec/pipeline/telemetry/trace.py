@@ -1,14 +1,14 @@
-"""Traces: what a run did when, as a file for the Perfetto trace viewer (ui.perfetto.dev) and chrome://tracing.
+"""Trace files: the timeline of a run, for the Perfetto trace viewer (ui.perfetto.dev) and chrome://tracing.
 
-The format is Chrome's "Trace Event Format" in its array form, as described in the document of that name by the
-Catapult project: metadata events ("M") name the tracks, complete events ("X") are slices with a beginning and a
-duration in microseconds, counter events ("C") are numbers over time. A viewer also takes a file without its closing
-bracket, so that of a program that was killed; one that was closed is JSON.
+The format is the array form of Chrome's "Trace Event Format", described in the Catapult project's document of that
+name: metadata events ("M") name the tracks, complete events ("X") are slices with a beginning and a duration in
+microseconds, counter events ("C") are numbers over time. Viewers also accept a file without its closing bracket, as a
+killed program leaves it; a closed file is JSON.
 
 Rules:
-- A slice is written when it ends, so nothing grows in memory. Slices of one track never overlap.
-- The file ends at `LIMIT` events, about 250 MB: viewers take no more. The run goes on.
-- Any thread may write; a line is written whole.
+- A slice is written when it ends, so memory does not grow. Slices of one track never overlap.
+- The file ends after `LIMIT` events, about 250 MB, since viewers take no more. The run continues.
+- Any thread may write; lines are never mixed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ BEGINNING: Final = '[{"name": "process_name", "ph": "M", "pid": 1, "args": {"nam
 
 
 class Trace:
-    """A trace file that is being written.
+    """Writes a trace file.
 
     Args:
-        path: Where; an older trace is overwritten.
-        limit: How many events at most.
-
-    Raises:
-        OSError: It cannot be written, or there is another file.
+        path: The file; an older trace is overwritten, another file is an error.
+        limit: The largest number of events.
     """
 
     def __init__(self, path: str | os.PathLike[str], limit: int = LIMIT) -> None:
@@ -43,7 +40,7 @@ class Trace:
             with open(path, "rb") as old:
                 if old.read(len(BEGINNING)) not in (b"", BEGINNING.encode()):
                     raise FileExistsError(
-                        f"{display_name(os.fspath(path))} already exists, and is not a trace: give another name"
+                        f"{display_name(os.fspath(path))} already exists and is not a trace: use another name"
                     )
         self._file = open(path, "w", encoding="ascii")  # noqa: SIM115 - closed by `close`
         self._lock = threading.RLock()
@@ -53,7 +50,7 @@ class Trace:
         self._file.write(BEGINNING)
 
     def track(self, name: str) -> int:
-        """A track more, in order from above; returns its number."""
+        """Adds a track below the others; returns its number."""
         with self._lock:
             self._tracks += 1
             number = self._tracks
@@ -64,7 +61,7 @@ class Trace:
         return number
 
     def slice(self, track: int, name: str, since: float, until: float, elements: int) -> None:
-        """A stretch of time, in seconds of `perf_counter`; and the elements that came of it."""
+        """Writes a period of time, in seconds of `perf_counter`, and how many elements it gave."""
         event: dict[str, Any] = {"name": name, "ph": "X", "pid": 1, "tid": track}
         began = self._time(since)
         event |= {"ts": began, "dur": round(self._time(until) - began, 3)}
@@ -73,11 +70,11 @@ class Trace:
         self._write(event)
 
     def counter(self, name: str, now: float, value: float) -> None:
-        """A number as it is now."""
+        """Writes a number at a time."""
         self._write({"name": name, "ph": "C", "pid": 1, "tid": 0, "ts": self._time(now), "args": {"value": value}})
 
     def close(self) -> None:
-        """Ends the file. Closing twice is fine; what comes later is dropped."""
+        """Ends the file. Closing twice is allowed; later events are dropped."""
         with self._lock:
             if not self._file.closed:
                 self._file.write("\n]\n")

@@ -271,7 +271,7 @@ def test_a_cache_without_its_end_is_an_error_after_its_elements(tmp_path: Path) 
     with pytest.raises(CacheError, match="before its last record"):
         next(iterator)
     file.write_bytes(encode_records([b'H{"format": "streamrec cache", "version": 2}']))
-    with pytest.raises(CacheError, match="version 2, where 1"):
+    with pytest.raises(CacheError, match="version 2, not 1"):
         list(Dataset.range(5).cache(file))
 
 

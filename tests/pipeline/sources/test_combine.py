@@ -217,10 +217,10 @@ def test_other_names_are_refused(folder: str) -> None:
     names = Dataset.list_files(f"{folder}/*")
     _, state = stop_after(names, 1)
     (Path(folder) / "s-1").rename(Path(folder) / "t-1")
-    with pytest.raises(PositionMismatchError, match=r"there were 5, now there are 5; the next one was .*s-1, "):
+    with pytest.raises(PositionMismatchError, match=r"there were 5, and now there are 5; the next one was .*s-1, "):
         list(Dataset.list_files(f"{folder}/*").iterate(state))
     (Path(folder) / "t-2").write_bytes(b"")
-    with pytest.raises(PositionMismatchError, match="there were 5, now there are 6"):
+    with pytest.raises(PositionMismatchError, match="there were 5, and now there are 6"):
         list(Dataset.list_files(f"{folder}/*").iterate(state))
 
 
@@ -233,14 +233,14 @@ def test_another_function_or_fewer_elements_are_refused(folder: str) -> None:
     dataset = Dataset.list_files([f"{folder}/s-{{0..4}}"]).interleave(flexible, 2)
     _, state = stop_after(dataset, 1)
     kinds[0] = lambda name: small_blocks(name).skip(1)
-    with pytest.raises(PositionMismatchError, match=r"flexible makes another dataset of element 0 .*Skip"):
+    with pytest.raises(PositionMismatchError, match=r"flexible makes a different dataset of element 0 .*Skip"):
         list(dataset.iterate(state))
     cut = Dataset.range(5).filter(lambda n: n < len(kinds) * 3).flat_map(Dataset.range)
     kinds *= 2
     elements = cut.iterate()
     state = [elements.state_dict() for _ in elements][-1]
     kinds.pop()
-    with pytest.raises(PositionMismatchError, match=r"its input ends before element 4, .* 5 were in use"):
+    with pytest.raises(PositionMismatchError, match=r"interleave has only 4 elements, but .* after 5"):
         list(cut.iterate(state))
 
 
@@ -303,7 +303,7 @@ def test_wrong_arguments_are_errors_at_the_call() -> None:
 def test_choices_that_are_none_come_after_what_was_chosen() -> None:
     parts = [Dataset.range(9), Dataset.range(10, 19)]
     for choices, kind, match in (
-        ([0, 1, 2, 0], ValueError, "a choice is 2: there are 2 datasets"),
+        ([0, 1, 2, 0], ValueError, "a choice is 2, but the 2 datasets"),
         ([0, 1, -1, 0], ValueError, "a choice is -1"),
     ):
         elements = iter(Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices(choices)))
@@ -356,7 +356,7 @@ def test_an_error_comes_once_after_what_came_before(dataset: Dataset[Any], wante
 def test_a_function_that_makes_no_dataset_is_named() -> None:
     elements = iter(Dataset.range(1, -1, -1).interleave(not_a_dataset, 1))
     assert [next(elements) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(TypeError, match=r"not_a_dataset gave a list where a Dataset is wanted"):
+    with pytest.raises(TypeError, match=r"not_a_dataset returned a list where a Dataset is wanted"):
         next(elements)
 
 

@@ -216,7 +216,7 @@ def test_a_shard_that_is_gone_is_refused(tmp_path: Path) -> None:
     state = stop_after(dataset, 90)[1]
     (tmp_path / "2").unlink()
     dataset = pickle.loads(pickle.dumps(dataset))  # one that does not know yet which files there are
-    with pytest.raises(PositionMismatchError, match="holds records of shard 2, and there are 2 now"):
+    with pytest.raises(PositionMismatchError, match="refers to shard 2, but there are only 2"):
         list(dataset.iterate(state))
 
 

@@ -119,7 +119,7 @@ def test_a_manifest_of_nothing_but_losses_ends() -> None:
     with fsspec.open(f"{folder}/train-000", "r+b") as file:
         file.write(b"x")
     dataset = TFRecordDataset(f"{folder}/train-*", on_error="skip_shard")
-    with pytest.raises(ManifestError, match="no record is left"):
+    with pytest.raises(ManifestError, match="none of the records that it lists"):
         list(dataset.distribute(0, 1, even="pad", manifest=f"{folder}/manifest.json"))
 
 
@@ -273,7 +273,7 @@ def test_parts_of_shards_in_which_no_record_begins_are_reported(caplog: pytest.L
     folder = folder_of([1, 1], size=100_000)
     counts, said = counts_and_warnings([of(folder, rank, 4) for rank in range(4)], caplog)
     assert sorted(counts) == [0, 0, 1, 1]
-    assert [text.split(" got no record")[0] for text in said] == [
+    assert [text.split(" got no records")[0] for text in said] == [
         f"reader {rank} of 4 (ranks times loader workers)" for rank, count in enumerate(counts) if not count
     ]
 
@@ -290,7 +290,7 @@ def test_fewer_records_than_even_ranks_are_reported(caplog: pytest.LogCaptureFix
     even = [of(folder, rank, 4, even="drop", manifest=f"{folder}/manifest.json") for rank in range(4)]
     counts, [said] = counts_and_warnings(even, caplog)
     assert counts == [0] * 4
-    assert said.startswith("even='drop' of 3 records leaves none for 4 readers")
+    assert said.startswith("even='drop' gives no records to 4 readers")
 
 
 def test_a_global_shuffle_of_fewer_records_than_ranks_is_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -139,7 +139,7 @@ def test_a_generator_that_does_not_fit_its_state_is_refused() -> None:
     found, state = stop_after(dataset, 5)
     assert found == [0, 1, 2, 3, 4]
     sizes.pop(0)
-    with pytest.raises(PositionMismatchError, match="before element 5, and the generator ended after 3"):
+    with pytest.raises(PositionMismatchError, match="before element 5, but the generator ended after 3"):
         list(dataset.iterate(state))
     with pytest.raises(PositionMismatchError, match="digest"):
         Dataset.from_generator(counting, (3,)).iterate(Dataset.from_generator(counting, (4,)).iterate().state_dict())
@@ -185,7 +185,7 @@ async def no_generator() -> list[int]:
 
 
 def test_what_is_not_an_iterable_is_an_error() -> None:
-    with pytest.raises(TypeError, match="no_generator gave a coroutine"):
+    with pytest.raises(TypeError, match="no_generator returned a coroutine"):
         list(Dataset.from_generator(no_generator))
     with pytest.raises(TypeError, match="not iterable"):
         list(Dataset.from_generator(lambda: 5))
@@ -326,7 +326,7 @@ def test_one_that_never_returns_is_abandoned_with_a_warning(caplog: pytest.LogCa
         blocked.wait()
         iterator.close()
     (warning,) = caplog.records
-    assert "still at an element" in warning.message
+    assert "still works on an element" in warning.message
     assert not closed.is_set()
     release.set()
     assert closed.wait(10)  # it ends as soon as it can

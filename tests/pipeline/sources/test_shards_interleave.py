@@ -218,7 +218,7 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     record, count = 100 << 10, 200
     ends = (np.arange(count) + 1) * record
     frames = Frames(bytes(count * record), np.stack([ends - record, ends], 1), 0)
-    interleave = ShardInterleave(Plan(2), 2, batch=8, most_bytes=most)
+    interleave = ShardInterleave(Plan(2), 2, batch=8, max_bytes=most)
     for queue in interleave.wanted(2):
         queue.open(None, "", 0)
         queue.push(frames)

@@ -34,7 +34,7 @@ from streamrec.pipeline.sources.parallel_map.autotune import (
     PrefetchDepth,
     TaskSize,
 )
-from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
+from streamrec.pipeline.sources.parallel_map.in_flight import ElementTask, InFlight
 from streamrec.pipeline.sources.parallel_map.source import results_until
 from tests.effort import draws
 from tests.servers.resuming import assert_resumes_everywhere
@@ -254,7 +254,7 @@ def test_a_function_that_is_cancelled_from_within_is_not_the_end_of_data() -> No
         return int(number)
 
     found: list[int] = []
-    with pytest.raises(ClosedError, match="from elsewhere"):
+    with pytest.raises(ClosedError, match="other code cancelled"):
         found.extend(Dataset.range(9).map(give_up, 2))
     assert found == [0, 1, 2]
 
@@ -342,7 +342,7 @@ async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.M
     """Each call lasts longer than a run may, so each run is of one element."""
     monkeypatch.setattr("streamrec.pipeline.sources.parallel_map.source.CUT_SECONDS", 0)
     loop, counts = asyncio.get_running_loop(), []
-    monkeypatch.setattr(TaskSize, "ran", lambda self, count, seconds, nbytes: counts.append(count))
+    monkeypatch.setattr(TaskSize, "update", lambda self, count, seconds, nbytes: counts.append(count))
 
     def slow(number: Any) -> int:
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)
@@ -446,7 +446,7 @@ class Flying:
 
     def __post_init__(self) -> None:
         self.in_flight = InFlight(self.ordered, self.done)
-        self.element_runs: list[ElementRun] = []
+        self.element_tasks: list[ElementTask] = []
         self.chunks = []
         at = 0
         for size in self.sizes:
@@ -464,12 +464,12 @@ class Flying:
         elif deed == 0 and not in_flight.ended:
             in_flight.end(None)
         elif deed == 1 and in_flight.pending:
-            self.element_runs.append(in_flight.start(draw.randint(1, 4)))
-        elif deed == 2 and self.element_runs:
-            element_run = draw.choice(self.element_runs)
-            results = [int(number) for number in element_run.elements][: draw.randint(1, 4)]
-            in_flight.add_results(element_run, results, len(results))
-            self.element_runs = [element_run for element_run in self.element_runs if not element_run.ended]
+            self.element_tasks.append(in_flight.start(draw.randint(1, 4)))
+        elif deed == 2 and self.element_tasks:
+            task = draw.choice(self.element_tasks)
+            results = [int(number) for number in task.elements][: draw.randint(1, 4)]
+            in_flight.add_results(task, results, len(results))
+            self.element_tasks = [task for task in self.element_tasks if not task.ended]
         elif deed == 3 and (chunk := in_flight.deliver()) is not None:
             return [(int(number), chunk.positions.at(index + 1)) for index, number in enumerate(chunk.elements)]
         return []
@@ -509,14 +509,14 @@ def test_a_run_continues_exactly_after_any_element(sizes: list[int], ordered: bo
 def test_runs_last_about_as_long_as_a_thread_should_be_busy(seconds: float) -> None:
     task_size = TaskSize(1 << 40)
     for _ in range(30):
-        task_size.ran(task_size.size, task_size.size * seconds, task_size.size * 8)
+        task_size.update(task_size.size, task_size.size * seconds, task_size.size * 8)
     assert task_size.size == max(1, min(round(RUN_SECONDS / seconds), MAX_SIZE))
 
 
 def test_large_results_make_short_runs() -> None:
     task_size = TaskSize(1 << 20)
     for _ in range(30):
-        task_size.ran(task_size.size, task_size.size * 1e-6, task_size.size << 18)
+        task_size.update(task_size.size, task_size.size * 1e-6, task_size.size << 18)
     assert task_size.size == 4
 
 
@@ -526,7 +526,7 @@ def test_a_run_is_never_empty_nor_too_long(times: list[tuple[float, int]]) -> No
     task_size = TaskSize(1 << 20)
     for seconds, nbytes in times:
         before = task_size.size
-        task_size.ran(before, seconds, nbytes)
+        task_size.update(before, seconds, nbytes)
         assert 1 <= task_size.size <= min(8 * before, MAX_SIZE)
 
 

@@ -232,7 +232,7 @@ def test_a_trace_replaces_a_trace_and_nothing_else(dataset: Dataset[Any], tmp_pa
     for _ in range(2):
         with dataset.iterate(trace=tmp_path / "run.json") as batches:
             next(batches)
-        with pytest.raises(FileExistsError, match="s-0 already exists, and is not a trace: give another name"):
+        with pytest.raises(FileExistsError, match="s-0 already exists and is not a trace: use another name"):
             next(dataset.iterate(trace=tmp_path / "s-0"))
     assert (tmp_path / "s-0").read_bytes() == data
 

@@ -1,18 +1,16 @@
-"""Cache: the elements of a chain, kept by the first whole pass and read from there by those after it.
+"""Cache: the first complete pass stores the elements of a chain; later passes read the stored elements.
 
 Rules:
-- In memory they are kept with the description: for all runs of a Dataset, and of those made of it, while one of them
-  lives. In a file (`cache_file.py`) for all programs.
-- All passes have the elements and the order of the first one. So the chain is always read as in epoch 0, also where it
-  is read again: because the cache did not fit, or a run was resumed.
-- Only a pass from the start to the end fills the cache, and only one in which no element failed. A position within the
-  first pass is the chain's own, and what a resumed run has of that pass is not kept; the next whole pass is. Within
-  later passes it is the element's number: a run that is resumed there and finds no cache fills it first, and drops the
-  elements before its place.
-- In memory the cache has `MEMORY` of the budget. Where that is too little it is given up, with a warning, and the
-  chain is read again for each epoch.
-- Elements are copied when they are kept, and when they are given: a caller's changes to them do not show in later
-  passes.
+- In memory, elements are stored with the description: for all runs of a Dataset, and of Datasets made from it. In a
+  file (`cache_file.py`), for all programs.
+- All passes have the elements and the order of the first one. So the chain is always read as in epoch 0, also when it
+  is read again because the cache did not fit or a run was resumed.
+- Only a pass from the start to the end without a failed element fills the cache. A position within the first pass is
+  the chain's own; a run resumed there stores nothing, and the next complete pass does. A position within a later pass
+  is the element's number; a run resumed there without a cache fills it first, and drops the elements before the number.
+- In memory, the cache has the share `MEMORY` of the budget. If elements do not fit, it is dropped with a warning, and
+  the chain is read again for each epoch.
+- Elements are copied when they are stored and when they are given, so later passes do not see a caller's changes.
 """
 
 from __future__ import annotations
@@ -54,18 +52,18 @@ __all__ = ["Cache", "Saved", "Saving"]
 LOG = logging.getLogger("streamrec")
 
 MEMORY: Final = Share(2)
-"""What may be kept in memory."""
+"""The share of the budget for elements in memory."""
 
 UPLOAD: Final = Share(2, 40 << 20)
-"""What a file on its way takes: five parts of an upload."""
+"""The share of the budget for writing a file: five parts of an upload."""
 
 
 class CacheState:
-    """What is kept of one cache from pass to pass.
+    """One cache in memory, shared by all passes.
 
     Attributes:
-        parts: All elements, when there was a whole pass; with the bytes of each part.
-        over: A limit in bytes that they did not fit into; 0 while none is known.
+        parts: After a complete pass, all elements, in parts with their sizes in bytes.
+        over: The largest limit in bytes that the elements did not fit in.
     """
 
     def __init__(self) -> None:
@@ -75,7 +73,7 @@ class CacheState:
         self._lock = threading.Lock()
 
     def hold(self, nbytes: int) -> int:
-        """Counts bytes that passes hold, or, below 0, hold no more; returns how many all of them hold."""
+        """Adds to the bytes that all passes hold, and returns their sum."""
         with self._lock:
             self._held += nbytes
             return self._held
@@ -83,7 +81,7 @@ class CacheState:
 
 @dataclass(frozen=True, slots=True)
 class Cache(ChainSource):
-    """A chain whose elements are kept, in memory or in a file."""
+    """Stores the elements of a chain, in memory or in a file."""
 
     one_to_one: ClassVar[bool] = False
     file: CacheFile | None = None
@@ -98,51 +96,51 @@ class Cache(ChainSource):
                 yield chunk
 
     async def _source(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """The chain, or what was kept of it, from a position on."""
+        """The chain, or its stored elements, from a position on."""
         lines = readers_lines(self.inner, within)
-        kept = self.memo.of(lines, CacheState)
-        # The same whether the chain fills the cache or not, since orders may depend on the budget.
+        cached = self.memo.of(lines, CacheState)
+        # The same budget whether the chain fills the cache or not, since orders may depend on it.
         _, feeding = within.take(MEMORY if self.file is None else UPLOAD)
         if state is not None and "next" not in state:
             return nest(feeding.chunks(self.inner, state["inner"], goes_on=True))
-        wanted: int = state["next"] if state else 0
-        if kept.parts is not None:
-            return number_chunks(recall(kept.parts), wanted)
+        first: int = state["next"] if state else 0
+        if cached.parts is not None:
+            return number_chunks(read_parts(cached.parts), first)
         if self.file is not None:
             version = await self.file.find(lines, within)
             if version is not None:
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
-                return number_chunks(chunks, wanted, wanted if same else 0, InFile(self.file.path, version))
+                return number_chunks(chunks, first, first if same else 0, FileVersion(self.file.path, version))
         chunks = feeding.chunks(self.inner, None, goes_on=True)
         if self.file is not None:
             chunks = self.file.write_through(chunks, lines)
-        elif (limit := MEMORY.of(within.budget)) > kept.over:
-            chunks = remember(chunks, kept, limit)
-        return nest(chunks) if state is None else number_chunks(chunks, wanted)
+        elif (limit := MEMORY.of(within.budget)) > cached.over:
+            chunks = store(chunks, cached, limit)
+        return nest(chunks) if state is None else number_chunks(chunks, first)
 
 
 async def nest(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-    """A chain's chunks at the chain's own positions, within a source."""
+    """Nests the positions of a chain's chunks in those of a source."""
     async with aclosing(chunks):
         async for chunk in chunks:
             yield replace(chunk, positions=Nested(chunk.positions, {}))
 
 
 async def number_chunks(
-    chunks: AsyncGenerator[Chunk], wanted: int, number: int = 0, file: InFile | None = None
+    chunks: AsyncGenerator[Chunk], first: int, number: int = 0, file: FileVersion | None = None
 ) -> AsyncGenerator[Chunk]:
-    """Chunks, the first of which begins with element `number`, at positions that are their elements' numbers.
+    """Numbers the elements of chunks from `number` on in their positions, and drops those before `first`.
 
-    Elements before `wanted` are dropped. Positions hold the places in the file that the chunks come from, if they do.
+    If the chunks come from a file, positions also hold those in the file.
     """
     async with aclosing(chunks):
         async for chunk in chunks:
             count = len(chunk.elements)
-            used = min(max(wanted - number, 0), count)
+            used = min(max(first - number, 0), count)
             if chunk.error is not None:
-                count = 1  # one that failed has a number, too
-                if number >= wanted:
+                count = 1  # a failed element has a number, too
+                if number >= first:
                     yield replace(chunk, positions=CachedPositions(number + 1, None, chunk.positions, 0))
             elif used < count:
                 elements = window(chunk.elements, used, count) if used else chunk.elements
@@ -151,8 +149,8 @@ async def number_chunks(
             number += count
 
 
-class InFile(NamedTuple):
-    """The file that elements come from: its URL and its version."""
+class FileVersion(NamedTuple):
+    """A cache file's URL and version."""
 
     path: str
     version: str
@@ -160,10 +158,10 @@ class InFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedPositions(Positions):
-    """Positions of elements by their numbers; and by their places in the file that they come from."""
+    """Positions of elements by their numbers, and by their positions in the cache file if there is one."""
 
     first: int
-    file: InFile | None
+    file: FileVersion | None
     inner: Positions
     used: int
 
@@ -174,55 +172,54 @@ class CachedPositions(Positions):
         return {"source": {**number, "version": self.file.version, "inner": dict(self.inner.at(self.used + index))}}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | ElementLocation]:
-        """A file keeps elements and not what they were made of: which of them it is."""
-        if self.file is not None:
+        if self.file is not None:  # a file does not store what elements were made of
             return (ElementLocation(self.file.path, self.first + index),)
         return (Origin(self.inner, self.used + index, row),)
 
 
-async def remember(chunks: AsyncGenerator[Chunk], kept: CacheState, limit: int) -> AsyncGenerator[Chunk]:
-    """A whole pass, whose elements are kept where they fit and none of them failed."""
+async def store(chunks: AsyncGenerator[Chunk], cached: CacheState, limit: int) -> AsyncGenerator[Chunk]:
+    """Gives a complete pass, and caches its elements if they fit and none failed."""
     parts: list[tuple[Any, int]] = []
     failed = False
     try:
         async with aclosing(chunks):
             async for chunk in chunks:
                 failed = failed or chunk.error is not None
-                if limit > kept.over and not failed:
+                if limit > cached.over and not failed:
                     part = copy_elements(chunk.elements)
                     parts.append((part, weigh(part)))
-                    if kept.hold(parts[-1][1]) > limit:
-                        give_up(kept, limit, parts)
+                    if cached.hold(parts[-1][1]) > limit:
+                        give_up(cached, limit, parts)
                 yield chunk
-        if limit > kept.over and kept.parts is None and not failed:
-            kept.parts, parts = parts, []
+        if limit > cached.over and cached.parts is None and not failed:
+            cached.parts, parts = parts, []
     finally:
-        kept.hold(-sum(nbytes for _, nbytes in parts))
+        cached.hold(-sum(nbytes for _, nbytes in parts))
 
 
-def give_up(kept: CacheState, limit: int, parts: list[tuple[Any, int]]) -> None:
-    """Frees what was kept, and says so."""
+def give_up(cached: CacheState, limit: int, parts: list[tuple[Any, int]]) -> None:
+    """Frees the stored parts, and warns."""
     LOG.warning(
-        "cache(): the elements do not fit into %d MB, half of the memory budget; they are read again for each epoch:"
+        "cache(): the elements do not fit into %d MB, half of the memory budget, and are read again for each epoch:"
         " raise with_options(memory_budget=), or give cache() the name of a file",
         limit >> 20,
     )
-    kept.over = max(kept.over, limit)
-    kept.hold(-sum(nbytes for _, nbytes in parts))
+    cached.over = max(cached.over, limit)
+    cached.hold(-sum(nbytes for _, nbytes in parts))
     parts.clear()
 
 
-async def recall(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
-    """Copies of what was kept; others on the loop have their turns in between."""
+async def read_parts(parts: list[tuple[Any, int]]) -> AsyncGenerator[Chunk]:
+    """Copies of stored elements; other tasks of the loop run in between."""
     for part, nbytes in parts:
         await anyio.lowlevel.checkpoint()
         yield Chunk(copy_elements(part), NumberedPositions(0), nbytes)
 
 
 def copy_elements(value: Any) -> Any:
-    """A copy of elements, of a column or of one element, that pins no larger buffer; immutable ones as they are.
+    """A copy of elements, a column or an element that keeps no larger buffer alive; immutable values are shared.
 
-    Objects other than arrays, records, dicts, tuples and lists are given as they are.
+    Objects other than arrays, records, dicts, tuples and lists are shared, too.
     """
     if isinstance(value, RaggedRows | SparseRows):
         return value.compact()
@@ -258,7 +255,7 @@ class Saved(Source):
 
 @dataclass(frozen=True, slots=True)
 class Saving(ChainSource):
-    """The elements of a chain, which go into a file as they pass."""
+    """Gives the elements of a chain while writing them into a file."""
 
     file: CacheFile
 

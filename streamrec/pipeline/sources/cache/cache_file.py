@@ -1,15 +1,15 @@
-"""A cache in a file: one TFRecord object that is written whole or not at all, on any filesystem.
+"""Cache files: one TFRecord object that is written completely or not at all, on any filesystem.
 
-Its first record is `H` and a JSON object, `{"format": "streamrec cache", "version": 1, "pipeline": lines}`. Then come
-blocks of elements, `B` and what `codec.py` makes of them, and at the end `E` and `{"elements": count}`. So everything
-has a CRC32C, and everything is in one object: two objects could disagree.
+The first record is `H` and a JSON object, `{"format": "streamrec cache", "version": 1, "pipeline": lines}`. Then come
+blocks of elements, `B` and the bytes of `codec.py`, and finally `E` and `{"elements": count}`. So everything has a
+CRC32C, and is in one object, since two objects could disagree.
 
 Rules:
 - The object appears when it is complete (`ShardWriter`); a process that is killed leaves nothing under its name.
-- Once it is there it is never replaced, so no reader is disturbed: of two that write it, the first to complete
-  wins, and the other one's is dropped. (Where a store cannot promise that, the last one wins; on S3 the last to begin
-  ends the other's upload. Neither fails for it.)
-- A cache of another pipeline is refused. Pipelines are told apart by their lines, not by their data: after a change of
+- It is never replaced, so readers are not disturbed. If two writers compete, the first to complete wins, and the other
+  one's file is dropped. (If a store cannot guarantee that, the last one wins; on S3 the last to begin aborts the other
+  upload. Neither writer fails.)
+- A cache of another pipeline is refused. Pipelines are compared by their lines, not by their data: after a change of
   the data, or of the body of a function, the user removes the file.
 """
 
@@ -54,15 +54,15 @@ VERSION = 1
 HEAD, BLOCK, END = b"H", b"B", b"E"
 
 BLOCK_BYTES = 1 << 20
-"""About how many bytes of elements are one record."""
+"""About how many bytes of elements make a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFile:
-    """Where a cache is.
+    """The file of a cache.
 
     Args:
-        shards: How it is read: as a single shard.
+        shards: The source that reads it, as a single shard.
     """
 
     shards: Shards
@@ -76,13 +76,9 @@ class CacheFile:
         retry: RetryPolicy,
         verb: str = "cache()",
     ) -> CacheFile:
-        """The cache at a URL, for this verb.
-
-        Raises:
-            ValueError: The URL is a pattern: it has `*`, or braces that stand for several names.
-        """
+        """The cache file at a URL; errors use `verb`."""
         if "*" in path or has_braces(path) or is_numbered(path):
-            raise ValueError(f"{verb} wants the name of one file, and {display_name(path)!r} is a pattern")
+            raise ValueError(f"{verb} takes the name of one file, but {display_name(path)!r} is a pattern")
         path = locate(path, filesystem)
         stores = SourceStores(options, filesystem, retry)
         return cls(Shards((path,), Plan(), ReadOptions("", max_record_bytes=1 << 40), stores))
@@ -93,21 +89,21 @@ class CacheFile:
 
     @property
     def chain(self) -> Chain:
-        """The elements in it."""
+        """A chain that gives the elements."""
         return Chain(self.shards, (Unpack(self.path),))
 
     async def find(self, lines: Sequence[str] | None, within: RunContext) -> str | None:
-        """The cache, if it is there.
+        """Looks for the file.
 
         Args:
-            lines: Those of the pipeline that it should be of; None for any.
+            lines: The lines of the pipeline that it must belong to; None for any.
             within: The run.
 
         Returns:
-            Its version, "" where the store has none; None where no cache is there.
+            The file's version, "" if the store has none; None without a file.
 
         Raises:
-            CacheError: It is something else, or of another pipeline.
+            CacheError: It is not a cache, or belongs to another pipeline.
         """
         storage = await (await self.shards.opened(within)).storages.at(self.path)
         try:
@@ -125,7 +121,7 @@ class CacheFile:
     async def write_through(
         self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], *, alone: bool = False
     ) -> AsyncGenerator[Chunk]:
-        """The chunks; when they have ended, they are in the file: these, or, unless `alone`, those of another writer.
+        """Gives the chunks while writing them; unless `alone`, another writer may complete the file first.
 
         Raises:
             AlreadyExistsError: There is a file already, and `alone` is set.
@@ -145,7 +141,7 @@ class CacheFile:
                     yield chunk
                     continue
                 count += len(chunk.elements)
-                blocks, error = await anyio.to_thread.run_sync(pack_chunk, chunk) if writing.going else ([], None)
+                blocks, error = await anyio.to_thread.run_sync(pack_chunk, chunk) if writing.is_open else ([], None)
                 yield chunk
                 if error is not None:
                     raise error
@@ -155,36 +151,36 @@ class CacheFile:
 
 
 class CacheWriter:
-    """A cache on its way into its file; it ends without an error where another writer's comes first, unless `alone`.
+    """Writes a cache file; unless `alone`, it stops without an error if another writer is first.
 
     Attributes:
-        going: Whether it still goes on.
+        is_open: Whether it still writes.
     """
 
     def __init__(self, file: CacheFile, alone: bool) -> None:
-        self.going = True
+        self.is_open = True
         self._file = file
         self._alone = alone
         self._writer: ShardWriter | None = None
 
     async def begin(self, head: bytes) -> None:
-        """Writes the first record: without replacing an object, where the store can promise that."""
+        """Writes the first record; never replaces an object if the store can guarantee that."""
         try:
             await self._try(self._begin(head, overwrite=False))
         except UnsupportedOperationError:
             await self._try(self._begin(head, overwrite=True))
 
     async def write(self, records: Sequence[bytes]) -> None:
-        if self.going and records and self._writer is not None:
+        if self.is_open and records and self._writer is not None:
             await self._try(self._writer.write_batch(Frames.of(records)))
 
     async def close(self) -> None:
-        if self.going and self._writer is not None:
+        if self.is_open and self._writer is not None:
             await self._try(self._writer.close())
 
     async def leave(self, *_: object) -> None:
-        """Drops what is not complete: from now on nothing is written."""
-        self.going = False
+        """Stops writing, and drops the incomplete file."""
+        self.is_open = False
         if self._writer is not None:
             await self._writer.abort()
 
@@ -203,9 +199,9 @@ class CacheWriter:
         await self._writer.__aenter__()
         await self._writer.write(head)
 
-    async def _try(self, doing: Awaitable[None]) -> None:
+    async def _try(self, operation: Awaitable[None]) -> None:
         try:
-            await doing
+            await operation
         except (AlreadyExistsError, UploadEndedError) as error:
             await self.leave()
             if self._alone:
@@ -214,7 +210,7 @@ class CacheWriter:
 
 
 def pack_chunk(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
-    """The records for a chunk's elements; and the error, where one cannot be stored."""
+    """The records for a chunk's elements, or the error of one that cannot be stored."""
     count = len(chunk.elements)
     step = max(1, count * BLOCK_BYTES // max(chunk.nbytes, BLOCK_BYTES))
     try:
@@ -224,26 +220,22 @@ def pack_chunk(chunk: Chunk) -> tuple[list[bytes], Exception | None]:
 
 
 def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
-    """Looks at the first record of a cache.
-
-    Raises:
-        CacheError: It is none, or that of a cache of another pipeline.
-    """
+    """Checks the first record of a cache: a CacheError if it is not one, or belongs to another pipeline."""
     try:
-        found = json.loads(head[1:]) if head[:1] == HEAD else {}
+        content = json.loads(head[1:]) if head[:1] == HEAD else {}
     except (ValueError, RecursionError):
-        found = {}
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise CacheError("neither cache() nor save() of streamrec wrote this file: give another name", path)
-    if found.get("version") != VERSION:
-        raise CacheError(f"a cache of version {found.get('version')!r}, where {VERSION} was wanted: remove it", path)
-    if lines is not None and found.get("pipeline") != list(lines):
+        content = {}
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CacheError("neither cache() nor save() of streamrec wrote this file: use another name", path)
+    if content.get("version") != VERSION:
+        raise CacheError(f"this cache has version {content.get('version')!r}, not {VERSION}: remove the file", path)
+    if lines is not None and content.get("pipeline") != list(lines):
         was, now = next(
-            pair for pair in zip_longest(found["pipeline"], lines, fillvalue="nothing") if len(set(pair)) > 1
+            pair for pair in zip_longest(content["pipeline"], lines, fillvalue="nothing") if len(set(pair)) > 1
         )
         raise CacheError(
-            f"this cache is of another pipeline: it had {was}, and now there is {now}; remove the file, or give cache()"
-            " another name",
+            f"this cache belongs to another pipeline: it had {was}, and now there is {now}; remove the file, or give"
+            " cache() another name",
             path,
         )
 
@@ -251,7 +243,7 @@ def check_head(head: bytes, path: str, lines: Sequence[str] | None) -> None:
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Unpack(Stage):
-    """The elements of a cache, out of its records."""
+    """Unpacks the elements of a cache file from its records."""
 
     path: str
     offload: ClassVar[Offload] = Offload.ALWAYS
@@ -278,11 +270,9 @@ class UnpackBlocks(Unbatching):
     def _unpack(self, record: memoryview) -> Any:
         try:
             return unpack(record[1:])
-        except Exception as error:  # its CRC32C is right, and its content is not an element
-            what = f"{type(error).__name__}: {error}"
-            raise CacheError(
-                f"a block of this cache holds no elements ({what}): remove the file", self._path
-            ) from error
+        except Exception as error:  # the CRC32C is right, but the content is invalid
+            cause = f"{type(error).__name__}: {error}"
+            raise CacheError(f"a block of this cache is invalid ({cause}): remove the file", self._path) from error
 
     def flush(self) -> list[Chunk]:
         if not self._ended:

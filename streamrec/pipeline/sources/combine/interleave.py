@@ -1,15 +1,15 @@
-"""Interleave: a function makes a dataset of each element, and these are interleaved; `flat_map` has one at a time.
+"""Interleaves datasets that a function makes of each element; `flat_map` has one open dataset at a time.
 
 Each dataset runs in a task of its own, with an equal share of the budget; a few are opened before their turn comes.
 `sources/interleave.py` decides whose turn it is; this file makes the chains, and moves chunks.
 
 Rules:
-- The function is called in a thread, for as many elements as there is room for; what it raises waits for its turn.
+- The function is called in a thread, for as many elements as there is room for. Its errors wait for their turns.
 - Only the main loop raises: tasks put their errors where they belong in the order.
-- An element of the outer chain that failed, or at which the function failed, is an input that gives nothing but that.
-- A position holds no element: it says where the outer chain is at the oldest open input, the numbers of those that
-  are open, and where each of them is. Where a run goes on, these are made again before anything is given: the outer
-  chain runs from the oldest of them on, and must give the same elements again.
+- An element that failed in the outer chain or in the function is an input that gives only that failure.
+- A position holds no element. It has the outer chain's position before the oldest open input, and the number and
+  position of each open input. A resumed run first makes these inputs again: the outer chain runs from the oldest one
+  on, and must give the same elements.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from streamrec.pipeline.engine.queue import Signal, background, fill
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import AHEAD, InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import Interleave, InterleavedPositions, OpenSlot, Plan, TurnShares
+from streamrec.pipeline.stages.calling import call_function
 
 __all__ = ["Interleaved"]
 
 
 @dataclass(frozen=True, slots=True)
 class Interleaved(Source):
-    """Chains that a function makes of a chain's elements, interleaved.
+    """Interleaves chains that a function makes of the elements of the outer chain.
 
     Args:
-        outer: Gives the elements.
-        function: Makes of each something that has a `chain`; a tuple's parts are its arguments.
+        outer: The outer chain.
+        function: Makes a Dataset of each element; a tuple's parts are its arguments.
         plan: The order.
     """
 
@@ -52,8 +53,8 @@ class Interleaved(Source):
     plan: Plan
 
     @property
-    def places(self) -> int:
-        """How many chains run: those that take turns, and a few that are opened before their turns come."""
+    def open_chains(self) -> int:
+        """How many chains run at once: those that take turns, and a few that are opened before their turns."""
         return self.plan.cycle_length + max(2, self.plan.cycle_length // 4)
 
     def lines(self) -> Iterator[str]:
@@ -70,15 +71,15 @@ class Interleaved(Source):
             chain = getattr(dataset, "chain", None)
             if isinstance(chain, Chain) and chain.is_endless:
                 raise ValueError(
-                    f"{verb} would never end: {name_of(self.function)} makes a dataset that has no end; put "
-                    "take(count) after it"
+                    f"{verb} would never end: {name_of(self.function)} makes an endless dataset; put take(count) "
+                    "after it"
                 )
             return dataset
 
         return replace(self, function=wraps(self.function)(call))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        part = within.part(self.places + 1)
+        part = within.part(self.open_chains + 1)
         arrived, outer_position = Signal(), state["outer"] if state else None
         async with (
             run_inputs([self.outer], [outer_position], part, Signal()) as (outer,),
@@ -101,7 +102,7 @@ class Interleaved(Source):
 
 
 class InputOrigin(NamedTuple):
-    """An element of the outer chain: its number, where the chain is before it, and the chain that was made of it."""
+    """An element of the outer chain: its number, the position before it, and the chain that was made of it."""
 
     ordinal: int
     outer: Joined
@@ -109,7 +110,7 @@ class InputOrigin(NamedTuple):
 
 
 class OpenInput(InputBuffer):
-    """An element of the outer chain, and what has arrived of the chain that was made of it, if it was made."""
+    """A buffer for the chain that was made of an element of the outer chain."""
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None, ordinal: int, outer: Joined) -> None:
         super().__init__(limit, arrived, start)
@@ -124,8 +125,8 @@ class DatasetInterleave(Interleave[OpenInput]):
     """The running interleave of datasets: the caller adds inputs in order, fills them, and calls `pull`.
 
     Attributes:
-        waiting: Inputs that were added, and have no slot yet.
-        following: The next input to be added, before each `pull`.
+        waiting: Inputs that have no slot yet.
+        following: The next input to be added; the caller sets it before each `pull`.
     """
 
     def __init__(self, plan: Plan, slots: Sequence[OpenInput | None], cycle: int = 0, block: int = 0) -> None:
@@ -135,7 +136,7 @@ class DatasetInterleave(Interleave[OpenInput]):
 
     @property
     def under_way(self) -> int:
-        """How many inputs were added and are not used up."""
+        """How many inputs are waiting or have a slot."""
         return len(self.waiting) + len(self._slots) - self._slots.count(None)
 
     @property
@@ -151,20 +152,20 @@ class DatasetInterleave(Interleave[OpenInput]):
 
 @dataclass(frozen=True, slots=True)
 class DatasetPositions(InterleavedPositions):
-    """Positions of elements of datasets: where the outer chain is at the oldest open one, and which these are."""
+    """Positions of elements of datasets: the outer chain's position at the oldest open input, and all open inputs."""
 
-    def state(self, places: Sequence[Position | None]) -> dict[str, Any]:
+    def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
         following: InputOrigin = self.following
         slots = [
-            slot and [slot.origin.ordinal, slot.origin.chain and digest_of(slot.origin.chain), place or None]
-            for slot, place in zip(self.slots, places, strict=True)
+            slot and [slot.origin.ordinal, slot.origin.chain and digest_of(slot.origin.chain), position or None]
+            for slot, position in zip(self.slots, positions, strict=True)
         ]
         oldest = min((slot.origin for slot in self.slots if slot), key=lambda origin: origin.ordinal, default=following)
         return {"outer": oldest.outer.at(0), "first": oldest.ordinal, "next": following.ordinal, "slots": slots}
 
 
 def digest_of(chain: Chain) -> str:
-    """A few letters that differ where chains do."""
+    """16 hexadecimal digits that differ for different chains."""
     return hashlib.blake2b("\n".join(chain.lines()).encode(), digest_size=8).hexdigest()
 
 
@@ -173,7 +174,7 @@ class InputOpener:
 
     Attributes:
         count: How many elements of the outer chain were taken.
-        room: To be told when an input may have been used up.
+        room: The caller notifies it when an input may be exhausted.
     """
 
     def __init__(
@@ -188,10 +189,10 @@ class InputOpener:
         self._arrived = arrived
 
     async def run(self, order: DatasetInterleave) -> None:
-        """Adds inputs to the interleave as there is room for them, up to the end of the outer chain. Raises nothing."""
+        """Adds inputs to the interleave while there is room, up to the end of the outer chain. Raises nothing."""
         try:
             while await self._outer.more():
-                while not (room := self._source.places - order.under_way):
+                while not (room := self._source.open_chains - order.under_way):
                     await self.room.wait()
                 if self._outer.has_failure:
                     order.waiting.append(self._fail_next())
@@ -199,7 +200,7 @@ class InputOpener:
                     continue
                 taken = [self._take_next(None) for _ in range(min(room, self._outer.available))]
                 order.waiting.extend(entry for entry, _ in taken)
-                await self._make(taken)
+                await self._open(taken)
         except Exception as error:
             order.waiting.append(self._input(self._outer.mark()))
             order.waiting[-1].end(error)
@@ -207,19 +208,15 @@ class InputOpener:
         self._arrived.notify()
 
     async def resume(self, state: Mapping[str, Any], plan: Plan) -> DatasetInterleave:
-        """Returns the interleave as it was, with its open inputs made again of their elements.
-
-        Raises:
-            PositionMismatchError: The elements or the function are others than they were.
-        """
+        """Restores the interleave, and makes its open inputs again of their elements."""
         saved = {slot[0]: slot for slot in state["slots"] if slot is not None}
         entries: dict[int, OpenInput] = {}
         self.count = state["first"]
         while self.count < state["next"]:
             if not await self._outer.more():
                 raise PositionMismatchError(
-                    f"interleave: its input ends before element {self.count:,}, and when this state was saved "
-                    f"{state['next']:,} were in use; resume with the data that it was saved with, or start over"
+                    f"the input of interleave has only {self.count:,} elements, but this state was saved after "
+                    f"{state['next']:,}: resume with the data that it was saved with, or start over without the state"
                 )
             slot = saved.get(self.count)
             if self._outer.has_failure:
@@ -229,32 +226,32 @@ class InputOpener:
             entry, element = self._take_next(slot and slot[2])
             if slot is not None:
                 entries[slot[0]] = entry
-                await self._make([(entry, element)], slot[1], slot[2])
+                await self._open([(entry, element)], slot[1], slot[2])
         slots = [slot and entries[slot[0]] for slot in state["slots"]]
         return DatasetInterleave(plan, slots, state["cycle"], state["block"])
 
     def _fail_next(self) -> OpenInput:
-        """An input in the place of the next element, which failed."""
+        """Takes the next element, which failed, and makes an input of the failure."""
         entry = self._input(self._outer.mark())
         entry.end_with(self._outer.take_failure())
         self.count += 1
         return entry
 
     def _take_next(self, position: Position | None) -> tuple[OpenInput, Any]:
-        """The next element, and an input for what will be made of it."""
+        """Takes the next element, and makes an input for its dataset."""
         taken = self._outer.take(1)
-        entry = self._input(taken.places, position)
+        entry = self._input(taken.positions, position)
         self.count += 1
         return entry, taken.windows[0][0]
 
     def _input(self, outer: Joined, position: Position | None = None) -> OpenInput:
-        """An input for the next element, before which the outer chain is at `outer`."""
+        """Makes an input for the next element, before which the outer chain is at `outer`."""
         return OpenInput(self._limit, self._arrived, position, self.count, outer)
 
-    async def _make(
+    async def _open(
         self, taken: Sequence[tuple[OpenInput, Any]], digest: str | None = None, position: Position | None = None
     ) -> None:
-        """Calls the function for elements, and starts what it makes of them."""
+        """Calls the function for elements, and starts the chains that it makes."""
         work = partial(make_chains, self._source.function, [element for _, element in taken])
         chains = await self._within.session.threads.run(work)
         for (entry, _), chain in zip(taken, chains, strict=True):
@@ -263,8 +260,8 @@ class InputOpener:
                 continue
             if digest is not None and digest != digest_of(chain):
                 raise PositionMismatchError(
-                    f"interleave: {name_of(self._source.function)} makes another dataset of element "
-                    f"{entry.origin.ordinal:,} than when this state was saved: now it is {' > '.join(chain.lines())}; "
+                    f"interleave: {name_of(self._source.function)} makes a different dataset of element "
+                    f"{entry.origin.ordinal:,} than when this state was saved: {' > '.join(chain.lines())}; "
                     "resume with the data and the function that it was saved with, or start over without the state"
                 )
             entry.origin = entry.origin._replace(chain=chain)
@@ -273,7 +270,7 @@ class InputOpener:
 
 
 def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[Chain | Exception]:
-    """The chain that a function makes of each element, or what went wrong with it."""
+    """The chain that a function makes of each element, or its error."""
     chains: list[Chain | Exception] = []
     for element in elements:
         try:
@@ -284,19 +281,18 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
 
 
 def chain_of(function: Callable[..., Any], element: Any) -> Chain:
-    """The chain that a function makes of an element."""
-    dataset = function(*element) if type(element) is tuple else function(element)
+    dataset = call_function(function, element)
     chain = getattr(dataset, "chain", None)
     if not isinstance(chain, Chain):
         raise TypeError(
-            f"{name_of(function)} gave {name_type(dataset)} where a Dataset is wanted: interleave and flat_map "
-            "take a function that makes a Dataset of each element, as TFRecordDataset does of a name"
+            f"{name_of(function)} returned {name_type(dataset)} where a Dataset is wanted: the function of interleave "
+            "and flat_map must make a Dataset of each element, as TFRecordDataset does of a name"
         )
     return chain
 
 
 async def run_branch(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:
-    """A chain's chunks; what it opens is closed after it, but for the clients, which the run keeps."""
+    """A chain's chunks. What it opens is closed after it, except for clients, which the run keeps."""
     async with (
         within.session.branch() as session,
         aclosing(replace(within, session=session).chunks(chain, position, goes_on=True)) as chunks,

@@ -1,14 +1,13 @@
-"""Mixing: elements of several chains, in the order that a chain of choices says: `choose_from_datasets` and
+"""Mixes elements of several chains, in the order of a chain of choices: `choose_from_datasets`, and
 `sample_from_datasets`, whose choices are drawn at random.
 
-As in tf.data: each choice is the number of a chain, which gives its next element. Where that chain has no more, all
-ends there (`stop_on_empty`), or the choice is passed over, until all chains have ended or the choices do.
+As in tf.data, each choice is the number of the chain that gives the next element. If that chain has ended, the output
+ends (`stop_on_empty`), or the choice is skipped, until all chains or the choices have ended.
 
 Rules:
-- Choices are followed by thousands: what they take of each chain is taken as windows, and joined by one copy.
-- A position is that of each chain, and of the choices.
-- A chain that fails is an error where it would have been chosen for the element that it failed to give; where only an
-  element failed, that choice is used up.
+- Thousands of choices are followed at a time: their elements are windows of each chain, joined by one copy.
+- A position has the position of each chain and of the choices.
+- The error of a chain is raised when the element that it failed to give is chosen. A failed element uses up its choice.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ __all__ = ["Choose"]
 
 Indices = npt.NDArray[np.int64]
 
-FEWEST, MOST = 64, 1 << 14
-"""How many choices are looked at together: not all of them again, each time that a chain gives a few more elements."""
+MIN_CHOICES, MAX_CHOICES = 64, 1 << 14
+"""How many choices are looked at together, so that not all are looked at again when a few more elements arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choose(Source):
-    """Elements of several chains, as a chain of choices says."""
+    """Elements of several chains, in the order of a chain of choices."""
 
     parts: tuple[Chain, ...]
     choices: Chain
@@ -66,30 +65,30 @@ class Choose(Source):
         return self.choices.is_endless and several(part.is_endless for part in self.parts)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """Each chain runs in a task of its own, with an equal share of the budget; choices are small."""
+        """Runs each chain in a task of its own, with an equal share of the budget; choices are small."""
         positions = state["parts"] if state else [None] * len(self.parts)
         choice = state["choices"] if state else None
         arrived = Signal()
-        beside = within.apart(len(self.parts))
-        few = replace(beside, budget=min(4 << 20, within.budget // (len(self.parts) + 1)))
+        budget = min(4 << 20, within.budget // (len(self.parts) + 1))
+        small = replace(within.apart(len(self.parts)), budget=budget)
         async with (
-            run_inputs([self.choices], [choice], few, arrived) as (choices,),
-            run_inputs(self.parts, positions, replace(within, budget=within.budget - few.budget), arrived) as parts,
+            run_inputs([self.choices], [choice], small, arrived) as (choices,),
+            run_inputs(self.parts, positions, replace(within, budget=within.budget - budget), arrived) as parts,
         ):
-            mixer = Sampler(choices, parts, self.stop_on_empty)
-            while not mixer.ended:
-                chunk = mixer.pull()
+            sampler = Sampler(choices, parts, self.stop_on_empty)
+            while not sampler.ended:
+                chunk = sampler.pull()
                 if chunk is not None:
                     yield chunk
-                elif not mixer.ended:
+                elif not sampler.ended:
                     await arrived.wait()
 
 
 class Sampler:
-    """Follows choices, as far as elements have arrived. It never awaits.
+    """Follows choices as far as elements have arrived. It never awaits.
 
     Attributes:
-        ended: Nothing more comes.
+        ended: Whether all elements were given.
     """
 
     def __init__(self, choices: InputBuffer, parts: Sequence[InputBuffer], stop_on_empty: bool) -> None:
@@ -99,13 +98,7 @@ class Sampler:
         self._stop_on_empty = stop_on_empty
 
     def pull(self) -> Chunk | None:
-        """The next elements; None where nothing can be taken yet, or all has ended.
-
-        Raises:
-            Exception: The error of a chain that was chosen, or of the choices.
-            TypeError: The choices are not integers.
-            ValueError: A choice is out of range.
-        """
+        """The next elements; None if none can be taken yet, or all were given."""
         while not self.ended:
             if self._choices.has_failure:
                 return self._failure(self._choices.take_failure())
@@ -122,23 +115,23 @@ class Sampler:
         return None
 
     def _follow(self) -> tuple[Chunk | None, bool]:
-        """What the next choices take, and whether any of them was followed or passed over."""
-        chosen, error = check_choices(self._choices.peek(self._most()), len(self._parts))
+        """The elements of the next choices, and whether any of these was followed or skipped."""
+        chosen, error = check_choices(self._choices.peek(self._count_choices()), len(self._parts))
         available = np.array([part.available for part in self._parts])
         empty = np.array([part.ended and part.error is None and not part.failures for part in self._parts])
         rank = rank_choices(chosen, len(self._parts))
         short = rank >= available[chosen]
-        passed = short & empty[chosen] & (not self._stop_on_empty)
-        stops = np.flatnonzero(short & ~passed)
+        skipped = short & empty[chosen] & (not self._stop_on_empty)
+        stops = np.flatnonzero(short & ~skipped)
         count = int(stops[0]) if len(stops) else len(chosen)
-        kept = np.flatnonzero(~passed[:count])
+        kept = np.flatnonzero(~skipped[:count])
         if not count:
             return self._stop(chosen, error), False
-        places = self._choices.take(count).places
-        return (self._take(chosen[kept], rank[kept], kept, count, places) if len(kept) else None), True
+        positions = self._choices.take(count).positions
+        return (self._take(chosen[kept], rank[kept], kept, count, positions) if len(kept) else None), True
 
     def _stop(self, chosen: Indices, error: Exception | None) -> Chunk | None:
-        """The next choice cannot be followed: wait for its chain, end, or fail."""
+        """Handles a next choice that cannot be followed: gives its failure, ends, or returns None to wait."""
         if not len(chosen):
             assert error is not None
             raise error
@@ -155,18 +148,18 @@ class Sampler:
         none, parts = np.empty(0, np.int64), tuple(part.mark() for part in self._parts)
         return Chunk.failure(error, SampledPositions(self._choices.mark(), 0, none, none, parts), 0)
 
-    def _most(self) -> int:
-        """How many choices to look at: about as many as can be followed, and what they take should not leave caches."""
+    def _count_choices(self) -> int:
+        """How many choices to look at: about as many as can be followed, whose elements fit the processor's caches."""
         available = sum(part.available for part in self._parts)
         fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
-        return max(1, min(FEWEST + 2 * available, fitting, MOST))
+        return max(1, min(MIN_CHOICES + 2 * available, fitting, MAX_CHOICES))
 
     def _take(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Joined) -> Chunk:
-        """What these choices take, each of which is the `rank`-th of its part: what is passed over comes after it."""
+        """The elements of choices; each choice is the `rank`-th one of its part."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
         windows = [window for part in taken for window in part.windows]
-        positions = SampledPositions(choices, count, kept, chosen, tuple(part.places for part in taken))
+        positions = SampledPositions(choices, count, kept, chosen, tuple(part.positions for part in taken))
         elements = windows[0]
         if len(windows) > 1:
             order = (np.cumsum(shares) - shares)[chosen] + rank
@@ -175,26 +168,26 @@ class Sampler:
 
 
 def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exception | None]:
-    """Choices as an array, up to the first one that is none, and what is wrong with that."""
+    """Choices as an array, up to the first invalid one, and its error."""
     known: list[Indices] = []
     for elements in windows:
         values = array_of(elements)
         if values is None:
             return join(known), TypeError(
-                f"choose_from_datasets: a choice is {describe_value(elements[0])}: it must be the number of a dataset"
+                f"choose_from_datasets: a choice is {describe_value(elements[0])}; it must be the number of a dataset"
             )
         wrong = np.flatnonzero((values < 0) | (values >= parts))
         if len(wrong):
             known.append(values[: wrong[0]])
             return join(known), ValueError(
-                f"choose_from_datasets: a choice is {values[wrong[0]]}: there are {parts} datasets, numbered from 0"
+                f"choose_from_datasets: a choice is {values[wrong[0]]}, but the {parts} datasets have numbers from 0 on"
             )
         known.append(values)
     return join(known), None
 
 
 def array_of(elements: Any) -> Indices | None:
-    """Elements as an array; None unless they are integers."""
+    """Elements as an int64 array; None unless they are integers."""
     if isinstance(elements, Columns):
         values = elements.nest
     else:
@@ -209,24 +202,24 @@ def join(known: Sequence[Indices]) -> Indices:
 
 def rank_choices(chosen: Indices, parts: int) -> Indices:
     """How many choices of the same part precede each."""
-    small = chosen.astype(np.uint16 if parts <= 1 << 16 else np.int64)  # NumPy sorts few bits by radix, in one go
+    small = chosen.astype(np.uint16 if parts <= 1 << 16 else np.int64)  # NumPy sorts uint16 by radix, in linear time
     order = np.argsort(small, kind="stable")
     shares = np.bincount(chosen, minlength=parts)
-    found = np.empty(len(chosen), np.int64)
-    found[order] = np.arange(len(chosen)) - np.repeat(np.cumsum(shares) - shares, shares)
-    return found
+    ranks = np.empty(len(chosen), np.int64)
+    ranks[order] = np.arange(len(chosen)) - np.repeat(np.cumsum(shares) - shares, shares)
+    return ranks
 
 
 @dataclass(frozen=True, slots=True)
 class SampledPositions(Positions):
-    """Positions of elements that were mixed.
+    """Positions of mixed elements.
 
     Args:
-        choices: The places of the choices.
-        count: How many of them were followed or passed over.
-        kept: Which of them gave an element.
-        chosen: Which part gave it.
-        parts: The places of the parts.
+        choices: The positions of the choices.
+        count: How many choices were followed or skipped.
+        kept: The indices of the choices that gave an element.
+        chosen: The part that gave each element.
+        parts: The positions of the parts.
     """
 
     choices: Joined
@@ -238,7 +231,7 @@ class SampledPositions(Positions):
     def at(self, index: int) -> Position:
         shares = np.bincount(self.chosen[:index], minlength=len(self.parts)).tolist()
         choice = int(self.kept[index]) if index < len(self.kept) else self.count
-        parts = [places.at(share) for places, share in zip(self.parts, shares, strict=True)]
+        parts = [positions.at(share) for positions, share in zip(self.parts, shares, strict=True)]
         return {"source": {"choices": self.choices.at(choice), "parts": parts}}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:

@@ -1,4 +1,4 @@
-"""Zip: elements of several chains side by side, in columns."""
+"""Zip: pairs elements of several chains, as columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ __all__ = ["Zip"]
 
 @dataclass(frozen=True, slots=True)
 class Zip(Source):
-    """Chains side by side, in dicts and tuples as an element has its parts, up to the end of the shortest."""
+    """Joins the elements of chains in dicts and tuples, up to the end of the shortest chain.
+
+    Args:
+        nest: Dicts and tuples of chains.
+    """
 
     nest: Any
 
@@ -48,7 +52,7 @@ class Zip(Source):
         return all(chain.is_endless for chain in leaves(self.nest))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """Each chain runs in a task of its own, with an equal share of the budget."""
+        """Runs each chain in a task of its own, with an equal share of the budget."""
         chains = list(leaves(self.nest))
         positions = state["parts"] if state else [None] * len(chains)
         async with run_inputs(chains, positions, within, Signal()) as buffers:
@@ -61,16 +65,16 @@ class Zip(Source):
 
 
 def pair(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
-    """As many elements as all have in one chunk, as elements that look like the nest, with their positions."""
+    """Joins as many elements as all buffers have in one chunk."""
     count = min(buffer.first for buffer in buffers)
     taken = [buffer.take(count) for buffer in buffers]
     windows = iter([part.windows[0] for part in taken])
     columns = Columns(map_nest(lambda _: column(next(windows)), nest))
-    return Chunk(columns, ZippedPositions(tuple(part.places for part in taken)), sum(part.nbytes for part in taken))
+    return Chunk(columns, ZippedPositions(tuple(part.positions for part in taken)), sum(part.nbytes for part in taken))
 
 
 def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
-    """The next element of each part, of which one failed at least: all parts go on after it, as in tf.data."""
+    """Takes the next element of each buffer, one of which failed; as in tf.data, all continue after it."""
     errors = []
     for buffer in buffers:
         if buffer.has_failure:
@@ -81,7 +85,6 @@ def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
 
 
 def column(elements: Any) -> Any:
-    """A part's elements as a part of columns."""
     return elements.nest if isinstance(elements, Columns) else elements
 
 
@@ -90,7 +93,7 @@ class ZippedPositions(Positions):
     parts: tuple[Joined, ...]
 
     def at(self, index: int) -> Position:
-        return {"source": {"parts": [places.at(index) for places in self.parts]}}
+        return {"source": {"parts": [positions.at(index) for positions in self.parts]}}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        return [found for places in self.parts for found in places.origins(index, row)]
+        return [origin for positions in self.parts for origin in positions.origins(index, row)]

@@ -1,7 +1,7 @@
-"""The order of all records: a function of seed, epoch and the index, and of nothing else.
+"""The order of all records: a function of seed, epoch and index only.
 
-A position, from 0 to the number of records, has one record. `ExactOrder` permutes all of them. `BlockOrder` permutes
-blocks: contiguous records of about one size, cut by the table of shards alone.
+Each position, from 0 to the number of records, has one record. `ExactOrder` permutes all records. `BlockOrder` permutes
+blocks: contiguous records of similar size in bytes, computed from the table of shards alone.
 
     shards    |----------- 0 -----------|------ 1 ------|------------ 2 ------------|
     blocks    |  0  |  1  |  2  |  3    |  4  |  5 | 6  |  7  |  8  |   9   | 10    |
@@ -9,16 +9,16 @@ blocks: contiguous records of about one size, cut by the table of shards alone.
     groups    |------ group 0 ------|------ group 1 ------|------ group 2 ------|    (equal numbers of records)
 
 Rules:
-- No length of a record is looked at: of a shard of n records and k blocks, block j begins at record n * j // k.
-- Positions are assigned to groups of slots: of each `unit` of positions, group 0 has the first ones, group 1 the next,
-  and so on. So a rank whose slots are those of some groups reads the blocks of these groups alone.
-- A group has a range of records of the permuted blocks. Where two groups meet in a block, each has its part of it.
-- Each group begins and ends with smaller parts, so that its window is filled with parts of all sizes; and each begins
-  at another place of its first block, so that they do not all need a new one at the same time.
-- A group is read in rounds. Round t mixes parts t to t + window - 1. A part stays for `window` rounds (at both ends of
-  the group for fewer), and each of them has an equal share of its records, drawn at random; the records of a round are
-  permuted. So one part comes and one goes in each round, what is read flows evenly, and each record is mixed with those
-  of `window` parts. Any place of the group is found in O(window), without the places before it.
+- Lengths of records do not matter: in a shard of n records and k blocks, block j begins at record n * j // k.
+- Positions are assigned to groups: of each `unit` of positions, group 0 has the first ones, group 1 the next, and so
+  on. So a rank whose slots belong to some groups reads only the blocks of these groups.
+- A group has a range of the records of the permuted blocks. Where two groups meet in a block, each has a part of it.
+- Each group begins and ends with smaller parts, so that its window has parts of all sizes. Groups begin at different
+  offsets of their first blocks, so that they do not all need a new block at the same time.
+- A group is read in rounds. Round t mixes parts t to t + window - 1. A part stays for `window` rounds (fewer at both
+  ends of the group), and each round draws an equal share of its records at random; the records of a round are permuted.
+  So each round adds one part and drops one, bytes are read evenly, and each record is mixed with those of `window`
+  parts. Any index of the group is computed in O(window), without the indices before it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def keys_of(*values: Any) -> Numbers:
-    """The keys of a permutation, int64 [10]: of a seed, an epoch, a name, and whatever else tells one from another.
+    """The keys of a permutation, int64 [10], derived from a seed, an epoch, a name, or other values.
 
     >>> bool((keys_of(7, 0) == keys_of(7, 0)).all()), bool((keys_of(7, 0) == keys_of(7, 1)).any())
     (True, False)
@@ -58,13 +58,13 @@ def keys_of(*values: Any) -> Numbers:
 
 
 def permute(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbers | int = 0) -> Numbers:
-    """Where a permutation of the numbers below `size` takes these.
+    """Applies a permutation of 0 to `size` (exclusive) to numbers.
 
     Args:
-        numbers: int64 [n]: each from 0 to size, exclusive.
-        size: How many numbers there are, 1 to 2**62; one for all, or int64 [n].
-        keys: Which permutation; see `keys_of`.
-        variant: Which of the permutations of these keys; one for all, or int64 [n].
+        numbers: int64 [n], each from 0 to size, exclusive.
+        size: 1 to 2**62; one for all numbers, or int64 [n].
+        keys: The keys of the permutation; see `keys_of`.
+        variant: Which of the permutations of these keys; one for all numbers, or int64 [n].
 
     Returns:
         int64 [n].
@@ -83,27 +83,27 @@ def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
     """Cuts shards into blocks: the number of the first record of each, and after the last, int64 [blocks + 1].
 
     Args:
-        records: int64 [shards]: how many each holds.
-        sizes: int64 [shards]: its bytes.
+        records: int64 [shards]: the number of records in each shard.
+        sizes: int64 [shards]: the bytes of each shard.
         block_bytes: About how large a block is.
 
     >>> cut_blocks(np.array([10, 0, 3]), np.array([1000, 0, 250]), 300).tolist()
     [0, 2, 5, 7, 10, 13]
     """
-    wanted = np.minimum(-(-sizes // block_bytes), records)
-    shard = np.repeat(np.arange(len(records)), wanted)
-    number = np.arange(len(shard)) - np.repeat(np.cumsum(wanted) - wanted, wanted)
-    begins = (np.cumsum(records) - records)[shard] + records[shard] * number // np.maximum(wanted[shard], 1)
+    blocks = np.minimum(-(-sizes // block_bytes), records)
+    shard = np.repeat(np.arange(len(records)), blocks)
+    number = np.arange(len(shard)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    begins = (np.cumsum(records) - records)[shard] + records[shard] * number // np.maximum(blocks[shard], 1)
     return np.append(begins, records.sum()).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupParts:
-    """What one group reads, in order: runs of records that follow each other in a shard.
+    """The parts that one group reads, in order: consecutive records of a shard.
 
     Args:
-        starts: int64 [parts]: the number of each one's first record.
-        counts: int64 [parts]: how many records each has, at least one.
+        starts: int64 [parts]: the number of each part's first record.
+        counts: int64 [parts]: how many records each part has, at least one.
     """
 
     starts: Numbers
@@ -114,8 +114,9 @@ class GroupParts:
         """Records first to last (exclusive) of the permuted blocks.
 
         Args:
-            starts, before: Of each block its first record, and (one more) how many records come before it.
-            first, last: Which records, counted in the order of the permuted blocks.
+            starts: The first record of each block.
+            before: How many records come before each block, and in all.
+            first, last: Indices of records in the order of the permuted blocks.
         """
         if first == last:
             return cls(starts[:0], starts[:0])
@@ -127,7 +128,7 @@ class GroupParts:
         return GroupParts(self.starts[self.counts > 0], self.counts[self.counts > 0])
 
     def rotate(self, phase: float) -> GroupParts:
-        """The same records, where this share of the first part, from 0 to 1, comes last."""
+        """Moves a share of the first part, from 0 to 1, to the end."""
         if not len(self):
             return self
         head = int(self.counts[0] * phase)
@@ -137,19 +138,19 @@ class GroupParts:
         return GroupParts(starts, counts).drop_empty()
 
     def taper(self, window: int) -> GroupParts:
-        """The same records, in parts of 1, 2, ... `window` shares of a block at the beginning, and so back at the end.
+        """Cuts the first parts into parts of 1, 2, ... `window` shares of a block, and the last ones likewise.
 
-        Each of the blocks there becomes two parts, of which the smaller one comes first, or last.
+        Each of these blocks becomes two parts, the smaller of which comes first, or last.
         """
-        many = window // 2
+        half = window // 2
         if len(self) < max(window, 2):
             return self
-        shares = np.arange(1, many + 1)
-        starts, counts = self.starts[:many], self.counts[:many]
+        shares = np.arange(1, half + 1)
+        starts, counts = self.starts[:half], self.counts[:half]
         small = counts * shares // window
-        lasts, ends = self.starts[::-1][:many], self.counts[::-1][:many]  # the last one first
+        lasts, ends = self.starts[::-1][:half], self.counts[::-1][:half]  # in reverse order
         final = ends * shares // window
-        middle = slice(many, len(self) - many)
+        middle = slice(half, len(self) - half)
         return GroupParts(
             np.concatenate([starts, (starts + small)[::-1], self.starts[middle], lasts + final, lasts[::-1]]),
             np.concatenate([small, (counts - small)[::-1], self.counts[middle], ends - final, final[::-1]]),
@@ -160,14 +161,14 @@ class GroupParts:
 
 
 class Round(NamedTuple):
-    """One round's records, in order.
+    """The records of one round, in order.
 
     Attributes:
-        number: Which round.
-        first: How many records of the group come before it.
+        number: The number of the round.
+        first: How many records of the group come before the round.
         last: How many come before the next round.
-        parts: int64 [n]: the part that has each record.
-        offsets: int64 [n]: which of that part's records it is.
+        parts: int64 [n]: the part of each record.
+        offsets: int64 [n]: the index of each record in its part.
     """
 
     number: int
@@ -182,9 +183,9 @@ class GroupOrder:
     """The order of one group.
 
     Args:
-        parts: What it reads.
+        parts: The parts that it reads.
         size: How many parts are mixed at a time, at least one.
-        key: Values that tell its order from that of others: see `keys_of`.
+        key: The values that its keys derive from: see `keys_of`.
     """
 
     parts: GroupParts
@@ -200,15 +201,15 @@ class GroupOrder:
         return int(self._before[-1])
 
     def first_round(self, part: int) -> int:
-        """The round in which a part is needed first."""
+        """The first round that needs a part."""
         return min(max(0, part - self.size + 1), self.rounds - 1)
 
     def last_round(self, part: int) -> int:
-        """The round in which it is needed last."""
+        """The last round that needs a part."""
         return min(part, self.rounds - 1)
 
     def parts_until(self, number: int) -> int:
-        """How many parts are needed by a round and those before it."""
+        """How many parts a round and those before it need."""
         return len(self.parts) if number >= self.rounds - 1 else number + self.size
 
     def begin(self, number: int) -> int:
@@ -227,23 +228,22 @@ class GroupOrder:
 
     def round(self, number: int) -> Round:
         active = np.arange(number, self.parts_until(number))
-        begun, ended = self._count_before(active, number), self._count_before(active, number + 1)
-        counts = ended - begun
+        before = self._count_before(active, number)
+        counts = self._count_before(active, number + 1) - before
         part = np.repeat(active, counts)
-        drawn = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts - begun, counts)
+        draw = np.arange(len(part)) - np.repeat(np.cumsum(counts) - counts - before, counts)
         mixed = permute(np.arange(len(part)), max(1, len(part)), self._round_keys, number)
-        part, drawn = part[mixed], drawn[mixed]
-        offsets = permute(drawn, self.parts.counts[part], self._part_keys, part)
-        first = int(self._before[number] + begun.sum())
+        part, draw = part[mixed], draw[mixed]
+        offsets = permute(draw, self.parts.counts[part], self._part_keys, part)
+        first = int(self._before[number] + before.sum())
         return Round(number, first, first + len(part), part, offsets)
 
     def _count_before(self, active: Numbers, number: int) -> Numbers:
-        """How many records of these parts, none of which ends before a round, come before it."""
+        """How many records of each active part come before a round; no active part ends before the round."""
         last = self.rounds - 1
         first = np.minimum(np.maximum(0, active - self.size + 1), last)
         stay = np.minimum(active, last) - first + 1
-        given: Numbers = np.clip(number - first, 0, stay) * self.parts.counts[active] // stay
-        return given
+        return np.clip(number - first, 0, stay) * self.parts.counts[active] // stay  # type: ignore[no-any-return]
 
     @cached_property
     def _before(self) -> Numbers:
@@ -263,8 +263,8 @@ class ExactOrder:
     """A permutation of all records.
 
     Args:
-        total: How many there are.
-        seed, epoch: Which permutation.
+        total: The number of records.
+        seed, epoch: The values that the permutation depends on.
     """
 
     total: int
@@ -281,13 +281,13 @@ class ExactOrder:
 
 @dataclass(frozen=True, eq=False)
 class BlockOrder:
-    """Permuted blocks, of which a window is mixed.
+    """Permuted blocks; each group mixes the records of a window of them.
 
     Args:
-        bounds: How the records are cut into blocks: see `cut_blocks`.
-        seed, epoch: Which order.
-        unit: This many positions are assigned to the groups at a time; a multiple of `groups`.
-        groups: How many groups there are.
+        bounds: The first record of each block, and the number of records: see `cut_blocks`.
+        seed, epoch: The values that the order depends on.
+        unit: How many positions are assigned to the groups at a time; a multiple of `groups`.
+        groups: The number of groups.
         window: How many parts of blocks each group mixes at a time.
     """
 
@@ -300,17 +300,17 @@ class BlockOrder:
 
     @property
     def share(self) -> int:
-        """How many positions of a unit are one group's."""
+        """How many positions of a unit belong to one group."""
         return self.unit // self.groups
 
     def locate(self, positions: Numbers) -> tuple[Numbers, Numbers]:
-        """The group of each position, and the number of the position among those of the group."""
+        """The group of each position, and its index in the group."""
         units, slots = np.divmod(positions, self.unit)
         groups, within = np.divmod(slots, self.share)
         return groups, units * self.share + within
 
     def position(self, group: int, index: int) -> int:
-        """The position of a group's record `index`."""
+        """The position of an index of a group."""
         units, within = divmod(index, self.share)
         return units * self.unit + group * self.share + within
 
@@ -321,20 +321,19 @@ class BlockOrder:
         return GroupOrder(parts, self.window, (self.seed, self.epoch, number))
 
     def records(self, positions: Numbers) -> Numbers:
-        found = np.empty(len(positions), np.int64)
+        records = np.empty(len(positions), np.int64)
         groups, indices = self.locate(positions)
         for number in np.unique(groups).tolist():
             group = self.group(number)
             for at in np.flatnonzero(groups == number).tolist():
-                index = int(indices[at])
-                part = group.round(group.round_of(index))
-                where = index - part.first
-                found[at] = group.parts.starts[part.parts[where]] + part.offsets[where]
-        return found
+                current = group.round(group.round_of(int(indices[at])))
+                slot = int(indices[at]) - current.first
+                records[at] = group.parts.starts[current.parts[slot]] + current.offsets[slot]
+        return records
 
     @cached_property
     def _permutation(self) -> tuple[Numbers, Numbers]:
-        """The permuted blocks: of each its first record, and (one more) how many records come before it."""
+        """The first record of each permuted block; and how many records come before each block, and in all."""
         count = len(self.bounds) - 1
         order = permute(np.arange(count), max(1, count), keys_of("blocks", self.seed, self.epoch))
         starts = self.bounds[order]
@@ -342,16 +341,16 @@ class BlockOrder:
 
     @cached_property
     def _bounds(self) -> Numbers:
-        """Where each group begins in the permuted blocks, and the last one ends: counted in records."""
+        """The index of each group's first record in the permuted blocks, and the number of records."""
         units, rest = divmod(int(self._permutation[1][-1]), self.unit)
         more = np.clip(rest - np.arange(self.groups) * self.share, 0, self.share)
         return np.concatenate([[0], np.cumsum(units * self.share + more)])
 
 
 def groups_for(unit: int) -> int:
-    """How many groups a unit has by default: of its divisors up to 24, the one that most numbers divide.
+    """The default number of groups: the divisor of the unit up to 24 that has the most divisors.
 
-    With that many ranks, or any number that divides it, each block is read once.
+    With this number of ranks, or a divisor of it, each block is read once.
 
     >>> groups_for(768), groups_for(1024), groups_for(7), groups_for(31)
     (24, 16, 7, 1)

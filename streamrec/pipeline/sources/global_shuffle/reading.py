@@ -1,8 +1,8 @@
-"""Reading in a global order: far ahead, by ranges, within a budget.
+"""Reads records in a global order: far ahead, by ranges, within a budget.
 
-`BlockReading` fetches the parts of blocks in the order in which its groups need them, holds those of the windows, and
-gathers the records of each run of positions from them: long ones are not copied. `read_exact` fetches runs of
-positions, as many ahead as there is room for; what is near each other in a shard is one request.
+`BlockReading` fetches the parts of blocks in the order in which groups need them, holds those of the windows, and
+gathers the records of positions from them; long ones are not copied. `read_exact` fetches the records of positions
+ahead, as many as the budget allows; records near each other in a shard are one request.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ K = TypeVar("K")
 
 
 class FetchAhead(Generic[K]):
-    """Requests under way.
+    """Makes requests ahead of their use, and gives the results in order.
 
     Args:
-        tasks: Where they run.
-        fetch: Makes one.
-        wanted: What is needed, in order: a key of the caller's, and about how many bytes it is.
+        tasks: Runs the requests.
+        fetch: Makes one request.
+        keys: The keys of requests in order, each with the approximate bytes of its result.
         limit: How many bytes may be held.
-        parallel: How many requests may be under way.
+        parallel: How many requests may run at once.
     """
 
     def __init__(
         self,
         tasks: TaskGroup,
         fetch: Callable[[K], Awaitable[Frames]],
-        wanted: Iterator[tuple[K, int]],
+        keys: Iterator[tuple[K, int]],
         limit: int,
         parallel: int,
     ) -> None:
         self._tasks = tasks
         self._fetch = fetch
-        self._needed_groups = wanted
+        self._keys = keys
         self._limit = limit
         self._parallel = parallel
         self._next: tuple[K, int] | None = None
@@ -56,11 +56,7 @@ class FetchAhead(Generic[K]):
         self._held = 0
 
     async def get(self) -> tuple[K, Frames] | None:
-        """The next result; None at the end.
-
-        Raises:
-            Exception: What its request raised.
-        """
+        """Waits for the next result; None at the end. Raises the error of its request."""
         self._start()
         if not self._requests:
             return None
@@ -71,13 +67,13 @@ class FetchAhead(Generic[K]):
         return key, request.result()
 
     def release(self, frames: Frames) -> None:
-        """The taker does not hold these any more."""
+        """Frees the bytes of a result."""
         self._held -= frames.pinned
         self._start()
 
     def _start(self) -> None:
         while self._running < self._parallel:
-            self._next = self._next or next(self._needed_groups, None)
+            self._next = self._next or next(self._keys, None)
             if self._next is None or (self._requests and self._held + self._next[1] > self._limit):
                 return
             (key, nbytes), self._next = self._next, None
@@ -94,17 +90,17 @@ class FetchAhead(Generic[K]):
             request.set_result(frames)
         except Exception as error:
             request.set_exception(error)
-            request.exception()  # looked at, so that nothing is logged where it is not waited for
+            request.exception()  # retrieved, so that asyncio logs nothing
         self._running -= 1
         self._start()
 
 
 PARALLEL_BLOCKS: Final = 32
-"""Requests for blocks that are under way at most: at 60 MB/s each, 4 MiB take two first-byte latencies."""
+"""The largest number of concurrent requests for blocks. At 60 MB/s each, 4 MiB take two first-byte latencies."""
 
 
 def mean_bytes(index: Index) -> float:
-    """The bytes of a record on average, with its frame."""
+    """The mean bytes of a record, with its frame."""
     return index.nbytes / max(1, len(index))
 
 
@@ -115,13 +111,13 @@ def read_exact(
     tasks: TaskGroup,
     limit: int,
 ) -> Callable[[Numbers], Awaitable[Frames]]:
-    """A function that gives the records of an exact order, run by run.
+    """A function that gives the records at positions of an exact order.
 
     Args:
-        order: Which record comes when.
-        records: Reads them.
-        runs: The positions that are taken, call by call.
-        tasks: Where requests run.
+        order: The order.
+        records: Reads the records.
+        runs: The positions of each call of the function.
+        tasks: Runs the requests.
         limit: How many bytes may be held.
     """
     parallel = 3
@@ -131,15 +127,16 @@ def read_exact(
         return await records.fetch(order.records(positions), fetched_bytes)
 
     size = mean_bytes(records.index)
-    wanted = ((positions, int(len(positions) * size) + 1) for positions in runs)
-    ahead = FetchAhead(tasks, fetch, wanted, limit // 2, parallel)
+    keys = ((positions, int(len(positions) * size) + 1) for positions in runs)
+    ahead = FetchAhead(tasks, fetch, keys, limit // 2, parallel)
 
     async def take(positions: Numbers) -> Frames:
-        found = await ahead.get()
-        assert found is not None
-        assert (found[0] == positions).all()
-        ahead.release(found[1])
-        return found[1]
+        result = await ahead.get()
+        assert result is not None
+        fetched, frames = result
+        assert (fetched == positions).all()
+        ahead.release(frames)
+        return frames
 
     return take
 
@@ -148,31 +145,31 @@ class SlotGroup:
     """One group while it is read.
 
     Attributes:
-        window: Its order.
-        held: The parts that are there.
-        begun: The round in which it begins.
-        held_until: The parts before this one are there, or over.
-        round: The round that is read.
-        rows: Where each of the round's records is, as `kernels.pick` takes it; buffers are the round's parts.
+        order: The order of its records.
+        held: The parts in memory.
+        first_round: The round in which reading begins.
+        held_until: All parts before this one are in memory or no longer needed.
+        round: The current round.
+        rows: The location of each of the round's records, as for `kernels.pick`; the buffers are the round's parts.
     """
 
-    def __init__(self, window: GroupOrder, first: int) -> None:
-        self.window = window
+    def __init__(self, order: GroupOrder, first: int) -> None:
+        self.order = order
         self.held: dict[int, Frames] = {}
-        self.begun = self.held_until = window.round_of(first)
+        self.first_round = self.held_until = order.round_of(first)
         self.round: Round | None = None
         self.rows = NO_ROWS
 
     def advance(self) -> list[Frames]:
-        """Goes on to the next round, whose rows are not found yet; returns the parts that no round needs any more."""
-        self.round = self.window.round(self.begun if self.round is None else self.round.number + 1)
+        """Begins the next round, without its rows; removes and returns the parts that later rounds do not need."""
+        self.round = self.order.round(self.first_round if self.round is None else self.round.number + 1)
         self.rows = NO_ROWS
-        gone = [part for part in self.held if self.window.last_round(part) < self.round.number]
-        return [self.held.pop(part) for part in gone]
+        unused = [part for part in self.held if self.order.last_round(part) < self.round.number]
+        return [self.held.pop(part) for part in unused]
 
-    def find(self, current: Round) -> None:
-        """Finds the rows of a round whose parts are all there."""
-        counts = self.window.parts.counts[current.number : self.window.parts_until(current.number)]
+    def find_rows(self, current: Round) -> None:
+        """Computes the rows of a round whose parts are all in memory."""
+        counts = self.order.parts.counts[current.number : self.order.parts_until(current.number)]
         which = current.parts - current.number
         spans = np.concatenate([frames.spans for frames in self.buffers(current)])
         self.rows = np.zeros((len(which), 4), np.int64)
@@ -180,29 +177,28 @@ class SlotGroup:
         self.rows[:, 2] = which << BUFFER_BITS
 
     def buffers(self, current: Round) -> list[Frames]:
-        return [self.held[part] for part in range(current.number, self.window.parts_until(current.number))]
+        return [self.held[part] for part in range(current.number, self.order.parts_until(current.number))]
 
     def needs(self) -> Iterator[tuple[int, int]]:
-        """The parts from the first round on, in order: of each the group's record before which it is needed."""
-        window = self.window
-        for part in range(self.begun, len(window.parts)):
-            number = window.first_round(part)
-            yield part, window.begin(number) if number > self.begun else 0
+        """The parts from the first round on, in order, each with the index of the record before which it is needed."""
+        for part in range(self.first_round, len(self.order.parts)):
+            number = self.order.first_round(part)
+            yield part, self.order.begin(number) if number > self.first_round else 0
 
 
 NO_ROWS = np.zeros((0, 4), np.int64)
 
 
 class BlockReading:
-    """Records of an order of blocks.
+    """Reads the records of a block order.
 
     Args:
-        order: Which record comes when.
-        records: Reads them.
-        groups: Of each group that is read, the number of its first record that is.
-        tasks: Where requests run.
+        order: The order.
+        records: Reads the records.
+        groups: The groups that are read, each with the index of its first record.
+        tasks: Runs the requests.
         limit: How many bytes may be held.
-        threads: Where short records are copied.
+        threads: Copies short records.
     """
 
     def __init__(
@@ -218,10 +214,9 @@ class BlockReading:
         self._records = records
         self._mean_bytes = mean_bytes(records.index)
         self._threads = threads
-        windows = {number: order.group(number) for number in groups}
-        self._groups = {number: SlotGroup(windows[number], first) for number, first in groups.items()}
+        self._groups = {number: SlotGroup(order.group(number), first) for number, first in groups.items()}
         self._ahead: FetchAhead[tuple[int, int]] = FetchAhead(
-            tasks, self._fetch, self._needed_groups(), limit, PARALLEL_BLOCKS
+            tasks, self._fetch, self._needed_parts(), limit, PARALLEL_BLOCKS
         )
 
     async def take(self, positions: Numbers) -> Frames:
@@ -233,48 +228,47 @@ class BlockReading:
         first = 0
         for number, count in enumerate(np.bincount(groups).tolist()):
             if count:
-                mine = order[first : first + count]
-                await self._place(self._groups[number], indices[mine], mine, rows, buffers)
+                chosen = order[first : first + count]
+                await self._find(self._groups[number], indices[chosen], chosen, rows, buffers)
                 first += count
         records = Scattered([frames.buffer for frames in buffers], rows)
         return records if are_long([records]) else await self._threads.run(records.compact)
 
-    async def _place(
+    async def _find(
         self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]
     ) -> None:
-        """Finds the records of one group: fills in the rows at `at`, and adds the buffers that they are in."""
+        """Finds the records of one group: sets the rows at `at`, and appends their buffers."""
         done = 0
         while done < len(indices):
             current = await self._round_of(group, int(indices[done]))
             last = int(np.searchsorted(indices, current.last))
-            found = group.rows[indices[done:last] - current.first]
-            found[:, 2] += len(buffers) << BUFFER_BITS
-            rows[at[done:last]] = found
+            round_rows = group.rows[indices[done:last] - current.first]
+            round_rows[:, 2] += len(buffers) << BUFFER_BITS
+            rows[at[done:last]] = round_rows
             buffers += group.buffers(current)
             done = last
 
     async def _round_of(self, group: SlotGroup, index: int) -> Round:
-        """The round of a group's record, whose rows are found; those before it are over."""
+        """Advances a group to the round of a record, and finds the round's rows."""
         while group.round is None or index >= group.round.last:
             for frames in group.advance():
                 self._ahead.release(frames)
         if not len(group.rows):
-            await self._hold(group, group.window.parts_until(group.round.number))
-            group.find(group.round)
+            await self._hold(group, group.order.parts_until(group.round.number))
+            group.find_rows(group.round)
         return group.round
 
     async def _hold(self, group: SlotGroup, until: int) -> None:
-        """Waits until all parts up to one are there that are not over."""
+        """Waits until all needed parts before `until` are in memory."""
         while group.held_until < until:
-            found = await self._ahead.get()
-            assert found is not None
-            (number, part), frames = found
-            other = self._groups[number]
-            other.held[part] = frames
-            other.held_until = part + 1
+            result = await self._ahead.get()
+            assert result is not None
+            (number, part), frames = result
+            self._groups[number].held[part] = frames
+            self._groups[number].held_until = part + 1
 
-    def _needed_groups(self) -> Iterator[tuple[tuple[int, int], int]]:
-        """Groups and their parts, in the order in which positions need them, and about how large these are."""
+    def _needed_parts(self) -> Iterator[tuple[tuple[int, int], int]]:
+        """Groups and parts in the order in which positions need them, with the approximate size of each part."""
         waiting = []
         for number, group in self._groups.items():
             needs = group.needs()
@@ -283,7 +277,7 @@ class BlockReading:
         heapify(waiting)
         while waiting:
             _, number, part, needs = waiting[0]
-            count = int(self._groups[number].window.parts.counts[part])
+            count = int(self._groups[number].order.parts.counts[part])
             yield (number, part), int(count * self._mean_bytes) + 1
             following = next(needs, None)
             if following is None:
@@ -293,6 +287,6 @@ class BlockReading:
 
     async def _fetch(self, key: tuple[int, int]) -> Frames:
         number, part = key
-        parts = self._groups[number].window.parts
+        parts = self._groups[number].order.parts
         first = int(parts.starts[part])
         return await self._records.fetch_run(first, first + int(parts.counts[part]))

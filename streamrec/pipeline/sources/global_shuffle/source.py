@@ -1,12 +1,12 @@
 """GlobalShuffle: all records of a data set in an order of seed, epoch and index, for any number of ranks and workers.
 
 Rules:
-- Which rank and worker read is looked up where and when the pipeline runs, as `distribute` does.
-- A state is the position at which the next global batch begins, and the digest of the index: the same on all ranks. Any
-  number of ranks can go on there. Only where a rank has several loader workers, each has a state of its own, which says
-  where all of them began; the least of their positions is that of the job.
-- Positions of a step are taken in order of the rank's slots. Steps that are filled up are fetched record by record.
-- Of blocks, a rank reads those of its own groups alone. Each of its loader workers reads all of these.
+- The rank and worker are looked up where and when the pipeline runs, as in `distribute`.
+- A state is the position at which the next global batch begins, and the digest of the index. It is the same on all
+  ranks, and any number of ranks can resume there. If a rank has several loader workers, each has its own state, which
+  says where all of them began; the job's position is the smallest of theirs.
+- Positions of a step are taken in the order of the rank's slots. Steps that are filled up are fetched record by record.
+- A rank reads only the blocks of its own groups; each of its loader workers reads all of these.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from streamrec.shards import Even, Index, IndexedRecords, check_even, location_o
 __all__ = ["GlobalShuffle"]
 
 EXACT_BYTES: Final = 64 << 10
-"""Records that are so large on average are shuffled exactly by default."""
+"""Records of at least this mean size are shuffled exactly by default."""
 
 BLOCKS_CHUNK_BYTES: Final = 16 << 20
-"""About how much is gathered of blocks at a time: each time costs something for each group."""
+"""About how many bytes of blocks make a chunk: each chunk costs time for each group."""
 
 EXACT_CHUNK_BYTES: Final = 8 << 20
-"""The same of an exact order: of more of a small data set, the gaps that are read are too many."""
+"""About how many bytes of an exact order make a chunk: of a small data set, larger ones read too many gaps."""
 
 WHOLE_BYTES: Final = 32 << 20
-"""Packed lengths that are no more than this are read at once, when a run begins: about 16 million records."""
+"""Packed lengths up to this size, of about 16 million records, are read at once when a run begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalShuffle(AssignedSource):
-    """All records that an index knows, in random order, or a rank's share of each global batch of them.
+    """Gives all records of an index in random order, or a rank's share of each global batch.
 
     Args:
         shards: The shards.
-        seed: Which order.
+        seed: The seed of the order.
         index: The URL of the index.
         batch: The global batch size; None for single records.
         even, quality, block_bytes, window_bytes, slot_groups: See `Dataset.global_shuffle`.
-        rank: Which rank reads; None to look where the pipeline runs.
+        rank: The rank that reads; None to look it up where the pipeline runs.
     """
 
     shards: Shards
@@ -97,7 +97,7 @@ class GlobalShuffle(AssignedSource):
 
     @property
     def shared_seed(self) -> int:
-        """What chance elsewhere in the pipeline comes from where no seed was given: the same on all ranks."""
+        """The seed of other parts of the pipeline that have none: the same on all ranks."""
         return derive_seed(self.seed) >> (64 - SEED_BITS)
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
@@ -110,27 +110,27 @@ class GlobalShuffle(AssignedSource):
         first = steps.next_own(0 if state is None else (state["position"] - steps.base) // steps.batch)
         most = EXACT_CHUNK_BYTES if self._is_exact(index) else BLOCKS_CHUNK_BYTES
         chunk_bytes = max(1, min(most, within.budget // 8))
-        many = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
+        most_steps = max(1, chunk_bytes // max(1, int(steps.share * mean_bytes(index))))
         self._warn_empty(steps, len(index))
         order = self._order(index, within.epoch)
-        place_of = partial(place_in, index, order)
+        locate = partial(locate_position, index, order)
         budget = within.budget - 2 * chunk_bytes
         async with background() as tasks:
             if isinstance(order, ExactOrder):
-                runs = (each.ravel() for step, each in steps.runs(first, many) if not steps.fills_up(step))
+                runs = (each.ravel() for step, each in steps.runs(first, most_steps) if not steps.fills_up(step))
                 take = read_exact(order, records, runs, tasks, budget)
             else:
                 self._warn_shared(order, steps)
                 groups = steps.groups(order, first)
                 limit = self._limit(index, len(groups) * order.window * self.block_bytes, len(groups), budget)
                 take = BlockReading(order, records, groups, tasks, limit, within.session.threads).take
-            for step, positions in steps.runs(first, many):
+            for step, positions in steps.runs(first, most_steps):
                 if steps.fills_up(step):
                     frames = await records.fetch(order.records(positions.ravel()))
                 else:
                     frames = await take(positions.ravel())
                 elements = frames if self.batch is None else Batches(frames, positions.shape[1])
-                yield Chunk.weigh(elements, StepPositions(steps, step, index.digest, place_of))
+                yield Chunk.weigh(elements, StepPositions(steps, step, index.digest, locate))
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
         index = await self._index(await self.shards.listed(opened))
@@ -138,13 +138,7 @@ class GlobalShuffle(AssignedSource):
         return steps.elements if self.batch is None else steps.batches
 
     async def _index(self, opened: OpenSource) -> Index:
-        """The index, which must be that of the shards that are listed; without the lengths of its records.
-
-        Raises:
-            ManifestError: It is damaged, or the index of other shards.
-            NotFoundError: The index does not exist.
-            StorageError: The store failed, and retrying did not help.
-        """
+        """Opens the index, which must be that of the listed shards; without the lengths of its records."""
         index: Index | None = self.memo.get(Index)
         if index is None:
             index = await open_index(await opened.storages.at(self.index), self.index)
@@ -153,22 +147,18 @@ class GlobalShuffle(AssignedSource):
         return index
 
     def _steps(self, total: int, rank: Rank) -> Steps:
-        """The steps of this reader from the start.
-
-        Raises:
-            ValueError: The ranks cannot share a global batch evenly.
-        """
+        """The steps of this reader from the start."""
         batch = rank.world_size if self.batch is None else self.batch
         if batch % rank.world_size:
             raise ValueError(
-                f"global_batch_size={batch} cannot be divided by {rank.world_size} ranks: choose a multiple of each "
-                "number of ranks that the job will run with"
+                f"global_batch_size={batch} is not a multiple of the number of ranks, {rank.world_size}: choose a "
+                "multiple of each number of ranks that the job will run with"
             )
         worker, workers = worker_here()
         return Steps(total, batch, self.even, rank.rank, rank.world_size, worker, workers)
 
     def _warn_empty(self, steps: Steps, records: int) -> None:
-        """Says which readers have no position; each works out what all have."""
+        """Warns of readers without positions; each reader computes the loads of all."""
         if steps.whole >= steps.workers:
             return
         each = [(rank, worker) for rank in range(steps.world_size) for worker in range(steps.workers)]
@@ -176,8 +166,8 @@ class GlobalShuffle(AssignedSource):
         reader = Reader(steps.rank * steps.workers + steps.worker, len(each))
         if steps.total and not any(loads):
             warn_once(
-                f"even={self.even!r} leaves nothing of {records:,} records for a global batch of {steps.batch:,}: "
-                "pass even='pad', or a smaller global_batch_size"
+                f"even={self.even!r} drops all of {records:,} records, which do not fill a global batch of "
+                f"{steps.batch:,}: pass even='pad', or a smaller global_batch_size"
             )
         what = f"the {records:,} records of {display_name(self.index)}"
         warn_uneven(reader, loads, what, "Pass even='pad' to global_shuffle")
@@ -204,58 +194,49 @@ class GlobalShuffle(AssignedSource):
         return BlockOrder(bounds, self.seed, epoch, self.batch or groups, groups, window)
 
     def _limit(self, index: Index, needed: int, groups: int, budget: int) -> int:
-        """How many bytes of blocks may be held.
-
-        Raises:
-            ValueError: The budget does not hold the windows, which need this many.
-        """
+        """How many bytes of blocks may be held; a ValueError if the budget is smaller than the windows."""
         if min(needed, index.nbytes) > budget:
             raise ValueError(
-                f"the windows of {groups} groups that this rank reads need {needed:,} bytes, and {budget:,} of the "
-                "memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
+                f"the windows of {groups} groups that this rank reads need {needed:,} bytes, but only {budget:,} of "
+                "the memory budget are left for them: pass a larger with_options(memory_budget=...), or a smaller "
                 "window_bytes, which changes the order"
             )
-        return min(budget, needed + 24 * self.block_bytes)  # as many ahead fill the wire
+        return min(budget, needed + 24 * self.block_bytes)  # 24 blocks ahead keep connections busy
 
 
-def place_in(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordLocation:
-    """Where the record is that is at a position of an order."""
+def locate_position(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordLocation:
+    """The location of the record at a position of an order."""
     (number,) = order.records(np.array([position])).tolist()
     shard = int(np.searchsorted(index.first_records, number, side="right")) - 1
     return RecordLocation(index.shards[shard].path, number - int(index.first_records[shard]))
 
 
 async def check_listed(index: Index, opened: OpenSource) -> None:
-    """Refuses an index of other shards than those that the data set names."""
+    """Refuses an index of shards other than those of the data set."""
     listing = await complete(opened)
-    known = {location_of(shard.path): shard.path for shard in index.shards}
-    named = {location_of(path): path for path in listing.paths}
-    missing, more = sorted(named.keys() - known.keys()), sorted(known.keys() - named.keys())
-    if not missing and not more:
-        return
-    first = (
-        f"it does not know {named[missing[0]]}"
-        if missing
-        else f"it also knows {known[more[0]]}, which is not among them"
-    )
-    raise ManifestError(
-        f"{index.path}: this index is not that of these {len(named):,} shards: {first}: pass the names that it has, or "
-        f"write it again: streamrec index SHARDS {index.path}"
-    )
+    indexed = {location_of(shard.path): shard.path for shard in index.shards}
+    listed = {location_of(path): path for path in listing.paths}
+    missing, more = sorted(listed.keys() - indexed.keys()), sorted(indexed.keys() - listed.keys())
+    if missing or more:
+        first = f"it lacks {listed[missing[0]]}" if missing else f"it also has {indexed[more[0]]}"
+        raise ManifestError(
+            f"{index.path}: this index does not belong to these {len(listed):,} shards: {first}; pass the names of its "
+            f"shards, or write it again: streamrec index SHARDS {index.path}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class StepPositions(Positions):
-    """Positions of elements of which each is a step; `place_of` finds the record at one."""
+    """Positions of elements that are steps; `locate` gives the location of the record at a position of the order."""
 
     steps: Steps
     first: int
     digest: str
-    place_of: Callable[[int], RecordLocation]
+    locate: Callable[[int], RecordLocation]
 
     def origins(self, index: int, row: int) -> Sequence[RecordLocation]:
         positions = self.steps.positions(self.first + index * self.steps.workers)
-        return (self.place_of(int(positions[row])),) if row < len(positions) else ()
+        return (self.locate(int(positions[row])),) if row < len(positions) else ()
 
     def at(self, index: int) -> Position:
         steps = self.steps
@@ -269,25 +250,21 @@ class StepPositions(Positions):
 
 
 def resume_steps(steps: Steps, state: Mapping[str, Any] | None, digest: str) -> Steps:
-    """A reader's steps from where a state was saved.
-
-    Raises:
-        PositionMismatchError: It was saved with another index, or by another loader worker.
-    """
+    """A reader's steps from a state on; a PositionMismatchError if it is of another index or loader worker."""
     if state is None:
         return steps
     if state["index"] != digest:
         raise PositionMismatchError(
-            f"this state was saved with an index of digest {state['index']}, and this one has {digest}: the data set "
-            "is another, or was changed; resume with the index that it was saved with, or start over without the state"
+            f"this state was saved with an index of digest {state['index']}, but this index has {digest}: the data set "
+            "was changed; resume with the index that it was saved with, or start over without the state"
         )
-    whose = state.get("worker")
-    if whose is None:
+    worker = state.get("worker")
+    if worker is None:
         return replace(steps, base=int(state["position"]))
-    if whose != [steps.worker, steps.workers]:
+    if worker != [steps.worker, steps.workers]:
         raise PositionMismatchError(
-            f"this state is that of loader worker {whose[0]} of {whose[1]}, and this is {steps.worker} of "
-            f"{steps.workers}: streamrec.torch.job_state(loader.state_dict()) makes of the states of all workers one "
-            "that any number of ranks and workers can resume from"
+            f"this state is of loader worker {worker[0]} of {worker[1]}, but this is worker {steps.worker} of "
+            f"{steps.workers}: streamrec.torch.job_state(loader.state_dict()) makes one state of those of all workers, "
+            "from which any number of ranks and workers can resume"
         )
     return replace(steps, base=int(state["began"]))

@@ -1,13 +1,13 @@
-"""Steps: which positions of the order each reader has, step by step; and the state that a whole job goes on from.
+"""Steps: the positions of the order that each reader takes in each step; and the state from which a whole job resumes.
 
 From position `base` on, all ranks together take `batch` positions in each step: a global batch. Each rank has the same
-number of slots of it, one rank's after another's. A rank's loader workers take steps in turn. So the sequence of global
-batches, and which slot of one holds which record, is the same however many ranks and workers there are.
+number of consecutive slots in it. A rank's loader workers take steps in turn. So the sequence of global batches, and
+the record in each slot, do not depend on the number of ranks and workers.
 
 Rules:
-- The position at which a step begins is all that a state needs: it is the same on all ranks, and any number of them can
-  go on there.
-- What is missing in the last global batch is left out, dropped with it, or filled up, as `even` says.
+- A state needs only the position at which a step begins. It is the same on all ranks, and any number of ranks can
+  resume there.
+- `even` says whether an incomplete last global batch is given, dropped, or filled up.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ class Steps:
     """The steps of one reader.
 
     Args:
-        total: How many records the data set has.
+        total: The number of records of the data set.
         batch: How many positions all ranks take in a step.
-        even: What is done about the last step: None: ranks whose slots it has no record for have fewer; "drop": it is
-            left out; "pad": it goes on with the first records of the epoch; "cycle": with those that its slots had in
-            the first step.
-        rank, world_size: Whose they are; `world_size` divides `batch`.
-        worker, workers: Which of the rank's workers, and how many there are. Worker 0 has step 0.
+        even: How an incomplete last step is handled: None: some ranks get fewer records; "drop": it is left out; "pad":
+            it is filled with the first records of the epoch; "cycle": with the records of the same slots in step 0.
+        rank, world_size: The reader's rank; `world_size` divides `batch`.
+        worker, workers: The reader's worker of the rank. Worker 0 has step 0.
         base: The position at which step 0 begins.
     """
 
@@ -52,7 +51,7 @@ class Steps:
 
     @property
     def share(self) -> int:
-        """How many slots of a global batch are this rank's."""
+        """How many slots of a global batch this rank has."""
         return self.batch // self.world_size
 
     @property
@@ -61,14 +60,14 @@ class Steps:
 
     @property
     def whole(self) -> int:
-        """How many of them have a record for each slot without filling up."""
+        """How many steps are complete without filling up."""
         return (self.total - self.base) // self.batch
 
     @property
     def last(self) -> int:
-        """How many positions this worker takes in the step after the whole ones; 0 where that is not its own."""
-        own = self.whole < self.count and self.next_own(self.whole) == self.whole
-        return len(self.positions(self.whole)) if own else 0
+        """How many positions this worker takes in the step after the complete ones; 0 if it belongs to another."""
+        is_own = self.whole < self.count and self.next_own(self.whole) == self.whole
+        return len(self.positions(self.whole)) if is_own else 0
 
     @property
     def batches(self) -> int:
@@ -84,7 +83,7 @@ class Steps:
         return self.base + step * self.batch
 
     def next_own(self, step: int) -> int:
-        """The first step from this one on that is this worker's."""
+        """This worker's next step, which may be `step`."""
         return step + (self.worker - step) % self.workers
 
     @property
@@ -92,7 +91,7 @@ class Steps:
         return np.arange(self.rank * self.share, (self.rank + 1) * self.share)
 
     def positions(self, step: int) -> Numbers:
-        """The positions that this rank takes in a step, in the order of its slots; fewer, or none, in the last one."""
+        """The positions that this rank takes in a step, in the order of its slots; the last step may have fewer."""
         positions = self.position(step) + self.slots
         if step < self.whole:
             return positions
@@ -101,16 +100,16 @@ class Steps:
         more = (positions - self.total if self.even == "pad" else self.slots) % self.total
         return np.where(positions < self.total, positions, more)
 
-    def runs(self, step: int, many: int) -> Iterator[tuple[int, Numbers]]:
-        """From one of its steps on, of up to `many` at a time the first, and their positions: int64 [steps, slots].
+    def runs(self, step: int, most: int) -> Iterator[tuple[int, Numbers]]:
+        """Groups this worker's steps from one on, up to `most` at a time: the first step, and int64 [steps, slots].
 
-        There are few at first, so that the first batch does not wait for the next ones, and twice as many each time.
+        The first groups are small, so that the first batch does not wait for later ones; each has twice as many steps.
         """
-        few = max(1, 256 // max(1, self.share))
+        size = max(1, 256 // max(1, self.share))
         while step < self.count:
             if step < self.whole:
-                taken, few = min(few, many), 2 * few
-                steps = np.arange(step, min(self.whole, step + taken * self.workers), self.workers)
+                steps = np.arange(step, min(self.whole, step + min(size, most) * self.workers), self.workers)
+                size *= 2
                 positions = self.base + steps[:, None] * self.batch + self.slots
             else:
                 positions = self.positions(step)[None, :]
@@ -119,44 +118,44 @@ class Steps:
             step += len(positions) * self.workers
 
     def fills_up(self, step: int) -> bool:
-        """Whether a step has positions that came before."""
+        """Whether a step is filled with earlier positions."""
         return step >= self.whole and self.even is not None
 
     def groups(self, order: BlockOrder, first: int) -> dict[int, int]:
-        """The groups of an order that it reads from a step on, and the first record that it takes of each."""
+        """The groups that this worker reads from step `first` on, each with the index of its first record."""
         if first >= self.count:
             return {}
-        many = order.unit // gcd(order.unit, self.batch * self.workers)
-        ahead = first + np.arange(many) * self.workers
+        period = order.unit // gcd(order.unit, self.batch * self.workers)
+        ahead = first + np.arange(period) * self.workers
         positions = (self.position(0) + ahead[:, None] * self.batch + self.slots).ravel()
         groups, indices = order.locate(positions[positions < self.total])
         return {int(group): int(indices[groups == group].min()) for group in np.unique(groups)}
 
 
 def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, Any]:
-    """One state, from which any number of ranks and workers can go on.
+    """Makes one state, from which any number of ranks and workers can resume.
 
     Args:
-        states: Those of all workers of one rank that have begun, after the same step.
+        states: The states of all workers of one rank that have begun, after the same step.
         steps: How many steps the rank has taken since.
 
     Raises:
-        ValueError: They are not states of a global shuffle, or something before or after it has a state of its own.
-        PositionMismatchError: One is not a state, or was changed.
+        ValueError: The states are not of a global shuffle, or another part of the pipeline has a state.
+        PositionMismatchError: A state is invalid or was changed.
     """
     if not states:
         raise ValueError("this state holds no worker's state: pass the state of a loader that was iterated")
     for state in states:
         check_state(state)
-    found = [find_shuffle(state) for state in states]
-    least = min(range(len(states)), key=lambda index: found[index][0])
-    _, source = found[least]
+    shuffles = [find_shuffle(state) for state in states]
+    least = min(range(len(states)), key=lambda index: shuffles[index][0])
+    _, source = shuffles[least]
     workers = source.get("worker", [0, 1])[1]
-    begun = {source.get("worker", [0, 1])[0] for _, source in found}
+    begun = {source.get("worker", [0, 1])[0] for _, source in shuffles}
     waiting = [source["began"] + worker * source["batch"] for worker in range(workers) if worker not in begun]
     batch = source.get("batch", 0)
     if steps and not batch:
-        raise ValueError("these states are of one process, and steps were taken since: save them after each step")
+        raise ValueError("these states are of one process, but steps were taken since: save them after each step")
     position = min([source["position"], *waiting]) + steps * batch
     plain = {"position": position, "index": source["index"]}
     state = {**states[least], "position": replace_shuffle(states[least]["position"], plain)}
@@ -165,15 +164,15 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
 
 
 def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, Any]]:
-    """The state of the global shuffle in a state; and a key that is smaller for an earlier one."""
+    """The state of the global shuffle within a state, after a sort key that is smaller for an earlier state."""
     passes: list[int] = []
     position: Mapping[str, Any] = state["position"]
     while True:
         source = position.get("source") or {}
         if position.get("stages") or ("index" in source and position.get("skip")):
             raise ValueError(
-                "this pipeline has a stage that counts elements (take, skip, enumerate, ...), and each worker counts "
-                "its own: leave it out, or use one process for each rank"
+                "this pipeline has a stage that counts elements (take, skip, enumerate, ...), but each worker counts "
+                "only its own: leave the stage out, or use one process for each rank"
             )
         if "index" in source:
             return (*passes, int(source["position"])), source
@@ -184,7 +183,7 @@ def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str
 
 
 def replace_shuffle(position: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A position with another state of the global shuffle."""
+    """Replaces the state of the global shuffle in a position."""
     source = position["source"]
     inner = plain if "index" in source else {**source, "inner": replace_shuffle(source["inner"], plain)}
     return {**position, "source": inner}

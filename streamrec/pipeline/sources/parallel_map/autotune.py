@@ -1,13 +1,13 @@
-"""What tunes itself while a pipeline runs. Pure: told what happened and when, each says what to do next.
+"""Parameters that are tuned while a pipeline runs. Pure: each class gets times and counts, and computes its number.
 
-- `TaskSize`: how many elements go to a thread at a time. A hop there and back costs some 0.1 ms, so short calls go many
-  at a time; long ones go alone, or their results would come in lumps.
-- `CallCount`: how many calls there should be at once. Twice as many are tried while the consumer waits and all are at
-  work (once that has failed, half as many more). They stay where they bring at least half of what they would bring if
-  nothing were full: the processor, the interpreter's lock, a service. There is one less where the consumer has not
-  waited for long.
-- `PrefetchDepth`: how many bytes a prefetch runs ahead. It grows where its queue was empty after it had been full:
-  then the queue was too small to bridge a gap. An empty queue that never filled up would not be helped by a larger one.
+- `TaskSize`: how many elements go to a thread at a time. A hop to a thread and back costs about 0.1 ms, so short calls
+  go many at a time; long calls go alone, or their results would come in bursts.
+- `CallCount`: how many calls run at once. While the consumer waits and all calls are busy, it tries twice as many;
+  after that failed once, half as many more. It keeps them if they give at least half of the speed that they would give
+  without a bottleneck such as the processor, the interpreter's lock or a service. It removes one call when the
+  consumer has not waited for long.
+- `PrefetchDepth`: how many bytes a prefetch runs ahead. It grows when the queue is empty after it was full, since then
+  it was too small to bridge a gap. If the queue never filled up, a larger one would not help.
 
 Source of the rule for `PrefetchDepth`: tf.data's prefetch autotuner (prefetch_autotuner.h); for `CallCount`: see
 `KneeSearch`.
@@ -22,69 +22,63 @@ from streamrec.storage.connections import KneeSearch
 __all__ = ["FIRST_DEPTH", "CallCount", "PrefetchDepth", "TaskSize"]
 
 RUN_SECONDS: Final = 10e-3
-"""How long a thread should be busy with what it is given: a hundred times what a hop costs, ten times on a machine
-that has other things to do."""
+"""How long a thread should work on one task: 100 times the cost of a hop; 10 times on a busy machine."""
 
 MAX_SIZE: Final = 4096
-"""Never more elements than this at a time."""
+"""The largest number of elements in a task."""
 
 FIRST_DEPTH: Final = 8 << 20
-"""Bytes that a prefetch begins with: a chunk that is taken, and one that comes."""
+"""How many bytes a prefetch runs ahead at first: a chunk that is consumed, and one that arrives."""
 
 
 class TaskSize:
     """How many elements go to a thread at a time.
 
     Args:
-        most_bytes: What the results of a run should weigh at most.
+        max_bytes: The most that the results of a task should weigh.
 
     Attributes:
-        size: Their number now.
-        bytes_each: About what one result weighs; 0 before the first.
+        size: The number of elements now.
+        bytes_each: The mean weight of recent results; 0 before the first.
     """
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.size = 1
         self.bytes_each = 0.0
         self._seconds_each = 0.0
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
-    def ran(self, count: int, seconds: float, nbytes: int) -> None:
-        """Takes the time and the size of the results of a run of `count` elements into account.
+    def update(self, count: int, seconds: float, nbytes: int) -> None:
+        """Counts a task of `count` elements, how long it took, and what its results weigh.
 
-        >>> size = TaskSize(most_bytes=1 << 20)
+        >>> size = TaskSize(max_bytes=1 << 20)
         >>> for _ in range(9):
-        ...     size.ran(size.size, size.size * 4e-6, size.size * 100)
+        ...     size.update(size.size, size.size * 4e-6, size.size * 100)
         >>> size.size
         2500
         """
-        first = not self.bytes_each
-        self._seconds_each = blend(self._seconds_each, seconds / count, first)
-        self.bytes_each = blend(self.bytes_each, max(nbytes / count, 1.0), first)
+        weight = 0.25 if self.bytes_each else 1.0  # a moving average
+        self._seconds_each += weight * (seconds / count - self._seconds_each)
+        self.bytes_each += weight * (max(nbytes / count, 1.0) - self.bytes_each)
         by_time = round(RUN_SECONDS / max(self._seconds_each, 1e-9))
-        by_bytes = int(self._most_bytes / self.bytes_each)
+        by_bytes = int(self._max_bytes / self.bytes_each)
         self.size = max(1, min(by_time, by_bytes, 8 * self.size, MAX_SIZE))
-
-
-def blend(old: float, new: float, first: bool) -> float:
-    """A mean in which the last few count."""
-    return new if first else 0.75 * old + 0.25 * new
 
 
 class CallCount(KneeSearch):
     """How many calls should run at once.
 
     Args:
-        start: The number to begin with.
+        start: The first number.
         most: The largest number.
-        least: The smallest number. If all three are equal, the number stays.
+        least: The smallest number. If all three are equal, the number never changes.
 
     Attributes:
         target: The number now.
 
     Examples:
         >>> count = CallCount(start=2, most=32)
-        >>> for _ in range(20):  # the consumer always waits, and six calls are as good as any more
+        >>> for _ in range(20):  # the consumer always waits, and more than six calls are not faster
         ...     count.end_window(1.0, min(count.target, 6) * 100, waited=0.9)
         >>> count.target
         8
@@ -94,20 +88,20 @@ class CallCount(KneeSearch):
         super().__init__(start, most)
         self._least = least
         self._calm = 0
-        self._patience = 8  # calm windows after which there is one call less; doubled each time that was one too few
+        self._patience = 8  # calm windows before a call is removed; doubled each time that was one too many
         self._shrunk = False
 
     def due(self, seconds: float, calls: int) -> bool:
-        """Whether a window has been long enough to tell something."""
+        """Whether a window is long enough to measure a rate."""
         return seconds >= 0.1 and calls >= 2 * self.target
 
     def end_window(self, seconds: float, calls: int, waited: float) -> None:
-        """A window is over.
+        """Adapts the number after a window.
 
         Args:
-            seconds: How long it was.
+            seconds: The length of the window.
             calls: How many calls ended in it.
-            waited: Seconds of it that the consumer waited while as many calls as allowed were at work.
+            waited: For how many seconds of it the consumer waited while the allowed number of calls was busy.
         """
         rate, short = calls / seconds, waited > 0.05 * seconds
         if not self.settle(rate, enough=not short):
@@ -139,14 +133,11 @@ class PrefetchDepth:
         self._was_full = False
 
     def observe(self, empty: bool, full: bool) -> int:
-        """Its consumer comes.
+        """Adapts the limit when the consumer asks for a chunk, and returns it.
 
         Args:
-            empty: Whether nothing was there for it.
-            full: Whether the queue has held something back since the consumer came last.
-
-        Returns:
-            The limit from now on.
+            empty: Whether the queue is empty.
+            full: Whether the queue has been full since the last call.
 
         >>> depth = PrefetchDepth(most=1 << 30)
         >>> depth.observe(empty=True, full=False) == depth.observe(empty=False, full=True) == FIRST_DEPTH

@@ -1,15 +1,14 @@
-"""In flight: elements on their way through calls of a function. Pure: told what came and ended, it says what goes on.
+"""Tracks elements on their way through calls of a function. Pure: it is fed chunks and results, and delivers results.
 
-Elements have ordinals, counted from where the run began. They are started in their order, a run of them at a time; runs
-end in any order. Their results are delivered in order, or as they come.
+Elements have ordinals, counted from where the run began. Tasks of consecutive elements start in order and end in any
+order. Results are delivered in order, or as they come.
 
 Rules:
-- An error waits for the results before it: in order, for those of all elements before; else for those that were there.
-  Then it is delivered in a chunk of its own, and the elements after it go on. So is that of an element that failed
-  before it came here: it has an ordinal as all others, and no call.
-- Positions: where to resume is the oldest element that was not delivered, and which of those after it were. In order
-  there are none of these. A state of one kind of delivery is good for the other.
-- What is held are the chunks of which elements are under way, and results that were not delivered.
+- An error is delivered in a chunk of its own: in order, after the results of all earlier elements; otherwise after
+  those that were ready. Later elements continue. An element that failed in an earlier stage has an ordinal but no call.
+- A position is that of the oldest element not delivered, and says which later ones were delivered (in order: none). A
+  state from one kind of delivery can be resumed with the other.
+- Chunks are held while elements of them are in flight; results until they are delivered.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from streamrec.pipeline.elements.positions import (
 )
 from streamrec.pipeline.stages.deferred_positions import InputChunks
 
-__all__ = ["Delivered", "ElementRun", "InFlight"]
+__all__ = ["Delivered", "ElementTask", "InFlight"]
 
 
 class Delivered:
-    """Which elements were delivered: all before `low`, and those of some runs `beyond` it.
+    """Which elements were delivered: all before `low`, and some ranges `beyond` it.
 
     >>> delivered = Delivered()
     >>> for first, last in [(3, 5), (0, 2), (7, 8), (2, 3)]:
@@ -47,53 +46,48 @@ class Delivered:
     """
 
     def __init__(self, low: int = 0, beyond: Sequence[Sequence[int]] = ()) -> None:
-        self._runs = [(0, low), *((first, last) for first, last in beyond)]
+        self._ranges = [(0, low), *((first, last) for first, last in beyond)]
 
     @property
     def low(self) -> int:
-        return self._runs[0][1]
+        return self._ranges[0][1]
 
     @property
     def beyond(self) -> list[tuple[int, int]]:
-        return self._runs[1:]
+        return self._ranges[1:]
 
     def add(self, first: int, last: int) -> None:
-        """Elements first to last (exclusive), which were not there, were delivered."""
-        if len(self._runs) == 1 and first == self.low:
-            self._runs = [(0, last)]
+        """Marks elements first to last (exclusive) as delivered."""
+        if len(self._ranges) == 1 and first == self.low:
+            self._ranges = [(0, last)]
         else:
-            self._runs = join_runs(sorted([*self._runs, (first, last)]))
+            self._ranges = join_ranges(sorted([*self._ranges, (first, last)]))
 
     def missing(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The runs of elements first to last (exclusive) that were not delivered."""
-        pairs = pairwise([*self._runs, (last, last)])
-        gaps = ((max(first, ended), min(begun, last)) for (_, ended), (begun, _) in pairs)
+        """The ranges of elements between first and last (exclusive) that were not delivered."""
+        pairs = pairwise([*self._ranges, (last, last)])
+        gaps = ((max(first, end), min(begin, last)) for (_, end), (begin, _) in pairs)
         return [gap for gap in gaps if gap[0] < gap[1]]
 
-    def copy(self) -> Delivered:
-        made = Delivered()
-        made._runs = self._runs  # which is replaced, and never changed
-        return made
 
-
-def join_runs(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same runs, of which those that touch are joined."""
-    found: list[tuple[int, int]] = []
-    for first, last in runs:
-        if found and found[-1][1] == first:
-            found[-1] = (found[-1][0], last)
+def join_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Joins ranges that touch."""
+    joined: list[tuple[int, int]] = []
+    for first, last in ranges:
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], last)
         else:
-            found.append((first, last))
-    return found
+            joined.append((first, last))
+    return joined
 
 
 @dataclass(eq=False, slots=True)
 class HeldChunk:
-    """A chunk whose elements are under way.
+    """A chunk with elements in flight.
 
     Attributes:
-        ordinal: The number of its first element.
-        waiting: How many of its elements have not ended.
+        ordinal: The ordinal of its first element.
+        waiting: How many of its elements have no result.
     """
 
     chunk: Chunk
@@ -102,16 +96,16 @@ class HeldChunk:
 
 
 @dataclass(eq=False, slots=True)
-class ElementRun:
-    """A run of elements of one chunk that go through the function one after the other.
+class ElementTask:
+    """A task: consecutive elements of one chunk, for which the function is called in order.
 
     Attributes:
         first: The ordinal of the next element that has no result.
         last: The ordinal after the last element.
-        results: Those that were not delivered.
-        nbytes: What they weigh.
-        errors: Of the elements among these at which a call failed the ordinals, and the errors.
-        queued: Whether it is in the line of those that are asked for results.
+        results: The results that were not delivered.
+        nbytes: What these results weigh.
+        errors: The ordinals of the elements among these whose call failed, and the errors.
+        queued: Whether it is in the queue for delivery.
     """
 
     held: HeldChunk
@@ -124,37 +118,37 @@ class ElementRun:
 
     @property
     def elements(self) -> Any:
-        """Those that have no result."""
+        """The elements that have no result."""
         return window(self.held.chunk.elements, self.first - self.held.ordinal, self.last - self.held.ordinal)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether all elements have results."""
         return self.first == self.last
 
     def take(self, count: int) -> tuple[list[Any], int]:
-        """The next results, which are delivered, and what they weigh."""
-        taken, nbytes = self.results[:count], self.nbytes * count // max(len(self.results), 1)
+        """Removes and returns the next results, and what they weigh."""
+        results, nbytes = self.results[:count], self.nbytes * count // max(len(self.results), 1)
         del self.results[:count]
         self.nbytes -= nbytes
-        return taken, nbytes
+        return results, nbytes
 
 
 class InFlight:
-    """Elements under way.
+    """The elements, tasks and results in flight.
 
     Args:
         ordered: Whether results are delivered in order.
-        done: Runs of ordinals that were delivered before this run began.
-        start: Where the input begins.
+        done: Ranges of ordinals that were delivered before the run was resumed.
+        start: The position where the input begins.
 
     Attributes:
-        pending: Elements that were fed and not started.
-        at_work: Runs that were started and have not ended.
-        undelivered: Runs that were started and of which not all was delivered.
-        input_bytes: What the chunks hold of which elements are under way.
-        result_bytes: What the results hold that were not delivered.
-        ended: Whether no more elements come.
+        pending: The number of elements that wait for a task.
+        at_work: The number of tasks that run.
+        undelivered: The number of tasks that run or have results that were not delivered.
+        input_bytes: The bytes of chunks with elements in flight.
+        result_bytes: The bytes of results that were not delivered.
+        ended: Whether the input has ended.
     """
 
     def __init__(self, ordered: bool, done: Sequence[Sequence[int]] = (), start: Position | None = None) -> None:
@@ -165,122 +159,120 @@ class InFlight:
         self.result_bytes = 0
         self.ended = False
         self._ordered = ordered
-        self._deliver = Delivered(0, done)
+        self._delivered = Delivered(0, done)
         self._next = 0
         self._fed: deque[tuple[int, Positions]] = deque([(0, FixedPosition(start))])
         self._waiting: deque[tuple[HeldChunk, int, int]] = deque()
-        self._line: deque[ElementRun] = deque()
+        self._tasks: deque[ElementTask] = deque()
         self._error: Exception | None = None
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way, and nothing waits to be delivered."""
+        """Whether no element waits, no task runs, and all results were delivered."""
         return not self.pending and not self.undelivered
 
     def feed(self, chunk: Chunk) -> None:
-        """The next elements, or one that failed; those that were delivered before are left out."""
+        """Adds the next elements, without those that were delivered before the run was resumed; or a failed element."""
         if chunk.error is not None:
             self._feed_failure(chunk)
             return
         first, self._next = self._next, self._next + len(chunk.elements)
-        runs = self._deliver.missing(first, self._next)
-        count = sum(last - begun for begun, last in runs)
+        missing = self._delivered.missing(first, self._next)
+        count = sum(end - begin for begin, end in missing)
         self._fed.append((first, chunk.positions))
         if count:
             held = HeldChunk(chunk, first, count)
-            self._waiting.extend((held, *run) for run in runs)
+            self._waiting.extend((held, *part) for part in missing)
             self.pending += count
             self.input_bytes += chunk.nbytes
 
     def _feed_failure(self, chunk: Chunk) -> None:
         first, self._next = self._next, self._next + 1
         self._fed.append((self._next, chunk.positions))
-        if self._deliver.missing(first, self._next):
+        if self._delivered.missing(first, self._next):
             self.undelivered += 1
             self._waiting.append((HeldChunk(chunk, first, 0), first, self._next))
             self._queue_failures()
 
     def _queue_failures(self) -> None:
-        """Puts elements that failed before they came, up to the next that can be started, into the line."""
+        """Queues waiting elements that failed in an earlier stage, up to the next one that can be started."""
         while self._waiting and (error := self._waiting[0][0].chunk.error) is not None:
             held, first, last = self._waiting.popleft()
-            self._queue(ElementRun(held, last, last, [None], errors=deque([(first, error)])))
+            self._queue(ElementTask(held, last, last, [None], errors=deque([(first, error)])))
 
     def end(self, error: Exception | None) -> None:
-        """No more elements come, because of an error or not; it is raised after all results."""
+        """Ends the input; an error is raised after all results."""
         self.ended, self._error = True, error
 
-    def start(self, most: int) -> ElementRun:
-        """The next `most` elements that wait, or fewer; call it where some are pending."""
+    def start(self, most: int) -> ElementTask:
+        """Starts a task of at most `most` waiting elements; some must be pending."""
         held, first, last = self._waiting.popleft()
         stop = min(last, first + most)
         if stop < last:
             self._waiting.appendleft((held, stop, last))
-        element_run = ElementRun(held, first, stop)
+        task = ElementTask(held, first, stop)
         self.pending -= stop - first
         self.at_work += 1
         self.undelivered += 1
         if self._ordered:
-            self._queue(element_run)
+            self._queue(task)
         self._queue_failures()
-        return element_run
+        return task
 
     def add_results(
-        self, element_run: ElementRun, results: list[Any], nbytes: int, errors: Sequence[tuple[int, Exception]] = ()
+        self, task: ElementTask, results: list[Any], nbytes: int, errors: Sequence[tuple[int, Exception]] = ()
     ) -> None:
-        """A run's next results came.
+        """Adds the next results of a task.
 
         Args:
-            element_run: Which.
-            results: Of its first elements that had none.
+            task: The task.
+            results: The results of its next elements, with any value for a call that failed.
             nbytes: What these results weigh.
-            errors: The indices of those in whose place a call failed, in order, and with what.
+            errors: The indices of the calls that failed, in order, and their errors.
         """
-        nbytes += element_run.held.chunk.positions.weight(len(results))
-        element_run.errors.extend((element_run.first + index, error) for index, error in errors)
-        element_run.results.extend(results)
-        element_run.first += len(results)
-        element_run.nbytes += nbytes
+        nbytes += task.held.chunk.positions.weight(len(results))
+        task.errors.extend((task.first + index, error) for index, error in errors)
+        task.results.extend(results)
+        task.first += len(results)
+        task.nbytes += nbytes
         self.result_bytes += nbytes
-        element_run.held.waiting -= len(results)
-        if not element_run.held.waiting:
-            self.input_bytes -= element_run.held.chunk.nbytes
-        if element_run.ended:
+        task.held.waiting -= len(results)
+        if not task.held.waiting:
+            self.input_bytes -= task.held.chunk.nbytes
+        if task.ended:
             self.at_work -= 1
-        if not element_run.queued:
-            self._queue(element_run)
+        if not task.queued:
+            self._queue(task)
 
     def deliver(self) -> Chunk | None:
-        """All results whose turn has come, or an element at which a call failed; None where there are none.
+        """A chunk of all results that can be delivered, or of one failure; None if there are none.
 
         Raises:
-            Exception: What the input ended with, when its turn has come; once.
+            Exception: The error of the input, once, after all results.
         """
         results: list[Any] = []
         parts: list[tuple[int, int]] = []
         nbytes = 0
         failure: Exception | None = None
-        while self._line and failure is None:
-            element_run = self._line[0]
-            begin = element_run.first - len(element_run.results)
-            stop = element_run.errors[0][0] if element_run.errors else element_run.first
-            if begin == stop and element_run.errors:
+        while self._tasks and failure is None:
+            task = self._tasks[0]
+            begin = task.first - len(task.results)
+            stop = task.errors[0][0] if task.errors else task.first
+            if begin == stop and task.errors:
                 if results:
                     break
-                _, failure = element_run.errors.popleft()
+                _, failure = task.errors.popleft()
                 stop = begin + 1
             if begin < stop:
                 parts.append((begin, stop))
-                taken, weight = element_run.take(stop - begin)
+                taken, weight = task.take(stop - begin)
                 results += taken
                 nbytes += weight
-            if element_run.results:
+            if task.results or (self._ordered and not task.ended):
                 break
-            if not element_run.ended and self._ordered:
-                break
-            self._line.popleft()
-            element_run.queued = False
-            self.undelivered -= element_run.ended
+            self._tasks.popleft()
+            task.queued = False
+            self.undelivered -= task.ended
         if failure is not None:
             return replace(self._chunk([], parts, nbytes), elements=(), error=failure, nbytes=FAILURE_BYTES)
         if results:
@@ -290,31 +282,32 @@ class InFlight:
             raise error
         return None
 
-    def _queue(self, element_run: ElementRun) -> None:
-        element_run.queued = True
-        self._line.append(element_run)
+    def _queue(self, task: ElementTask) -> None:
+        task.queued = True
+        self._tasks.append(task)
 
     def _chunk(self, results: list[Any], parts: list[tuple[int, int]], nbytes: int) -> Chunk:
-        parts = join_runs(parts)
+        parts = join_ranges(parts)
         self.result_bytes -= nbytes
-        while len(self._fed) > 1 and self._fed[1][0] <= self._deliver.low:
+        while len(self._fed) > 1 and self._fed[1][0] <= self._delivered.low:
             self._fed.popleft()
         fed = InputChunks(*zip(*self._fed, strict=True))
-        places = ResultPositions(fed, self._deliver.copy(), tuple(parts))
-        positions: Positions = places if results else shift(places, 1)
+        delivered = Delivered(self._delivered.low, self._delivered.beyond)
+        before = ResultPositions(fed, delivered, tuple(parts))
+        positions: Positions = before if results else shift(before, 1)
         for first, last in parts:
-            self._deliver.add(first, last)
+            self._delivered.add(first, last)
         return Chunk(results, positions, nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPositions(Positions):
-    """Positions of results: what had been delivered before them, and which elements' they are.
+    """Positions of results.
 
     Args:
-        fed: The chunks that elements came in, from the oldest that had not been delivered on.
-        delivered: What had been.
-        parts: The ordinals of these results, in runs, in the order of delivery.
+        fed: The chunks that elements came in, from the oldest element on that was not delivered before.
+        delivered: The elements that were delivered before.
+        parts: The ordinals of these results as ranges, in the order of delivery.
     """
 
     fed: InputChunks
@@ -325,7 +318,7 @@ class ResultPositions(Positions):
         return self.fed.positions[-1].weight(count)
 
     def at(self, index: int) -> Position:
-        delivered = self.delivered.copy()
+        delivered = Delivered(self.delivered.low, self.delivered.beyond)
         for first, last in self.parts:
             if index > 0:
                 delivered.add(first, min(last, first + index))
@@ -342,14 +335,13 @@ class ResultPositions(Positions):
         return ()
 
     def locations(self) -> RecordLocations | None:
-        """The places of the records that these results were made of, where they are known."""
         found = []
-        begins, ends = self.fed.firsts, [*self.fed.firsts[1:], sys.maxsize]
+        ends = [*self.fed.firsts[1:], sys.maxsize]
         for first, last in self.parts:
-            for begun, positions, end in zip(begins, self.fed.positions, ends, strict=True):
-                if first < end and begun < last:
-                    known = positions.locations()
-                    if known is None:
+            for begin, positions, end in zip(self.fed.firsts, self.fed.positions, ends, strict=True):
+                if first < end and begin < last:
+                    locations = positions.locations()
+                    if locations is None:
                         return None
-                    found.append(known.take(slice(max(first - begun, 0), min(last, end) - begun)))
+                    found.append(locations.take(slice(max(first - begin, 0), min(last, end) - begin)))
         return RecordLocations.join(found)

@@ -1,21 +1,20 @@
 """ParallelMap: several calls of a function at once, ahead of the consumer.
 
-`InFlight` knows what is under way, `CallCount` and `TaskSize` how much of it there should be; this file calls the
-function, a plain one in threads, an async one in tasks of the loop.
+`InFlight` tracks elements and results; `CallCount` and `TaskSize` tune how many calls run. This file calls the
+function: a plain one in threads, an async one in tasks of the event loop.
 
 Rules:
-- In order, whatever precedes a failing element arrives, then its error, with its traceback, then what follows.
-  Otherwise what had ended by then arrives before it.
-- Results come as they finish only where the input has a fixed order: what was delivered is told by numbers of the
-  input, and these must mean the same when the run is resumed. An input without one keeps the order that it has.
-- When the run is left by any way, no further call begins; those under way are cancelled where they can be, and all are
-  waited for.
-- Input under way has half of the share of the budget, and results that wait the other half, as far as they are as large
-  as those before them; one chunk and one run of elements are always under way, or nothing would move.
-- What a call fails with comes among the results (`Ran`), and is not raised.
-- A plain function has threads of the run's own; when its caller is cancelled, a thread ends with the call it is in, and
-  is waited for. An async function is cancelled once, and waited for. A function that is not declared `async` and gives
-  awaitables is found out at its first call.
+- In order, all results before a failing element arrive, then its error with its traceback, then what follows. Otherwise
+  the results that were ready arrive before the error.
+- Results come as they finish only if the input has a fixed order: positions name delivered results by their numbers in
+  the input, which must mean the same in a resumed run. Without a fixed order, results keep the order of the input.
+- When the run is left in any way, no further call begins. Running calls are cancelled if possible, and awaited.
+- Chunks in flight have half of the share of the budget, and waiting results the other half, estimated from the sizes of
+  earlier results. One chunk and one task are always in flight, or nothing would move.
+- A failing call does not raise: its error is among the results (`TaskResults`).
+- A plain function runs in the run's threads. If its caller is cancelled, a thread finishes the current call, and is
+  awaited. An async function is cancelled once, and awaited. A function that is not declared `async` but returns
+  awaitables is noticed at its first call.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ from streamrec.pipeline.engine.queue import Signal, background
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Halt, Stage
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
-from streamrec.pipeline.sources.parallel_map.in_flight import ElementRun, InFlight
+from streamrec.pipeline.sources.parallel_map.in_flight import ElementTask, InFlight
 from streamrec.pipeline.stages.calling import call_each, call_function, extend, is_async
 
 __all__ = ["ParallelMap"]
 
-UNDER_WAY: Final = Share(4)
-"""What elements under way, and results that wait, may hold."""
+IN_FLIGHT: Final = Share(4)
+"""The share of the budget for elements in flight and results that wait."""
 
 CUT_SECONDS: Final = 0.05
-"""A thread that takes longer for a run of elements gives what it has after the call that it is in."""
+"""A task that takes longer returns its results after the current call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +70,20 @@ class ParallelMap(ChainSource):
 
     def line(self) -> str:
         order = ", deterministic=False)" if self.deterministic is False else ")"
-        return describe_stage(self).removesuffix(")") + order  # how many calls there are changes no element
+        return describe_stage(self).removesuffix(")") + order  # the number of calls changes no element
 
     def element_spec(self) -> Any:
         spec = self.inner.element_spec()
         return self.function.element_spec(spec) if spec is not None and isinstance(self.function, Stage) else None
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        most_bytes, feeding = within.take(UNDER_WAY)
+        max_bytes, feeding = within.take(IN_FLIGHT)
         position, done = (state["inner"], state["done"]) if state else (None, ())
         fixed = replace(feeding, deterministic=feeding.deterministic or bool(done))
         in_turn = fixed.deterministic if self.deterministic is None else self.deterministic
         in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done, position)
         async with background() as tasks:
-            calling = ParallelCalls(self.function, self.calls, in_flight, most_bytes, tasks, within)
+            calling = ParallelCalls(self.function, self.calls, in_flight, max_bytes, tasks, within)
             tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position, goes_on=True))
             try:
                 while (chunk := await calling.next()) is not None:
@@ -94,10 +93,10 @@ class ParallelMap(ChainSource):
 
 
 def call_count_for(calls: int, awaits: bool) -> CallCount:
-    """How many calls at once: a number, or what helps."""
+    """A fixed number of calls, or a tuned one."""
     if calls != AUTOTUNE:
         return CallCount(calls, calls, calls)
-    if awaits:  # it waits for something else, so that the number of cores says nothing
+    if awaits:  # async calls mostly wait, so the number of cores does not matter
         return CallCount(8, 128)
     return CallCount(min(2, cores()), cores())
 
@@ -107,21 +106,21 @@ def cores() -> int:
 
 
 class ParallelCalls:
-    """The calls of one run; what is in flight may hold `most_bytes`."""
+    """The calls of one run; chunks and results in flight may hold `max_bytes`."""
 
     def __init__(
         self,
         function: Callable[..., Any],
         calls: int,
         in_flight: InFlight,
-        most_bytes: int,
+        max_bytes: int,
         tasks: TaskGroup,
         within: RunContext,
     ) -> None:
         self._function = function
         self._calls = calls
         self._in_flight = in_flight
-        self._half = most_bytes // 2
+        self._half = max_bytes // 2
         self._tasks = tasks
         self._threads, self._meter = within.session.threads, within.meter
         self._awaits = is_async(function)
@@ -134,7 +133,7 @@ class ParallelCalls:
         self._waits_since: float | None = None
 
     async def take_in(self, chunks: AsyncGenerator[Chunk]) -> None:
-        """Takes the input as calls ask for it; its error goes after the results of what came before."""
+        """Feeds the input as calls need it; its error comes after all results."""
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
@@ -151,11 +150,7 @@ class ParallelCalls:
         self._changed.notify()
 
     async def next(self) -> Chunk | None:
-        """The next results; None at the end.
-
-        Raises:
-            Exception: What the input ended with.
-        """
+        """Waits for the next results; None at the end. Raises the error of the input."""
         while (chunk := self._in_flight.deliver()) is None:
             if self._in_flight.ended and self._in_flight.idle:
                 return None
@@ -169,32 +164,30 @@ class ParallelCalls:
         return chunk
 
     def stop(self) -> None:
-        """No result is wanted any more: no further call is made."""
+        """Makes no further call."""
         self._stopped = True
         for halt in self._halts:
             halt.ask()
 
     @property
     def _full(self) -> bool:
-        """Whether there is input enough."""
+        """Whether enough input waits."""
         in_flight = self._in_flight
         enough = in_flight.pending >= self._call_count.target * self._size
         return enough or (in_flight.input_bytes >= self._half and not in_flight.idle)
 
     @property
     def _size(self) -> int:
-        """How many elements make a run."""
+        """How many elements make a task."""
         return 1 if self._awaits else self._task_size.size
 
     def _start(self) -> None:
-        while (element_run := self._next_run()) is not None:
-            self._tasks.start_soon(self._work, element_run)
+        while (task := self._next_task()) is not None:
+            self._tasks.start_soon(self._work, task)
 
-    def _next_run(self) -> ElementRun | None:
-        """The next run of elements, where one may start."""
-        if self._stopped or not self._in_flight.pending:
-            return None
-        if not self._may_start:
+    def _next_task(self) -> ElementTask | None:
+        """Starts a task if one may start."""
+        if self._stopped or not self._in_flight.pending or not self._may_start:
             return None
         even = max(math.ceil(self._in_flight.pending / self._call_count.target), self._size // 8)  # all calls get some
         return self._in_flight.start(min(self._size, even))
@@ -205,43 +198,43 @@ class ParallelCalls:
         expected = (in_flight.at_work + 1) * self._size * self._task_size.bytes_each
         return not in_flight.undelivered or (
             in_flight.at_work < call_count.target
-            and in_flight.undelivered < 4 * call_count.target  # while one takes long, others go on
+            and in_flight.undelivered < 4 * call_count.target  # others continue while one takes long
             and in_flight.result_bytes + expected <= self._half
         )
 
-    async def _work(self, first: ElementRun) -> None:
-        """Runs of elements, one after the other, while there are any; raises nothing but its own cancellation."""
-        element_run: ElementRun | None = first
-        while element_run is not None:
-            ran, held = await self._run(element_run.elements), element_run.held
-            self._task_size.ran(len(ran.results), ran.seconds, ran.nbytes)
-            self._ended += len(ran.results)
-            for index, error in ran.errors:
-                ordinal = element_run.first + index
+    async def _work(self, first: ElementTask) -> None:
+        """Works on tasks while there are any; raises only its own cancellation."""
+        task: ElementTask | None = first
+        while task is not None:
+            done, held = await self._run(task.elements), task.held
+            self._task_size.update(len(done.results), done.seconds, done.nbytes)
+            self._ended += len(done.results)
+            for index, error in done.errors:
+                ordinal = task.first + index
                 self._meter.name_element(error, ordinal, held.chunk, ordinal - held.ordinal)
-            self._in_flight.add_results(element_run, ran.results, ran.nbytes, ran.errors)
+            self._in_flight.add_results(task, done.results, done.nbytes, done.errors)
             self._tune()
-            if element_run.ended:
-                element_run = self._next_run()
+            if task.ended:
+                task = self._next_task()
             self._start()
             self._changed.notify()
 
-    async def _run(self, elements: Iterable[Any]) -> Ran:
-        """Calls the function for elements, one after the other: at least for one."""
+    async def _run(self, elements: Iterable[Any]) -> TaskResults:
+        """Calls the function for elements in order: at least for the first one."""
         try:
             if self._awaits:
                 return await await_calls(self._function, elements)
-            ran = await self._run_in_thread(elements)
-            if any(map(isawaitable, ran.results[: len(ran.errors) + 1])):
+            done = await self._run_in_thread(elements)
+            if any(map(isawaitable, done.results[: len(done.errors) + 1])):
                 if not self._awaits:
                     self._awaits, self._call_count = True, call_count_for(self._calls, awaits=True)
-                later = await await_calls(lambda awaitable: awaitable, ran.results)
-                return later._replace(errors=sorted([*ran.errors, *later.errors], key=itemgetter(0)))
+                later = await await_calls(lambda awaitable: awaitable, done.results)
+                return later._replace(errors=sorted([*done.errors, *later.errors], key=itemgetter(0)))
         except Exception as error:
-            return Ran([None], 0, 0.0, [(0, error)])
-        return ran
+            return TaskResults([None], 0, 0.0, [(0, error)])
+        return done
 
-    async def _run_in_thread(self, elements: Iterable[Any]) -> Ran:
+    async def _run_in_thread(self, elements: Iterable[Any]) -> TaskResults:
         halt = Halt()
         cut = asyncio.get_running_loop().call_later(CUT_SECONDS, halt.ask)
         self._halts.add(halt)
@@ -252,7 +245,7 @@ class ParallelCalls:
             cut.cancel()
 
     def _tune(self) -> None:
-        """Says how many calls there should be, now and then, from what they gave."""
+        """Adapts the number of calls after a window of time."""
         now = perf_counter()
         self._count_wait(now)
         if self._call_count.due(now - self._since, self._ended):
@@ -260,14 +253,14 @@ class ParallelCalls:
             self._since, self._ended, self._waited = now, 0, 0.0
 
     def _count_wait(self, now: float) -> None:
-        """Counts how long the consumer has waited for calls, up to now."""
+        """Counts how long the consumer has waited for calls until now."""
         if self._waits_since is not None:
             self._waited += now - self._waits_since
             self._waits_since = now
 
 
-class Ran(NamedTuple):
-    """What came of a run of elements: the results of the first of them; None where a call failed, and the errors."""
+class TaskResults(NamedTuple):
+    """The results of a task's first elements, None for a call that failed; and the errors with their indices."""
 
     results: list[Any]
     nbytes: int
@@ -275,18 +268,18 @@ class Ran(NamedTuple):
     errors: list[tuple[int, Exception]]
 
 
-def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
-    """What a function makes of the first element, and of those after it until it is to halt."""
+def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[Any]) -> TaskResults:
+    """Calls the function for the first element, and for those after it until `halt` is asked for."""
     results: list[Any] = []
     errors: list[tuple[int, Exception]] = []
     began, end = perf_counter(), 0
     for piece in pieces(elements):
         end += len(piece)
-        made = call_each(function, piece, iter(piece))
+        calls = call_each(function, piece, iter(piece))
         while (count := len(results)) < end:
             if count:
                 halt.ends(piece)
-            error = extend(results, made if count else islice(made, 1))
+            error = extend(results, calls if count else islice(calls, 1))
             if error is None and len(results) == (end if count else 1):
                 continue
             if error is None and count and halt.asked:
@@ -295,32 +288,31 @@ def results_until(halt: Halt, function: Callable[..., Any], elements: Iterable[A
             results.append(None)
         if len(results) < end:
             break
-    return Ran(results, weigh(results), perf_counter() - began, errors)
+    return TaskResults(results, weigh(results), perf_counter() - began, errors)
 
 
-async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> Ran:
-    """Calls a function here for elements, one after the other, and awaits what it gives."""
+async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> TaskResults:
+    """Calls a function for elements in order, and awaits its results."""
     results: list[Any] = []
     errors: list[tuple[int, Exception]] = []
     began = perf_counter()
     for index, element in enumerate(elements):
         try:
             result = call_function(function, element)
-            results.append(await outcome(result) if isawaitable(result) else result)
+            results.append(await await_result(result) if isawaitable(result) else result)
         except Exception as error:
             errors.append((index, error))
             results.append(None)
-    return Ran(results, weigh(results), perf_counter() - began, errors)
+    return TaskResults(results, weigh(results), perf_counter() - began, errors)
 
 
-async def outcome(awaitable: Awaitable[Any]) -> Any:
-    """What an awaitable of the user's gives, in a task of its own, which is cancelled once and may clean up at leisure.
+async def await_result(awaitable: Awaitable[Any]) -> Any:
+    """Awaits the user's awaitable in a task of its own, which is cancelled only once, so that it can clean up.
 
-    (anyio cancels again whatever awaits in a scope that was cancelled: `async with` of other libraries would not end.)
+    (anyio cancels repeatedly in a cancelled scope: `async with` of other libraries could not end.)
 
     Raises:
-        ClosedError: It was cancelled, and not by us.
-        Exception: What it raises.
+        ClosedError: The task was cancelled by other code.
     """
     task = asyncio.ensure_future(awaitable)
     try:
@@ -329,8 +321,8 @@ async def outcome(awaitable: Awaitable[Any]) -> Any:
         task.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([task])
-        _ = task.cancelled() or task.exception()  # looked at, so that nothing is logged
+        _ = task.cancelled() or task.exception()  # retrieved, so that asyncio logs nothing
         raise
     if task.cancelled():
-        raise ClosedError("what map's function awaited was cancelled from elsewhere: its result will never come")
+        raise ClosedError("other code cancelled what the function of map awaited: its result will never come")
     return task.result()

@@ -1,12 +1,12 @@
-"""Distribute: the shards of a data set divided among ranks and loader workers, each of which reads its own share.
+"""Distribute: divides the shards of a data set among ranks and loader workers; each reads its own share.
 
 Rules:
-- The reader is looked up where and when the pipeline runs: a Dataset may be pickled or forked before.
-- Each reader works its share out for itself, from what all see alike: the names, the sizes, the manifest. No reader
-  waits for another, at the beginning or at the end.
-- Positions hold the reader and a digest of its share: one that changed, or another reader's, is refused.
-- With `even`, every reader gives the same number of records, whatever happens: one that comes to its end before
-  (because damaged records were left out, or with "cycle") begins them again.
+- The reader is looked up where and when the pipeline runs, since a Dataset may be pickled or forked before.
+- Each reader computes its share from the names, the sizes and the manifest, which are the same for all. No reader ever
+  waits for another.
+- Positions hold the reader and a digest of its share. A changed share, or another reader's position, is refused.
+- With `even`, all readers give the same number of records. A reader that reaches its end early (since damaged records
+  were left out, or with "cycle") starts its share again.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ REMEDY: Final = (
 
 
 class AssignedSource(Source):
-    """A source of which each reader, a rank or one of its loader workers, reads a part of its own.
+    """A source of which each reader (a rank, or one of its loader workers) reads its own part.
 
     Attributes:
-        rank: Which rank reads; None to look where the pipeline runs.
-        memo: What is kept from run to run.
+        rank: The rank that reads; None to look it up where the pipeline runs.
+        memo: Values that are kept from run to run.
     """
 
     __slots__ = ()
@@ -79,12 +79,12 @@ class AssignedSource(Source):
     memo: Memo
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
-        """How many elements this reader gives, as a manifest or an index says; or UNKNOWN_CARDINALITY."""
+        """How many elements this reader gives according to a manifest or an index, or UNKNOWN_CARDINALITY."""
         raise NotImplementedError
 
     def cardinality(self, rank: Rank | None) -> int:
         key = ("cardinality", self.rank or rank or rank_here(), worker_here())
-        count: int | None = self.memo.get(key)  # `list(dataset)` asks each time
+        count: int | None = self.memo.get(key)  # kept, since `list(dataset)` asks each time
         if count is None:
             count = bridge.run(self._count, rank)
             self.memo.keep(key, count)
@@ -98,13 +98,13 @@ class AssignedSource(Source):
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Distribute(AssignedSource):
-    """The records of shards that fall to one reader.
+    """Gives one reader's share of the records of shards.
 
     Args:
-        shards: What is divided.
-        rank: Which rank reads; None to look where the pipeline runs.
-        even: Whether all readers give as many records; see `Dataset.distribute`.
-        manifest: URL of the manifest that says how many records there are.
+        shards: The shards.
+        rank: The rank that reads; None to look it up where the pipeline runs.
+        even: How all readers get the same number of records; see `Dataset.distribute`.
+        manifest: The URL of a manifest with the numbers of records.
     """
 
     shards: Shards
@@ -117,8 +117,8 @@ class Distribute(AssignedSource):
         check_even(self.even)
         if self.even is not None and self.manifest is None:
             raise ValueError(
-                f"even={self.even!r} needs to know how many records the shards hold: pass manifest=, the URL of the "
-                "manifest that ShardWriter(manifest=...) wrote, or that write_manifest(filenames, url) writes"
+                f"even={self.even!r} needs the number of records of each shard: pass manifest=, the URL of a manifest "
+                "that ShardWriter(manifest=...) or write_manifest(filenames, url) wrote"
             )
 
     def lines(self) -> Iterator[str]:
@@ -130,11 +130,11 @@ class Distribute(AssignedSource):
         return self.shards.options
 
     async def opened(self, within: RunContext) -> OpenSource:
-        """The stores, and what is read of them: this reader's share."""
+        """The stores, and this reader's share."""
         return OpenSource((await self.shards.opened(within)).storages, await self._share(within))
 
     async def check(self, position: Position, within: RunContext) -> None:
-        """Refuses a position, of a chain around this source, that was saved by another reader, or with other shards."""
+        """Refuses a position of a chain with this source that was saved by another reader, or with other shards."""
         state = position.get("source")
         while state is not None and "share" not in state:
             state = state["inner"].get("source")
@@ -151,23 +151,25 @@ class Distribute(AssignedSource):
             before = given
             async with aclosing(read(self.shards, state, within, opened)) as chunks:
                 async for chunk in chunks:
-                    own = share.cut(chunk, given)
-                    given += len(own.elements)
-                    if len(own.elements):
-                        yield own
+                    part = share.cut(chunk, given)
+                    given += len(part.elements)
+                    if len(part.elements):
+                        yield part
                     if given == share.total and again:
                         return
             if share.total is None:
                 if not given and share.portions and share.reader.readers > 1:
                     warn_once(
                         f"reader {share.reader.number} of {share.reader.readers} (ranks times loader workers) got no "
-                        f"record: none begins in its part of {describe(share.paths)}. {REMEDY}"
+                        f"records: none begins in its part of {describe(share.paths)}. {REMEDY}"
                     )
                 return
             if given == share.total:  # all portions were read to their ends, so their errors were raised
                 return
             if state is None and given == before:
-                raise ManifestError(f"{self.manifest}: no record is left of those that it says are in {share.paths}")
+                raise ManifestError(
+                    f"{self.manifest}: none of the records that it lists could be read of {share.paths}"
+                )
             state, within, again = None, replace(within, skip=0), True
 
     async def count(self, opened: Session, rank: Rank | None) -> int:
@@ -189,12 +191,12 @@ class Distribute(AssignedSource):
 
 
 class AssignedShards(Listing):
-    """What one reader reads: a listing that is complete.
+    """One reader's share: a complete listing.
 
     Args:
-        reader: Whose it is.
-        portions: What is read, in order.
-        total: How many records it gives; None for all that there are.
+        reader: The reader.
+        portions: The portions that it reads, in order.
+        total: How many records it gives; None for all.
     """
 
     def __init__(self, reader: Reader, portions: Sequence[Portion], total: int | None = None) -> None:
@@ -202,7 +204,7 @@ class AssignedShards(Listing):
         self.portions = portions
         self.total = total
         self.paths = [portion.path for portion in portions]
-        self.labels = [  # in a piece of a shard, records are counted from its beginning
+        self.labels = [  # in a part of a shard, records are counted from its beginning
             f"{portion.path} (the part from byte {portion.piece.start:,} on)"
             if portion.piece is not None and portion.piece.start
             else portion.path
@@ -212,7 +214,7 @@ class AssignedShards(Listing):
 
     @property
     def planned(self) -> int:
-        """How many records all portions hold, as far as a manifest says it: what is given before they begin again."""
+        """How many records the portions hold according to a manifest, that is, before the share starts again."""
         ends = (portion.last or (portion.expected and portion.expected.records) or 0 for portion in self.portions)
         return sum(end - portion.first for end, portion in zip(ends, self.portions, strict=True))
 
@@ -221,26 +223,22 @@ class AssignedShards(Listing):
 
     @property
     def whose(self) -> list[Any]:
-        """What states hold of it."""
+        """What states hold of the share."""
         listed = [(part.expected.size, part.expected.version) for part in self.portions if part.expected is not None]
-        told = repr((self.portions, self.total, *listed))
-        digest = hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+        text = repr((self.portions, self.total, *listed))
+        digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         return [self.reader.number, self.reader.readers, digest]
 
     def check(self, state: Mapping[str, Any] | None) -> int:
-        """How many records had been given where a state was saved.
-
-        Raises:
-            PositionMismatchError: It was saved by another reader, or when the shards were others.
-        """
+        """How many records were given before a state; an error if another reader saved it, or with other shards."""
         if state is None:
             return 0
         number, readers, _ = state["share"]
         if (number, readers) != (self.reader.number, self.reader.readers):
             raise PositionMismatchError(
                 f"this state was saved by reader {number} of {readers}, and this is reader {self.reader.number} of "
-                f"{self.reader.readers} (readers are ranks times loader workers): resume each with its own state, and "
-                "as many of them as there were"
+                f"{self.reader.readers} (readers are ranks times loader workers): resume with the same number of "
+                "readers, each with its own state"
             )
         if state["share"] != self.whose:
             raise PositionMismatchError(
@@ -250,7 +248,7 @@ class AssignedShards(Listing):
         return int(state["given"])
 
     def cut(self, chunk: Chunk, given: int) -> Chunk:
-        """A chunk, cut where the share ends, whose positions know how many records came before."""
+        """A chunk up to the end of the share, whose positions have the number of records given before."""
         positions = SharePositions(chunk.positions, self, given)
         count = len(chunk.elements)
         left = count if self.total is None else min(count, self.total - given)
@@ -260,11 +258,11 @@ class AssignedShards(Listing):
 
 @dataclass(frozen=True, slots=True)
 class Portions(Source):
-    """The records of these portions, in order.
+    """Gives the records of portions, in order.
 
     Args:
-        shards: How they are read; its names are those of the portions.
-        portions: What is read.
+        shards: The source that reads them; its names are those of the portions.
+        portions: The portions.
     """
 
     shards: Shards
@@ -283,16 +281,12 @@ class Portions(Source):
 
 
 def readers_lines(chain: Chain, within: RunContext) -> tuple[str, ...]:
-    """A chain's lines, and the reader where it is assigned: they differ where readers' elements do."""
+    """A chain's lines, with the reader if its sources are assigned, so that readers' lines differ."""
     return (*chain.lines(), *([str(reader_here(within.rank))] if is_assigned(chain) else []))
 
 
 async def complete(opened: OpenSource) -> Listing:
-    """The listing of a source, when all of it is known.
-
-    Raises:
-        StorageError: The shards cannot be listed.
-    """
+    """Waits for the complete listing of a source."""
     await opened.listing.until(sys.maxsize)
     if opened.listing.error is not None:
         raise opened.listing.error
@@ -300,23 +294,13 @@ async def complete(opened: OpenSource) -> Listing:
 
 
 async def find_records(manifest: str, opened: OpenSource) -> list[ShardInfo]:
-    """What a manifest says of the shards of a source.
-
-    Raises:
-        StorageError: The shards cannot be listed.
-        ManifestError: The manifest does not know a shard, or not as it is.
-    """
+    """A manifest's entries for the shards of a source; a ManifestError if a shard is missing or differs."""
     listing = await complete(opened)
     return await find_in_manifest(opened.storages, manifest, listing.paths, listing.known)
 
 
 async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> AssignedShards:
-    """Works out what a reader reads.
-
-    Raises:
-        StorageError: The shards cannot be listed, or their sizes not be had.
-        ManifestError: The manifest does not know a shard, or not as it is.
-    """
+    """Computes a reader's share."""
     shards = None if how.manifest is None else await find_records(how.manifest, opened)
     if how.even is not None and shards is not None:
         portions = assign_records(shards, reader.readers, reader.number, how.even, how.manifest)
@@ -324,20 +308,19 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
         count = even_count(total, reader.readers, how.even)
         if total and not count:
             warn_once(
-                f"even={how.even!r} of {total:,} records leaves none for {reader.readers} readers (ranks times loader "
-                f"workers): {describe(opened.listing.paths)} hold fewer records than there are readers; pass "
-                "even='pad', or use fewer readers"
+                f"even={how.even!r} gives no records to {reader.readers} readers (ranks times loader workers), since "
+                f"{describe(opened.listing.paths)} hold only {total:,}: pass even='pad', or use fewer readers"
             )
         return AssignedShards(reader, tuple(portions), count)
     listing = await complete(opened)
     if shards is None:
         sizes = await sizes_of(opened.storages, listing.paths, listing.known, reader.readers)
     else:
-        said = [Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards]
-        sizes = [ShardSize(shard.path, shard.bytes, True, each) for shard, each in zip(shards, said, strict=True)]
+        expected = [Expected(shard.bytes, shard.version, shard.records, how.manifest) for shard in shards]
+        sizes = [ShardSize(shard.path, shard.bytes, True, each) for shard, each in zip(shards, expected, strict=True)]
     plan = await assign_shards(opened.storages, sizes, reader.readers, how.shards.options.compression_type)
     size_of = {shard.path: shard.size for shard in sizes}
-    loads = [sum(load_of(portion, size_of[portion.path]) for portion in own) for own in plan]
+    loads = [sum(load_of(portion, size_of[portion.path]) for portion in portions) for portions in plan]
     warn_uneven(reader, loads, describe(listing.paths), REMEDY)
     return AssignedShards(reader, tuple(plan[reader.number]))
 
@@ -348,6 +331,6 @@ def load_of(portion: Portion, size: int) -> int:
 
 
 def describe(paths: Sequence[str]) -> str:
-    """Shards, by number and the name of the first."""
+    """The name of the first shard, and how many more there are."""
     more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
     return f"{display_name(paths[0])}{more}" if paths else "no shard"

@@ -1,4 +1,4 @@
-"""Shard queues: the records of one shard that have arrived and wait for their turn; and the interleave of them."""
+"""Shard queues, which hold the records of one shard that wait for their turn; and the interleave of shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 
 
 class ShardStart(NamedTuple):
-    """Where reading a shard begins: its number, its next record's place, and how it is compressed, if that is known."""
+    """Where reading a shard begins: its number, the place of the next record, and its compression if known."""
 
     shard: int
     place: ShardPlace = ShardPlace()
@@ -42,21 +42,19 @@ class ShardStart(NamedTuple):
 
     @classmethod
     def of(cls, slot: Sequence[Any]) -> ShardStart:
-        """What a position says of an open shard."""
+        """The start that a position holds for an open shard."""
         shard, offset, record, version, compression = slot
         return cls(shard, ShardPlace(offset, record, version), compression)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPositions(Positions):
-    """The places between the records of a block: each as what a position says of an open shard, in `slot`.
-
-    It holds spans, and no record.
+    """Positions of the records of a block, each as the `slot` of an open shard. They hold spans, but no records.
 
     Args:
-        shard, version, compression: Of which shard.
+        shard, version, compression: The shard.
         record: The number of the first record.
-        origin: Where the block is in the shard.
+        origin: The offset of the block in the shard.
         spans: The records' spans within the block; at least one.
         paths: The shards' URLs.
     """
@@ -81,23 +79,23 @@ class BlockPositions(Positions):
         offsets = self.spans[:, 0] + (self.origin - HEADER_BYTES)
         if self.shard >= MAX_SHARDS or int(offsets[-1]) >> OFFSET_BITS:
             raise ValueError(
-                f"shard {self.shard:,}, byte {int(offsets[-1]):,}: shuffle tells apart {MAX_SHARDS:,} shards of up to "
-                f"{1 << OFFSET_BITS:,} bytes; put a batch(1).unbatch() before it, which it remembers in another way"
+                f"shard {self.shard:,}, byte {int(offsets[-1]):,}: shuffle supports {MAX_SHARDS:,} shards of up to "
+                f"{1 << OFFSET_BITS:,} bytes; put batch(1).unbatch() before it, so that it counts records instead"
             )
         sizes, shards = self.spans[:, 1] - self.spans[:, 0], {self.shard: (self.version, self.compression)}
         return RecordLocations(offsets + (self.shard << OFFSET_BITS), sizes, shards, self.paths)
 
 
 class ShardQueue(InputBuffer):
-    """One shard's queue of blocks; it may always hold one.
+    """One shard's queue of blocks; one block always fits.
 
     Args:
         start: Where reading the shard begins.
-        paths: What errors call the shards.
+        paths: The names of shards in errors.
 
     Attributes:
-        held: Bytes of the blocks in it.
-        limit: How many it should hold.
+        held: The bytes of its blocks.
+        limit: How many bytes it should hold.
     """
 
     def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
@@ -110,19 +108,19 @@ class ShardQueue(InputBuffer):
         self.open(start.place.version, start.compression, 0)
 
     def open(self, version: str | None, compression: str | None, limit: int) -> None:
-        """The shard is open: its version, its compression, and how many bytes of it may be held."""
+        """Sets the version and the compression of the opened shard, and how many bytes of it may be held."""
         self._version, self._compression, self.limit = version, compression, limit
         place = self.start.place
-        self._passed = Joined((), {"slot": [self.shard, place.offset, place.record, version, compression]})
+        self._before = Joined((), {"slot": [self.shard, place.offset, place.record, version, compression]})
 
     @property
     def has_room(self) -> bool:
-        """Whether another block like the last one fits."""
+        """Whether another block of the last one's size fits."""
         return not self.available or self.held + self._last_bytes <= self.limit
 
     @property
     def is_low(self) -> bool:
-        """Whether to go on reading pays: it has room for two blocks, or holds at most one."""
+        """Whether to continue reading: it has room for two blocks, or holds at most one."""
         return self.held + 2 * self._last_bytes <= self.limit or self.held <= self._last_bytes
 
     @property
@@ -130,31 +128,31 @@ class ShardQueue(InputBuffer):
         return not self.ended and self.has_room
 
     def push(self, frames: Frames, record: int | None = None) -> None:
-        """A block arrived; its first record has this number, where that is not simply the next."""
+        """Adds a block; `record` is the number of its first record, None for the next number."""
         count, first = len(frames), self._next if record is None else record
         self._next = first + count
         self._last_bytes = memoryview(frames.buffer).nbytes
         shard, version, compression = self.shard, self._version, self._compression
-        places = BlockPositions(shard, version, compression, first, frames.origin or 0, frames.spans, self._paths)
-        self._add(Chunk(frames, places, self._last_bytes), self._last_bytes)
+        positions = BlockPositions(shard, version, compression, first, frames.origin or 0, frames.spans, self._paths)
+        self._add(Chunk(frames, positions, self._last_bytes), self._last_bytes)
 
 
 class ShardInterleave(Interleave[ShardQueue]):
     """The running interleave over `shards` shards.
 
-    The caller pushes what arrives into the queues that `wanted` names, and calls `pull`.
+    The caller pushes blocks into the queues of `wanted`, and calls `pull`.
 
     Args:
         plan: The order.
-        shards: How many there are, as far as is known.
-        state: Where to go on, as positions say it; None for the start.
-        batch, skip, most_bytes: See `Interleave`.
-        paths: What errors call the shards, which grow with `shards`: positions tell in which one a record is.
+        shards: The number of known shards.
+        state: Where to resume, from a position; None for the start.
+        batch, skip, max_bytes: See `Interleave`.
+        paths: The names of known shards in errors.
 
     Attributes:
-        shards: How many there are, as far as is known.
+        shards: The number of known shards.
         next_shard: The first shard whose turn has not come.
-        queues: Those in the slots, and those that are fed ahead of their turn, by their shards' numbers.
+        queues: The queues in slots, and those that are filled ahead of their turn, by shard number.
     """
 
     whole_blocks: ClassVar[bool] = True
@@ -167,12 +165,12 @@ class ShardInterleave(Interleave[ShardQueue]):
         *,
         batch: int = 1,
         skip: int = 0,
-        most_bytes: int = 0,
+        max_bytes: int = 0,
         paths: Sequence[str] = (),
     ) -> None:
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
         slots = [None if slot is None else ShardQueue(ShardStart.of(slot), paths) for slot in state["slots"]]
-        super().__init__(plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, most_bytes=most_bytes)
+        super().__init__(plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, max_bytes=max_bytes)
         self.complete = True  # as far as they are needed: see `reach`
         self.shards = shards
         self.next_shard: int = state["next"]
@@ -181,13 +179,13 @@ class ShardInterleave(Interleave[ShardQueue]):
         self._paths = paths
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
-        """The queues that should be fed, most urgent first: those in slots, and `ahead` of the shards after them."""
+        """The queues that should be filled, most urgent first: those in slots, and those of the next `ahead` shards."""
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
             self._queue_of(shard)
         return list(self.queues.values())
 
     def reach(self, ahead: int) -> int:
-        """How many shards must be known before the next `pull`, with `ahead` of them fed; or all there are."""
+        """How many shards must be known before the next `pull`, if `ahead` are filled ahead; or all."""
         return self.next_shard + self._plan.cycle_length + ahead + 1
 
     @property
@@ -213,7 +211,7 @@ class ShardInterleave(Interleave[ShardQueue]):
         return ShardPositions(slots, turns, count, self.next_shard)
 
     def _join(self, windows: list[list[Frames]], block: int) -> Frames:
-        """Short records copied in order, all others where they are."""
+        """Joins records in order; only short ones are copied."""
         if len(windows) == 1 and len(windows[0]) == 1 and is_stretch(windows[0][0]):
             return windows[0][0]
         nbytes = sum(abs(window.extent) for part in windows for window in part)
@@ -224,7 +222,7 @@ class ShardInterleave(Interleave[ShardQueue]):
 
 
 def is_stretch(window: Frames) -> bool:
-    """Whether a window is long enough to go without a copy, or most of what it keeps alive."""
+    """Whether a window is long enough to be given without a copy, or most of its buffer."""
     return window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2)
 
 
@@ -232,11 +230,10 @@ def is_stretch(window: Frames) -> bool:
 class ShardPositions(InterleavedPositions):
     """Positions of records of shards; `following` is the number of the next shard."""
 
-    def state(self, places: Sequence[Position | None]) -> dict[str, Any]:
-        return {"slots": [place and place["slot"] for place in places], "next": self.following}
+    def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
+        return {"slots": [position and position["slot"] for position in positions], "next": self.following}
 
     def locations(self) -> RecordLocations:
-        """Where the records are, in their order."""
         references, sizes = np.empty(self.count, np.int64), np.empty(self.count, np.int64)
         shards: dict[int, tuple[str | None, str | None]] = {}
         paths: Sequence[str] = ()
@@ -245,20 +242,20 @@ class ShardPositions(InterleavedPositions):
             entry = self.slots[slot]
             if entry is None or not share:
                 continue
-            found = entry.places.locations()
-            assert found is not None, "blocks know where their records are"
+            locations = entry.positions.locations()
+            assert locations is not None, "blocks know where their records are"
             turns, within = np.divmod(np.arange(share), block)
             at = slice(None) if len(ready) == 1 else (turns * len(ready) + number) * block + within
-            references[at], sizes[at] = found.references, found.sizes
-            shards |= found.shards
-            paths = found.paths
+            references[at], sizes[at] = locations.references, locations.sizes
+            shards |= locations.shards
+            paths = locations.paths
         return RecordLocations(references, sizes, shards, paths)
 
 
 def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
-    """The next records in order, as far as they have arrived, None for none; and the error of the shard after them.
+    """The next records that have arrived, or None; and the error of the shard after them.
 
-    A chunk that is short takes all that has arrived: its records are copied together.
+    Several small chunks become one: their records are copied together.
     """
     pulled: list[Chunk] = []
     nbytes, error = 0, None

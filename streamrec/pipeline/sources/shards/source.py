@@ -145,7 +145,7 @@ async def interleaved(
         state,
         batch=within.batch,
         skip=within.skip - within.begun,
-        most_bytes=within.budget // 8,  # two or three pulls are under way
+        max_bytes=within.budget // 8,  # two or three pulls are under way
         paths=listing.labels,
     )
     async with background() as tasks:

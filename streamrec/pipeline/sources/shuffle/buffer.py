@@ -1,23 +1,22 @@
-"""The shuffle buffer: chunks in, shuffled chunks out, and the place after any element that went. Pure.
+"""The shuffle buffer: takes chunks, gives shuffled chunks, and knows the position after each element. Pure.
 
-The order is tf.data's: the buffer is filled; then a random slot is emitted for each input that comes, and at the end of
-the input the rest, in random order. It depends on the seed, on the buffer's size and on the weights of the elements
-alone (`kernels.exchange` is the rule), never on how the input was cut into chunks.
+The order is tf.data's: the buffer is filled; then each arriving element takes a random slot, whose element is given; at
+the end of the input the rest is given in random order. The order depends only on the seed, the buffer's size and the
+weights of the elements (`kernels.exchange` is the rule), never on how the input was cut into chunks.
 
-A row describes an element: START and END (of which the difference is its weight), TAG and REFERENCE. The first three
-are the store's, the reference says which element it is. Nothing is copied per element to know where the buffer was: the
-slots are copied once for each buffer that went through. When a state is asked for, the inputs since then are let into
-another copy, as far as its place.
+A row describes an element: START and END (whose difference is its weight), TAG and REFERENCE. The first three belong to
+the store; the reference identifies the element. To know earlier positions, nothing is copied for each element: the
+slots are copied once for each round, in which as many elements pass as the buffer holds. When a state is asked for,
+the input since then is replayed into another copy, up to the position.
 
-A position says which elements the buffer holds, not what they are, in one of two ways:
+A position says which elements the buffer holds, but does not hold them. There are two ways:
 - by reference: shard and offset of each record; they are fetched again from there (`refetch.py`).
-- by number: how many elements of the input came before it. What is before the buffer is run again from a place that it
-  came through, up to the next input, and all but these elements are dropped. Such places are kept one for each buffer
-  that went through, as far back as anything is held: an element stays for one round of the buffer on average, but the
-  oldest of n for about ln(n) of them.
+- by number: how many elements of the input came before each. The input is run again from a known position up to the
+  next element, and all but the held elements are dropped. One position is kept for each round, as far back as elements
+  are held: an element stays for one round on average, but the oldest of n for about ln(n) rounds.
 
-Errors after the buffer name the record that an element was made of: the positions that elements came with are kept for
-TRACED_ROUNDS buffers. Of one that stayed longer, one in fifty, a reference says shard and byte; a number says nothing.
+Errors in later stages name the record that an element was made of: the positions of the input are kept for
+TRACED_ROUNDS rounds. One element in fifty stays longer; then a reference gives its shard and byte, a number nothing.
 """
 
 from __future__ import annotations
@@ -55,20 +54,20 @@ __all__ = ["NO_ROWS", "UNORDERED", "Entry", "HeldElements", "ShuffleBuffer", "Sh
 logger = logging.getLogger("streamrec")
 
 CHUNK_BYTES = 6 << 20
-"""About how much is emitted at a time when the input has ended."""
+"""About how many bytes are given at a time after the input has ended."""
 
 TRACED_ROUNDS = 4
-"""The positions of what came in are kept until this many buffers more did: of e**4, one element stays longer."""
+"""For how many rounds the positions of the input are kept: one in e**4 elements stays longer."""
 
 UNORDERED = (
-    "the input of this shuffle is not records of shards and has no fixed order (deterministic=False): "
-    "what its buffer holds cannot be found again; shuffle the records themselves, or keep their order"
+    "the input of this shuffle is not records of shards and has no fixed order (deterministic=False), so a resumed run "
+    "cannot find the elements of its buffer again: shuffle the records themselves, or keep their order"
 )
 
 SIZES = (1 << BUFFER_BITS) - 1
 
 ROW_WEIGHT = 64
-"""What an element weighs in addition to its bytes, in the buffer's limit."""
+"""What an element weighs in the buffer's limit, besides its bytes."""
 
 NO_ROWS: Numbers = np.empty((0, 4), np.int64)
 
@@ -77,10 +76,10 @@ class ShuffleRule(NamedTuple):
     """What the order depends on, besides the elements.
 
     Attributes:
-        capacity: How many elements the buffer holds at most.
+        capacity: The largest number of elements in the buffer.
         limit: What they may weigh: their bytes, and ROW_WEIGHT each.
-        key: What its random numbers come from.
-        strict: Whether the order must not depend on the limit: what does not fit is an error.
+        key: The key of the random numbers.
+        strict: Whether the order must not depend on the limit, so that exceeding it is an error.
     """
 
     capacity: int
@@ -90,7 +89,7 @@ class ShuffleRule(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What came in: rows, between which positions, and how many elements came before."""
+    """Input of the buffer: rows, the positions between them, and how many elements came before."""
 
     rows: Numbers
     positions: Positions
@@ -99,7 +98,7 @@ class Entry(NamedTuple):
 
 
 class BufferIndex:
-    """The slots, which gave `step` elements so far, while `taken` rows of the last `entry` came in; rows are copied.
+    """The slots, with a copy of their rows, after `step` elements were given and `taken` rows of `entry` taken.
 
     Attributes:
         weight: What the rows weigh.
@@ -116,14 +115,14 @@ class BufferIndex:
         self._held = len(rows)
 
     def freeze(self) -> BufferIndex:
-        """A copy that is only replayed: without room for more rows, and without those of the last input."""
+        """A copy for `replay`: without room for more rows, and without the rows of the last entry."""
         frozen = copy(self)
         frozen._slots, frozen.entry = self.rows.copy(), self.entry._replace(rows=NO_ROWS)
         return frozen
 
     @property
     def rows(self) -> Numbers:
-        """What they hold, as a view that may be written to."""
+        """The rows in the slots, as a writable view."""
         return self._slots[: self._held]
 
     @property
@@ -135,8 +134,8 @@ class BufferIndex:
         return self.entry.first + self.taken
 
     def exchange(self, entry: Entry, taken: int, out: Numbers | None, most: int) -> int:
-        """Lets an entry's rows in from `taken` on, and up to `most` out. Returns how many went."""
-        came, went, self._held, self.weight = kernels.exchange(
+        """Takes an entry's rows from `taken` on, and gives up to `most` rows. Returns how many it gave."""
+        came, given, self._held, self.weight = kernels.exchange(
             self._slots,
             self._held,
             self.weight,
@@ -148,23 +147,23 @@ class BufferIndex:
             self.step,
             entry.ended,
         )
-        self.step += went
+        self.step += given
         self.entry, self.taken = entry, taken + came
-        return went
+        return given
 
     def thaw(self) -> BufferIndex:
-        """A copy with room for as many rows as may come."""
+        """A copy with room for all rows that may come."""
         return BufferIndex(self.rule, self.rows, self.step, self.entry, self.taken)
 
-    def replay(self, entries: Iterator[Entry], gone: int) -> BufferIndex:
-        """A copy from which `gone` elements more went, while some of these entries came in."""
+    def replay(self, entries: Iterator[Entry], count: int) -> BufferIndex:
+        """A copy that gave `count` more elements while it took some of these entries."""
         slots = self.thaw()
-        while gone:
-            gone -= slots.exchange(next(entries), 0, None, gone)
+        while count:
+            count -= slots.exchange(next(entries), 0, None, count)
         return slots
 
     def replay_all(self, entries: Iterator[Entry]) -> BufferIndex:
-        """A copy into which all of these entries came."""
+        """A copy that took all of these entries."""
         slots = self.thaw()
         for entry in entries:
             taken = 0
@@ -174,9 +173,9 @@ class BufferIndex:
             slots.entry, slots.taken = entry, taken
         return slots
 
-    def rows_after(self, entries: Iterator[Entry], gone: int, count: int) -> Numbers:
-        """The rows of the `count` elements that go after `gone` others, while these entries come in."""
-        slots = self.replay(entries, gone)
+    def rows_after(self, entries: Iterator[Entry], skipped: int, count: int) -> Numbers:
+        """The rows of the `count` elements that are given after `skipped` others, while these entries are taken."""
+        slots = self.replay(entries, skipped)
         out = np.empty((count, 4), np.int64)
         given = slots.exchange(slots.entry, slots.taken, out, count) if count else 0
         while given < count:
@@ -184,8 +183,8 @@ class BufferIndex:
         return out
 
 
-class KnownPlace(NamedTuple):
-    """A place of the input that elements held may be reached from: the number of its next element."""
+class KnownPosition(NamedTuple):
+    """A position of the input from which held elements can be reached, and the number of its next element."""
 
     number: int
     position: Position | None
@@ -193,14 +192,14 @@ class KnownPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldElements:
-    """What a position says of the buffer's elements, in the order of the slots."""
+    """How a position refers to the buffer's elements: their numbers or references, in the order of the slots."""
 
     numbers: Numbers
     sizes: Numbers | None = None
     shards: Mapping[int, tuple[str | None, str | None]] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Packed: 50,000 references in 300 to 700 kB."""
+        """Packed JSON: 50,000 references take 300 to 700 kB."""
         if self.sizes is None or self.shards is None:
             return {"numbers": pack_numbers(self.numbers)}
         shards = self.numbers >> OFFSET_BITS
@@ -222,7 +221,7 @@ class HeldElements:
 
 
 def pack_numbers(numbers: Numbers) -> list[str]:
-    """Numbers from 0 on as text: the type of as few bytes as will do, and base64."""
+    """Packs non-negative numbers as their smallest sufficient dtype, and base64."""
     most = int(numbers.max()) if len(numbers) else 0
     kind = next(kind for kind in ("<u1", "<u2", "<u4", "<i8") if most <= np.iinfo(kind).max)
     return [kind, b2a_base64(numbers.astype(kind).data, newline=False).decode("ascii")]
@@ -237,19 +236,19 @@ class ShuffleBuffer:
 
     Args:
         rule: What the order depends on.
-        refers: Whether positions say which elements are held by reference.
-        ordered: Whether the input comes in one order, so that numbers mean something.
-        start: Where the input begins; `restore` says how much of it came in before.
+        refers: Whether positions refer to elements by reference.
+        ordered: Whether the input has a fixed order, so that numbers have a meaning.
+        start: The position where the input begins.
     """
 
     def __init__(self, rule: ShuffleRule, refers: bool, ordered: bool = True, start: Position | None = None) -> None:
         self.rule = rule
         self._refers = refers
         self._ordered = ordered
-        self._known = [KnownPlace(0, start)]
+        self._known = [KnownPosition(0, start)]
         self._shards: dict[int, tuple[str | None, str | None]] = {}
         self._paths: Sequence[str] = ()
-        self._came: deque[tuple[int, int, Positions]] = deque()  # the first one's number, how many, their positions
+        self._came: deque[tuple[int, int, Positions]] = deque()  # number of the first element, count, positions
         self._store = BufferStore(rule.limit)
         self._slots = BufferIndex(rule, NO_ROWS, 0, Entry(NO_ROWS, FixedPosition(start), 0), 0)
         self._next = 0
@@ -258,25 +257,25 @@ class ShuffleBuffer:
 
     @property
     def room(self) -> int:
-        """How many elements may come in before the first one leaves, if they are small enough."""
+        """How many elements may be taken before the first one is given, if they are small enough."""
         return self.rule.capacity - len(self._slots.rows)
 
     def name_shards(self, paths: Sequence[str]) -> None:
-        """Says which shards the records are of that it will hold again."""
+        """Sets the shards of the records that `restore` will add."""
         self._paths = paths
 
     def restore(
         self, rows: Numbers, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int
     ) -> None:
-        """Holds again what it held.
+        """Restores the buffer of a position.
 
         Args:
             rows: The slots.
             store: Their elements.
-            held: What the position said of them.
-            step: How many elements went before.
-            entry: The input's next place: its positions, and the number of the element that `taken` counts from.
-            taken: How many of it had come in.
+            held: How the position refers to them.
+            step: How many elements were given before.
+            entry: The positions of the next input, and the number of the element that `taken` counts from.
+            taken: How many elements of it were taken before.
         """
         self._store = store
         self._shards.update(held.shards or {})
@@ -285,27 +284,26 @@ class ShuffleBuffer:
         self._rebase()
 
     def fail(self, error: Exception, positions: Positions) -> Chunk:
-        """Takes an element that failed, which has a number and no place in the buffer: it is given at once."""
+        """Takes a failed element, and gives it at once: it has a number, but no slot."""
         self._next += 1
         self._entries.append(Entry(NO_ROWS, positions, self._next))
         here = self._positions(0, len(self._entries))
         return Chunk.failure(error, here, 0)
 
     def feed(self, chunk: Chunk) -> Iterator[Chunk]:
-        """Takes a chunk; gives what had to leave for its elements.
+        """Takes a chunk; gives the elements that it replaces.
 
-        A piece at a time, so that little has to come in again for a position within what is given.
+        Takes a piece at a time, so that a position within the output needs little replay.
         """
         count = len(chunk.elements)
         rows = self._enter(chunk)
         piece = max(4096, len(self._slots.rows) // 2)
         for first in range(0, count, piece):
             positions = shift(chunk.positions, first)
-            yield from self._let_in(Entry(rows[first : first + piece], positions, self._next))
+            yield from self._take(Entry(rows[first : first + piece], positions, self._next))
         self._store.tidy(self._slots.rows, self._slots.live_bytes)
 
-    def _let_in(self, entry: Entry) -> Iterator[Chunk]:
-        """Gives what has to leave for an entry."""
+    def _take(self, entry: Entry) -> Iterator[Chunk]:
         count = len(entry.rows)
         self._next += count
         self._entries.append(entry)
@@ -316,15 +314,15 @@ class ShuffleBuffer:
             if out is not None:
                 self._warn_if_small()
                 yield out
-        if self._gone > len(self._slots.rows) // 2:
+        if self._given > len(self._slots.rows) // 2:
             self._rebase()
 
     def drain(self, batch: int = 1, begun: int = 0) -> Iterator[Chunk]:
-        """Says that the input ended; gives what is left.
+        """Ends the input; gives the rest.
 
         Args:
-            batch: How many elements make a batch after this: chunks end where batches do, unless these are as large.
-            begun: How many went since the last batch was complete.
+            batch: How many elements make a batch in a later stage: chunks end where smaller batches do.
+            begun: How many elements were given since the last batch was complete.
         """
         last, taken = self._base.entry, self._base.taken
         if self._entries:
@@ -341,7 +339,7 @@ class ShuffleBuffer:
             yield out
 
     def _enter(self, chunk: Chunk) -> Numbers:
-        """The rows of a chunk's elements, which are held from now on."""
+        """Stores a chunk's elements, and returns their rows."""
         spans = spans_of(chunk.elements)
         self._came.append((self._next, len(spans), chunk.positions))
         while self._came[0][0] + self._came[0][1] < self._next - TRACED_ROUNDS * len(self._slots.rows):
@@ -350,57 +348,53 @@ class ShuffleBuffer:
         rows[:, : END + 1] = spans
         tags = self._store.add(chunk.elements, spans)
         if self._refers:
-            places = locations_in(chunk.positions).take(slice(len(spans)))
-            self._shards.update(places.shards)
-            self._paths = places.paths
-            np.add(places.sizes, tags, out=rows[:, TAG])
-            rows[:, REFERENCE] = places.references
+            locations = locations_in(chunk.positions).take(slice(len(spans)))
+            self._shards.update(locations.shards)
+            self._paths = locations.paths
+            np.add(locations.sizes, tags, out=rows[:, TAG])
+            rows[:, REFERENCE] = locations.references
         else:
             rows[:, TAG] = tags
             rows[:, REFERENCE] = np.arange(self._next, self._next + len(spans))
         return rows
 
     def _exchange(self, entry: Entry, taken: int, most: int) -> Chunk | None:
-        """Lets an entry in from `taken` on, as far as `most` elements that leave allow; returns their chunk."""
+        """Takes rows of an entry from `taken` on while it gives up to `most` elements; returns a chunk of these."""
         out = np.empty((most, 4), np.int64)
-        went = self._slots.exchange(entry, taken, out, most)
-        if not went:
+        given = self._slots.exchange(entry, taken, out, most)
+        if not given:
             return None
-        elements = self._store.pick(out[:went])
-        positions = self._positions(went)
-        self._gone += went
+        elements = self._store.pick(out[:given])
+        positions = self._positions(given)
+        self._given += given
         return Chunk.weigh(elements, positions)
 
     def _positions(self, count: int, came: int | None = None) -> ShuffledPositions:
         shards = self._shards if self._refers else None
-        base, entries, gone, known = self._base, self._entries, self._gone, self._known
+        base, entries, skipped, known = self._base, self._entries, self._given, self._known
         return ShuffledPositions(
-            base, entries, gone, count, known, shards, self._ordered, came, self._came, self._paths
+            base, entries, skipped, count, known, shards, self._ordered, came, self._came, self._paths
         )
 
     def _rebase(self) -> None:
-        """Positions count from here on."""
+        """Begins a round: later positions are replayed from here."""
         self._base = self._slots.freeze()
         self._entries: list[Entry] = []
-        self._gone = 0
+        self._given = 0
         if not self._refers:
             self._note(self._base)
 
     def _note(self, base: BufferIndex) -> None:
-        """The input's next place is known from here on; those before all that is held are forgotten."""
+        """Adds the input's next position to the known ones, and removes those before all held elements."""
         number = base.next
         oldest = int(base.rows[:, REFERENCE].min()) if len(base.rows) else number
         needed = [known for known, after in zip(self._known, self._known[1:], strict=False) if after.number > oldest]
         last = self._known[-1]
-        new = [] if last.number == number else [KnownPlace(number, base.entry.positions.at(base.taken))]
+        new = [] if last.number == number else [KnownPosition(number, base.entry.positions.at(base.taken))]
         self._known = [*needed, last, *new]
 
     def _warn_if_small(self) -> None:
-        """Warns once where the elements are too large for the buffer that was asked for.
-
-        Raises:
-            MemoryError: The order must not depend on that.
-        """
+        """Warns once if elements are too large for the buffer; a MemoryError if the order must not depend on that."""
         held, (capacity, limit, _, strict) = len(self._slots.rows), self.rule
         if held + 1 >= capacity or self._warned:
             return
@@ -408,43 +402,48 @@ class ShuffleBuffer:
             wanted = 4 * self._slots.weight * capacity // max(1, held) + (128 << 20)
             raise MemoryError(
                 f"shuffle(buffer_size={capacity}) does not fit: {held:,} elements fill the {limit:,} bytes that it has "
-                "by default on a machine of this memory, and with fewer the order would be another one than elsewhere: "
-                f"pass buffer_size={max(1, held // 2)}, or with_options(memory_budget={wanted:_}), or use "
+                "by default on a machine with this memory, and a smaller buffer gives another order than on other "
+                f"machines: pass buffer_size={max(1, held // 2)}, or with_options(memory_budget={wanted:_}), or use "
                 "global_shuffle, which needs no buffer"
             )
         self._warned = True
-        words = "shuffle(buffer_size=%d) holds about %d elements only: its share of the memory budget is %d bytes; "
-        logger.warning(f"{words}raise memory_budget, or lower buffer_size", capacity, held, limit)
+        logger.warning(
+            "shuffle(buffer_size=%d) holds only about %d elements: its share of the memory budget is %d bytes; raise "
+            "memory_budget, or lower buffer_size",
+            capacity,
+            held,
+            limit,
+        )
 
 
 def locations_in(positions: Positions) -> RecordLocations:
-    places = positions.locations()
-    assert places is not None, "a chain whose records are held by reference says where they are"
-    return places
+    locations = positions.locations()
+    assert locations is not None, "a chain whose records are held by reference knows their locations"
+    return locations
 
 
 @dataclass(frozen=True, slots=True)
 class ShuffledPositions(Positions):
-    """Positions of elements that went.
+    """Positions of elements that the buffer gave.
 
     Args:
-        base: What the buffer held some time before.
-        entries: What came in since; more may come in later.
-        gone: How many elements went before these, since the base.
-        count: How many these are.
-        known: Places of the input.
-        shards: Version and compression of each shard; None where elements are held by number.
-        ordered: Whether the input comes in one order.
-        came: How many entries came in before; None: as many as made the elements before these go.
-        recent: What came in last, of all that did: numbers, and positions.
-        paths: The shards' URLs, where elements are held by reference.
+        base: The slots at the beginning of the round.
+        entries: The input since then; more may be appended later.
+        skipped: How many elements were given since then, before these.
+        count: The number of these elements.
+        known: Known positions of the input.
+        shards: Version and compression of each shard; None if elements are held by number.
+        ordered: Whether the input has a fixed order.
+        came: How many entries were taken before; None for as many as were needed.
+        recent: The last input: number of the first element, count, and positions.
+        paths: The shards' URLs, if elements are held by reference.
     """
 
     base: BufferIndex
     entries: Sequence[Entry]
-    gone: int
+    skipped: int
     count: int
-    known: Sequence[KnownPlace]
+    known: Sequence[KnownPosition]
     shards: Mapping[int, tuple[str | None, str | None]] | None
     ordered: bool
     came: int | None = None
@@ -452,25 +451,23 @@ class ShuffledPositions(Positions):
     paths: Sequence[str] = ()
 
     def weight(self, count: int) -> int:
-        """Of a row (32 bytes) that came in, and two of a base, which is copied when half as many went as it holds."""
-        return 3 * 32 * count
+        return 3 * 32 * count  # a row taken, and two of a base, which is copied when it gave half of its elements
 
     def locations(self) -> RecordLocations | None:
-        """Where these elements are, if they are records of shards."""
         if self.shards is None:
             return None
-        rows = self.base.rows_after(iter(self.entries), self.gone, self.count)
+        rows = self.base.rows_after(iter(self.entries), self.skipped, self.count)
         return RecordLocations(rows[:, REFERENCE], rows[:, TAG] & SIZES, self.shards, self.paths)
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        reference = int(self.base.rows_after(iter(self.entries), self.gone, self.count)[index, REFERENCE])
-        for first, count, positions in tuple(self.recent):  # a copy at once: the buffer may be fed meanwhile
+        reference = int(self.base.rows_after(iter(self.entries), self.skipped, self.count)[index, REFERENCE])
+        for first, count, positions in tuple(self.recent):  # a copy, since the buffer may be fed meanwhile
             if self.shards is None:
-                found = [reference - first] if first <= reference < first + count else []
+                indices = [reference - first] if first <= reference < first + count else []
             else:
-                found = np.flatnonzero(locations_in(positions).references == reference).tolist()
-            if found:
-                return (Origin(positions, found[0], row),)
+                indices = np.flatnonzero(locations_in(positions).references == reference).tolist()
+            if indices:
+                return (Origin(positions, indices[0], row),)
         if self.shards is None or not self.paths:
             return ()
         offset = reference & ((1 << OFFSET_BITS) - 1)
@@ -479,20 +476,20 @@ class ShuffledPositions(Positions):
     def at(self, index: int) -> Position:
         if not self.ordered:
             raise StreamrecError(UNORDERED)
-        place = (
-            self.base.replay(iter(self.entries), self.gone + index)
+        slots = (
+            self.base.replay(iter(self.entries), self.skipped + index)
             if self.came is None
             else self.base.replay_all(iter(self.entries[: self.came]))
         )
-        numbers = place.rows[:, REFERENCE]
+        numbers = slots.rows[:, REFERENCE]
         rule = self.base.rule
-        state: dict[str, Any] = {"limit": None if rule.strict else rule.limit, "step": place.step}
+        state: dict[str, Any] = {"limit": None if rule.strict else rule.limit, "step": slots.step}
         if self.shards is not None:
-            held = HeldElements(numbers, place.rows[:, TAG] & SIZES, self.shards)
-            inner = place.entry.positions.at(place.taken)
+            held = HeldElements(numbers, slots.rows[:, TAG] & SIZES, self.shards)
+            inner = slots.entry.positions.at(slots.taken)
         else:
-            oldest = min(int(numbers.min()), place.next) if len(numbers) else place.next
+            oldest = min(int(numbers.min()), slots.next) if len(numbers) else slots.next
             known = next(known for known in reversed(self.known) if known.number <= oldest)
             held, inner = HeldElements(numbers - known.number), known.position or {}
-            state["next"] = place.next - known.number
+            state["next"] = slots.next - known.number
         return {"source": {**state, "held": held.to_json(), "inner": dict(inner)}}

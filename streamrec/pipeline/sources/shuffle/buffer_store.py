@@ -1,18 +1,16 @@
-"""What a shuffle buffer holds: the chunks that came, of which elements are picked. Records are never objects here.
+"""The memory of a shuffle buffer: blocks of elements, from which elements are picked. Records are never objects here.
 
 Rules:
-- A row's TAG is `block << BUFFER_BITS | size`: the block that its element is in, and a number of the caller's (a
-  record's size in its shard). In a block of records, START and END are the span; elsewhere START is the element's
-  index.
-- A block of records that came scattered is the buffer that they came in. It weighs what came of it so far: the rest
-  is still in a queue. What comes later of the same buffer comes to the same block.
-- What is held is no more than about WASTE times what is alive, or a given number of bytes: beyond that, what is alive
-  in the emptiest blocks is copied together, until a part (FREED) of what is dead is free. Elements leave at random, so
-  these blocks are nearly empty by then: for five records that come, about one is copied once more. Long records have
-  WASTE times this number, which is all of the buffer's share: a tenth less processor time for images. Of short ones
-  less is kept: what is picked from should stay in the caches.
-- Elements are copied PIECE_BYTES at a time, as much as an arriving chunk: so copying needs little memory besides the
-  elements held, and reuses memory.
+- A row's TAG is `block << BUFFER_BITS | size`: the block of its element, and a number of the caller's (the size of the
+  record in its shard). In a block of records, START and END are the span; in others START is the element's index.
+- Scattered records share the buffers that they came in: each such buffer is a block, which weighs only the records that
+  came so far, since the rest is still in a queue. Later records of the same buffer belong to the same block.
+- The blocks hold at most about WASTE times the live bytes, or a given number of bytes. Beyond that, live elements of
+  the emptiest blocks are copied together, until a part (FREED) of the dead bytes is free. Elements leave at random, so
+  these blocks are nearly empty: about one of five records is copied once more. Long records may have WASTE times the
+  given number, which is all of the buffer's share: images take a tenth less processor time. Short records keep less, so
+  that the blocks fit the processor's caches.
+- Elements are copied PIECE_BYTES at a time, as much as an arriving chunk, so copying needs and reuses little memory.
 """
 
 from __future__ import annotations
@@ -36,11 +34,11 @@ START, END, TAG, REFERENCE = range(4)
 
 WASTE = 2
 LONG_BYTES = 8 << 10
-"""Records that are so long on average leave without a copy. Shorter ones gain nothing by it (at 1 kB), and a batch
-of them would keep more blocks alive."""
+"""Records of at least this mean size are given without a copy. Records of 1 kB gain nothing by it, and a batch of them
+would keep more blocks alive."""
 
 FREED = 4
-"""This part of what may be dead is freed at a time: to look at all rows costs too much for every chunk."""
+"""A quarter of the dead bytes is freed at a time, since looking at all rows for each chunk costs too much."""
 
 PIECE_BYTES = 6 << 20
 """About how large a block of copies is."""
@@ -51,7 +49,7 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class HeldBlock:
-    """A chunk, or a part of one: a buffer of records, or other elements."""
+    """A block: a buffer of records, or other elements."""
 
     content: Any
     is_records: bool
@@ -62,7 +60,7 @@ class BufferStore:
     """The blocks.
 
     Args:
-        free_bytes: What may be held however little of it is alive; WASTE times that, of long records.
+        free_bytes: How many bytes may be held regardless of how many are live; WASTE times that for long records.
     """
 
     def __init__(self, free_bytes: int = 0) -> None:
@@ -74,7 +72,7 @@ class BufferStore:
         self.held_bytes = 0
 
     def add(self, elements: Any, spans: Numbers) -> int | Numbers:
-        """Holds elements, whose spans are those of `spans_of`; returns the TAG of all, or of each, without a size."""
+        """Adds elements with the spans of `spans_of`; returns the TAG of all, or of each, without a size."""
         if isinstance(elements, Scattered):
             return self._add_scattered(elements)
         if isinstance(elements, Frames):
@@ -88,11 +86,10 @@ class BufferStore:
         tags: Numbers = np.zeros(len(buffers), np.int64)
         for index in np.flatnonzero(weights).tolist():
             tags[index] = self._add_part(buffers[index], int(weights[index])) << BUFFER_BITS
-        found: Numbers = tags[there]
-        return found
+        return tags[there]  # type: ignore[no-any-return]
 
     def _add_part(self, buffer: Any, weight: int) -> int:
-        """Holds a buffer of which this many bytes came; returns the number of its block."""
+        """Adds bytes of a buffer; returns the number of its block."""
         number = self._numbers.get(id(buffer))
         if number is None:
             number = self._numbers[id(buffer)] = self._add(HeldBlock(buffer, True, 0))
@@ -103,7 +100,7 @@ class BufferStore:
         return number
 
     def pick(self, rows: Numbers) -> Any:
-        """The elements of these rows, in order: records as Frames, columns as Columns, all else as a list."""
+        """The elements of rows, in order: Frames, Columns or a list."""
         if not self._others:
             nbytes = int((rows[:, END] - rows[:, START]).sum())
             return self._scatter(rows) if are_long(nbytes, len(rows)) else self._gather(rows)
@@ -117,11 +114,11 @@ class BufferStore:
         return arrange(join_windows(parts), places)
 
     def tidy(self, rows: Numbers, live_bytes: int) -> None:
-        """Copies what is alive out of the emptiest blocks, and changes the rows, which are all there are."""
+        """Copies live elements out of the emptiest blocks, and changes their rows; `rows` are all live rows."""
         free_bytes = self._free_bytes * (WASTE if are_long(live_bytes, len(rows)) else 1)
         limit = max(WASTE * live_bytes, free_bytes)
         count = len(self._blocks) - len(self._free) - self._others
-        crowded = count > 256 and self.held_bytes < count * SMALL_BYTES  # each costs its part of a gather
+        crowded = count > 256 and self.held_bytes < count * SMALL_BYTES  # each block costs time in a gather
         if self.held_bytes <= limit and not crowded:
             return
         numbers = rows[:, TAG] >> BUFFER_BITS
@@ -142,7 +139,7 @@ class BufferStore:
             self._tidy_records(np.array(records), live[records], rows, numbers)
 
     def _tidy_records(self, victims: Numbers, live: Numbers, rows: Numbers, numbers: Numbers) -> None:
-        """Makes a few blocks of what is alive in many."""
+        """Copies the live records of many blocks into few."""
         pieces = np.full(len(self._blocks), -1)
         pieces[victims] = np.cumsum(live) // PIECE_BYTES
         piece_of = pieces[numbers]
@@ -162,7 +159,7 @@ class BufferStore:
         rows[chosen] = kept
 
     def _tidy_others(self, number: int, block: HeldBlock, rows: Numbers, mask: npt.NDArray[np.bool_]) -> None:
-        """Drops what is dead in one block."""
+        """Drops the dead elements of one block."""
         chosen = np.flatnonzero(mask)
         if not len(chosen):
             self._drop(number)
@@ -186,7 +183,7 @@ class BufferStore:
         return select(block.content, rows[:, START])
 
     def _gather(self, rows: Numbers) -> Frames:
-        """The records of these rows, in a buffer of their own."""
+        """Copies the records of rows into a new buffer."""
         buffers = [b"" if block is None or not block.is_records else block.content for block in self._blocks]
         buffer, spans = kernels.pick(buffers, rows)
         return Frames(buffer, as_spans(spans))
@@ -220,12 +217,12 @@ class BufferStore:
 
 
 def are_long(nbytes: int, count: int) -> bool:
-    """Whether this many records are so long that they leave without a copy."""
+    """Whether records are so long on average that they are given without a copy."""
     return nbytes >= LONG_BYTES * count
 
 
 def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
-    """Which blocks to copy together so that this many bytes are free: those of which the least part is alive.
+    """The blocks with the smallest live part whose dead bytes sum to at least `wanted`.
 
     >>> emptiest(np.array([9, 1, 5]), np.array([10, 10, 10]), 12)
     array([1, 2])
@@ -238,7 +235,7 @@ def emptiest(live: Numbers, held: Numbers, wanted: int) -> Numbers:
 
 
 def arrange(elements: Any, places: Numbers) -> Any:
-    """The elements in this order; records are copied to it, since what joins Frames takes them for one range."""
+    """The elements in another order; records are copied, since joining Frames expects one range."""
     if isinstance(elements, Columns):
         return Columns(map_nest(lambda column: arrange(column, places), elements.nest))
     if isinstance(elements, Frames):
@@ -247,7 +244,7 @@ def arrange(elements: Any, places: Numbers) -> Any:
 
 
 def spans_of(elements: Any) -> Numbers:
-    """START and END of each element: what they weigh depends on the elements alone, never on how they came."""
+    """START and END of each element. The weights depend only on the elements, not on how they came."""
     if isinstance(elements, Scattered):
         return elements.rows[:, :2]
     if isinstance(elements, Frames):
@@ -260,8 +257,7 @@ def spans_of(elements: Any) -> Numbers:
 def weights_of(elements: Any) -> Numbers:
     """About how many bytes each element keeps alive."""
     if isinstance(elements, Columns):
-        weights: Numbers = np.stack([weights_of(column) for column in leaves(elements.nest)]).sum(0)
-        return weights
+        return np.stack([weights_of(column) for column in leaves(elements.nest)]).sum(0)  # type: ignore[no-any-return]
     if isinstance(elements, Frames):
         return elements.lengths
     if isinstance(elements, np.ndarray) and elements.dtype != object:
@@ -272,7 +268,7 @@ def weights_of(elements: Any) -> Numbers:
 
 
 def weight_of(element: Any) -> int:
-    """About how many bytes one element keeps alive; of records, their payloads, wherever they are."""
+    """About how many bytes one element keeps alive; of records only the payloads."""
     return sum(
         leaf.nbytes + SPAN_BYTES * len(leaf) if isinstance(leaf, Frames) else weigh_one(leaf)
         for leaf in leaves(element)

@@ -1,8 +1,8 @@
-"""Refetching: records that a shuffle buffer held, fetched again by ranged reads from where they are.
+"""Refetch: fetches the records that a shuffle buffer held again, by ranged reads.
 
-`byte_runs` decides which bytes are read, without I/O; `Refetch` reads them, several at a time, and gives the records in
-the order of their references. A compressed shard cannot be read from the middle: it is read once, up to the last
-record that is wanted of it. Each record's CRC32C is verified again, and a shard that has another version is refused.
+`byte_runs` decides which byte ranges are read, without I/O. `Refetch` reads several at a time, and gives the records in
+the order of their references. A compressed shard cannot be read from the middle, so it is read once, up to the last
+record needed. Each record's CRC32C is verified again, and a shard with another version is refused.
 """
 
 from __future__ import annotations
@@ -38,40 +38,39 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Refetch(Source):
-    """Records of shards by their places: a source that is made when a run is resumed, and holds nothing that flows."""
+    """Gives the records at sorted locations in shards; made when a run is resumed."""
 
     shards: Shards | Distribute
-    wanted: RecordLocations
+    locations: RecordLocations
 
     def lines(self) -> Iterator[str]:
-        yield f"Refetch({len(self.wanted.references)})"
+        yield f"Refetch({len(self.locations.references)})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        """The records, in the order of their places, which are sorted."""
         opened = await self.shards.opened(within)
         plan = self._plan()
         if plan:
             await opened.listing.until(plan[-1].shard + 1)
-        most = max(within.budget // 2, RUN_BYTES)
+        max_bytes = max(within.budget // 2, RUN_BYTES)
         while plan:
-            group = plan[: max(1, bisect_bytes(plan[:16], most))]
+            group = plan[: max(1, bisect_bytes(plan[:16], max_bytes))]
             plan = plan[len(group) :]
             for frames in await self._fetch_all(opened, group):
                 yield Chunk(frames, Positions(), memoryview(frames.buffer).nbytes)
 
     def _plan(self) -> list[ByteRun]:
-        """What is read, in order: of a compressed shard, one run."""
+        """The byte ranges to read, in order; one for each compressed shard."""
         plan: list[ByteRun] = []
-        for run in byte_runs(self.wanted.references, self.wanted.sizes):
+        for run in byte_runs(self.locations.references, self.locations.sizes):
             last = plan[-1] if plan else None
-            if last is not None and last.shard == run.shard and self.wanted.shards[run.shard][1]:
+            if last is not None and last.shard == run.shard and self.locations.shards[run.shard][1]:
                 plan[-1] = ByteRun(last.shard, last.start, run.end, last.first, run.last)
             else:
                 plan.append(run)
         return plan
 
     async def _fetch_all(self, opened: OpenSource, group: Sequence[ByteRun]) -> list[Frames]:
-        """The records of several runs, read side by side."""
+        """Reads several byte ranges concurrently."""
         frames = [NOTHING] * len(group)
 
         async def fetch(index: int) -> None:
@@ -81,17 +80,16 @@ class Refetch(Source):
         return frames
 
     async def _fetch(self, opened: OpenSource, run: ByteRun) -> Frames:
-        """The records of one run."""
         if run.shard >= len(opened.listing.paths):
             raise PositionMismatchError(
-                f"this state holds records of shard {run.shard}, and there are {len(opened.listing.paths)} now: "
+                f"this state refers to shard {run.shard}, but there are only {len(opened.listing.paths)} shards: "
                 "resume with the shards that it was saved with, or start over without the state"
             )
         path = opened.listing.paths[run.shard]
-        version, compression = self.wanted.shards[run.shard]
+        version, compression = self.locations.shards[run.shard]
         storage = await opened.storages.at(path)
-        offsets = self.wanted.references[run.first : run.last] & ((1 << OFFSET_BITS) - 1)
-        sizes = self.wanted.sizes[run.first : run.last]
+        offsets = self.locations.references[run.first : run.last] & ((1 << OFFSET_BITS) - 1)
+        sizes = self.locations.sizes[run.first : run.last]
         if compression:
             options = replace(self.shards.options, compression_type=compression, on_loss=None)
             reader = await ShardReader.open(storage, path, options, ShardPlace(run.start, 0, version))
@@ -110,7 +108,7 @@ class Refetch(Source):
 
 
 async def find_records(reader: ShardReader, offsets: Numbers, path: str) -> Frames:
-    """The records at these offsets of a shard that is read in order; they are sorted, and some may be there twice."""
+    """The records at sorted offsets, which may repeat, of a shard that is read in order."""
     parts: list[Frames] = []
     first = 0
     while first < len(offsets):
@@ -128,31 +126,24 @@ async def find_records(reader: ShardReader, offsets: Numbers, path: str) -> Fram
 
 
 def verify(frames: Frames, path: str, first: int) -> None:
-    """Compares each record, with its length and its CRCs, with what its payload would be written as.
-
-    Raises:
-        CorruptRecordError: One differs; the buffer begins at byte `first` of the shard.
-    """
-    bad = first_difference(frames)
-    if bad is None:
-        return
-    raise CorruptRecordError(
-        "a record that a shuffle buffer held was changed in the shard: its length or its CRC32C differs; "
-        "start over without the state",
-        path,
-        first + int(frames.spans[bad, 0]) - HEADER_BYTES,
-    )
+    """Checks the length and CRCs of each record; the buffer begins at byte `first` of the shard."""
+    if (bad := first_difference(frames)) is not None:
+        raise CorruptRecordError(
+            "a record that a shuffle buffer held was changed in the shard: its length or its CRC32C differs; "
+            "start over without the state",
+            path,
+            first + int(frames.spans[bad, 0]) - HEADER_BYTES,
+        )
 
 
 def shard_changed_error(path: str, offset: int, what: str) -> PositionMismatchError:
-    """The error for a shard that does not hold what it held."""
     return PositionMismatchError(
         f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "
         "resume with the shards that it was saved with, or start over without the state"
     )
 
 
-def bisect_bytes(plan: Sequence[ByteRun], most: int) -> int:
-    """How many of the first runes have no more than this many bytes together."""
+def bisect_bytes(plan: Sequence[ByteRun], max_bytes: int) -> int:
+    """How many of the first byte ranges have at most `max_bytes` together."""
     total = np.cumsum([run.end - run.start for run in plan])
-    return int(np.searchsorted(total, most, side="right"))
+    return int(np.searchsorted(total, max_bytes, side="right"))

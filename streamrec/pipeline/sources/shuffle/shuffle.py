@@ -1,18 +1,17 @@
-"""Shuffle: a chain's elements in random order. `shuffle_buffer` decides; this file runs it, and resumes it.
+"""Shuffle: gives a chain's elements in random order. `buffer.py` decides the order; this file runs and resumes it.
 
-How a position says what the buffer holds is chosen here, once for each chain (`records_of`):
+A position refers to the elements in the buffer in one of two ways, which depends on the chain (`find_shards`):
 
-- Records of shards, interleaved, picked (filter, take, skip, shard, take_while), repeated, prefetched or shuffled
-  before, and what `map` (of one call
-  at a time or several) and `parse_example` make of each: by reference. Resuming fetches just these records again, by
-  ranged reads, and calls the functions for them again. Records near each other are read by one request.
-- Everything else (numbers, arrays, batches, zips, ...): by number. Resuming runs what is before the shuffle again, from
-  the last place known before the oldest element held: for n elements held about ln(n) + 2 times as many.
+- By reference, if each element is a record of a shard, or `map` or `parse_example` made it of one record. The records
+  may be interleaved, picked (filter, take, skip, shard, take_while), repeated, prefetched or shuffled before. Resuming
+  fetches these records again by ranged reads, nearby ones by one request, and calls the functions for them again.
+- By number for everything else (numbers, arrays, batches, zips, ...). Resuming runs the input again from the last known
+  position before the oldest element held: for n elements held about ln(n) + 2 times as many.
 
-An element that failed before the shuffle is given at once; it has a number, and no place in the buffer.
+Both resume exactly if functions return the same for the same element. If the input has no fixed order
+(`deterministic=False`), numbers mean nothing, and asking for a position is an error.
 
-Both go on exactly, if functions give the same for the same element. Where what is before the shuffle comes in no fixed
-order (`deterministic=False`), numbers mean nothing, and asking for a position is an error.
+An element that failed before the shuffle is given at once; it has a number, but no slot in the buffer.
 """
 
 from __future__ import annotations
@@ -54,25 +53,25 @@ from streamrec.pipeline.sources.shuffle.refetch import Refetch
 __all__ = ["Shuffle"]
 
 BUFFER: Final = Share(2)
-"""What the buffer may hold: half of that is alive, half may be dead until what is alive is copied together."""
+"""The buffer's share: half for live elements, half for dead ones until the live ones are copied together."""
 
 MIN_HOP_BYTES: Final = 512 << 10
-"""Chunks of this many bytes are let in by a thread, while the loop makes the next one."""
+"""Chunks of at least these bytes are shuffled in a thread, while the event loop makes the next one."""
 
 
-def records_of(chain: Chain) -> Shards | Distribute | None:
-    """The shards of which each element of a chain is one record, or was made of one; None for all other chains."""
+def find_shards(chain: Chain) -> Shards | Distribute | None:
+    """The shards of a chain whose elements are each a record, or made of one; None for other chains."""
     source = chain.source
     shards: Shards | Distribute | None = None
     if isinstance(source, Shards | Distribute):
         shards = source
     elif isinstance(source, ChainSource) and source.one_to_one:
-        shards = records_of(source.inner)
+        shards = find_shards(source.inner)
     return shards if all(stage.picks or stage.one_to_one for stage in chain.stages) else None
 
 
 def remake(chain: Chain, records: Source) -> Chain:
-    """What makes the elements of such a chain of records that were picked already."""
+    """A chain that makes the same elements from records that were picked already."""
     source = chain.source
     if isinstance(source, ParallelMap):
         made = Chain(replace(source, inner=remake(source.inner, records), deterministic=True))
@@ -85,13 +84,13 @@ def remake(chain: Chain, records: Source) -> Chain:
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(ChainSource):
-    """A chain in random order: each element comes at most `buffer_size` places before its own.
+    """Gives the elements of a chain in random order, each at most `buffer_size` places earlier than in the chain.
 
     Args:
         inner: The chain.
-        buffer_size: How many elements the buffer holds, as far as its share of the memory budget allows.
-        seed: What its random numbers come from; None: drawn once for each run.
-        reshuffle: Whether the order differs from epoch to epoch.
+        buffer_size: The number of elements in the buffer, if its share of the memory budget allows.
+        seed: The seed of the order; None to draw one for each run.
+        reshuffle: Whether each epoch has another order.
     """
 
     buffer_size: int
@@ -107,12 +106,12 @@ class Shuffle(ChainSource):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         share, before = within.apart(0).take(BUFFER)
-        said = within.session.remember(self, lambda: state["limit"] if state else None)
+        saved_limit = within.session.remember(self, lambda: state["limit"] if state else None)
         epoch = within.epoch if self.reshuffle else 0
         key = derive_seed(within.seed if self.seed is None else self.seed, epoch)
-        limit = share // 2 if said is None else said
-        rule = ShuffleRule(self.buffer_size, limit, key, said is None and within.follows_memory)
-        shards = records_of(self.inner)
+        limit = share // 2 if saved_limit is None else saved_limit
+        rule = ShuffleRule(self.buffer_size, limit, key, saved_limit is None and within.follows_memory)
+        shards = find_shards(self.inner)
         ordered = shards is not None or in_order(self.inner, within.deterministic)
         if not ordered:
             warn_once(f"state_dict() of this run will be an error: {UNORDERED}")
@@ -120,35 +119,35 @@ class Shuffle(ChainSource):
         if state and shards is not None:
             await refetch(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
-        if shards is not None:  # a full buffer gives as many as it takes: its batches end where those of its input do
+        if shards is not None:  # a full buffer gives as many as it takes, so batches end where those of the input do
             before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
         before = replace(before, beside=False)  # it runs ahead already
         nbytes, given, threads = 0, within.begun - within.skip, within.session.threads
         inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None, goes_on=True)
         async with aclosing(run_ahead(inner)) as chunks:
             try:
-                source = run_again(buffer, state, chunks) if state and shards is None else chunks
+                source = rerun(buffer, state, chunks) if state and shards is None else chunks
                 async for chunk in source:
                     if chunk.error is not None:
                         yield buffer.fail(chunk.error, chunk.positions)
                         continue
                     nbytes = max(nbytes, chunk.nbytes)
-                    for out in await work_out(threads, buffer.feed(chunk), chunk.nbytes):
+                    for out in await collect_outputs(threads, buffer.feed(chunk), chunk.nbytes):
                         given += len(out.elements)
                         yield out
             except MemoryError:
                 raise
             except Exception as error:
-                failure = error  # what came before it comes first
+                failure = error  # raised after all elements before it
         left = buffer.drain(within.batch, given % within.batch)
-        while outputs := await work_out(threads, islice(left, 1), nbytes):
+        while outputs := await collect_outputs(threads, islice(left, 1), nbytes):
             yield outputs[0]
         if failure is not None:
             raise failure
 
 
-async def work_out(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
-    """All outputs, worked out in a thread where that takes longer than a hop there."""
+async def collect_outputs(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> list[Chunk]:
+    """Computes all outputs, in a thread if that takes longer than the hop."""
     chunks, failure = await through(threads, outputs, nbytes >= MIN_HOP_BYTES)
     if failure is not None:
         raise failure
@@ -158,30 +157,30 @@ async def work_out(threads: Threads, outputs: Iterator[Chunk], nbytes: int) -> l
 async def refetch(
     buffer: ShuffleBuffer, state: Mapping[str, Any], inner: Chain, shards: Shards | Distribute, within: RunContext
 ) -> None:
-    """Gives a buffer what it held by reference."""
+    """Restores a buffer whose elements are held by reference."""
     held = HeldElements.from_json(state["held"])
     assert held.sizes is not None, "references have sizes"
     order = np.argsort(held.numbers, kind="stable")
     if isinstance(shards, Distribute):
         await shards.check(state["inner"], within)
-    wanted = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
+    locations = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
     buffer.name_shards((await shards.opened(within)).listing.paths)
-    filling = Filling(held, buffer.rule.limit)
-    async with aclosing(within.chunks(remake(inner, Refetch(shards, wanted)), None)) as chunks:
+    slots = RestoredSlots(held, buffer.rule.limit)
+    async with aclosing(within.chunks(remake(inner, Refetch(shards, locations)), None)) as chunks:
         async for chunk in chunks:
-            filling.put(chunk.elements, order[filling.count : filling.count + len(chunk.elements)])
-    filling.into(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
+            slots.fill(chunk.elements, order[slots.count : slots.count + len(chunk.elements)])
+    slots.restore(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
 
 
-async def run_again(
+async def rerun(
     buffer: ShuffleBuffer, state: Mapping[str, Any], chunks: AsyncGenerator[Chunk]
 ) -> AsyncGenerator[Chunk]:
-    """Gives a buffer what it held by number, from the chunks since then; then the chunks that follow."""
+    """Restores a buffer whose elements are held by number from the first chunks; gives the chunks after these."""
     held, first, last = HeldElements.from_json(state["held"]), 0, state["next"]
     order = np.argsort(held.numbers, kind="stable")
-    numbers, filling = held.numbers[order], Filling(held, buffer.rule.limit)
+    numbers, slots = held.numbers[order], RestoredSlots(held, buffer.rule.limit)
     if not last:
-        filling.into(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
+        slots.restore(buffer, state["step"], Entry(NO_ROWS, FixedPosition(state["inner"]), 0), 0)
     async for chunk in chunks:
         count = len(chunk.elements)
         if first >= last:
@@ -190,28 +189,28 @@ async def run_again(
         if chunk.error is not None:  # it was given before
             first += 1
             if first == last:
-                filling.into(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last), 0)
+                slots.restore(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last), 0)
             continue
         low, high = np.searchsorted(numbers, [first, min(last, first + count)]).tolist()
-        filling.put(select(chunk.elements, numbers[low:high] - first), order[low:high])
+        slots.fill(select(chunk.elements, numbers[low:high] - first), order[low:high])
         first += count
         if first >= last:
             used = count - (first - last)
-            filling.into(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last - used), used)
+            slots.restore(buffer, state["step"], Entry(NO_ROWS, chunk.positions, last - used), used)
             if used < count:
                 yield Chunk(window(chunk.elements, used, count), shift(chunk.positions, used), chunk.nbytes)
     if first < last:
         raise PositionMismatchError(
-            f"the input of a shuffle has {first:,} elements after the saved position, and had {last:,}: "
+            f"the input of a shuffle has {first:,} elements after the saved position, but had {last:,}: "
             "the data was changed; resume with the data that the state was saved with, or start over without the state"
         )
 
 
-class Filling:
-    """A buffer's elements as they come back.
+class RestoredSlots:
+    """The slots of a buffer while it is restored.
 
     Args:
-        held: What they are.
+        held: The elements that they held.
         limit: See `BufferStore`.
     """
 
@@ -222,8 +221,8 @@ class Filling:
         self._store = BufferStore(limit)
         self.count = 0
 
-    def put(self, elements: Any, slots: npt.NDArray[np.int64]) -> None:
-        """Some elements, and the slots that they were in."""
+    def fill(self, elements: Any, slots: npt.NDArray[np.int64]) -> None:
+        """Puts elements into these slots."""
         if not len(slots):
             return
         spans = spans_of(elements)
@@ -233,6 +232,6 @@ class Filling:
         self._rows[slots, TAG] = sizes + tags
         self.count += len(slots)
 
-    def into(self, buffer: ShuffleBuffer, step: int, entry: Entry, taken: int) -> None:
-        """All of them into the buffer, which gave `step` elements and has `taken` of an entry of its input."""
+    def restore(self, buffer: ShuffleBuffer, step: int, entry: Entry, taken: int) -> None:
+        """Restores the buffer, which gave `step` elements and took `taken` elements of an entry."""
         buffer.restore(self._rows, self._store, self._held, step, entry, taken)

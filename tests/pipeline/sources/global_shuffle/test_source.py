@@ -206,7 +206,7 @@ def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> 
     with pytest.raises(PositionMismatchError, match="index of digest"):
         next(moved.shuffled().iterate(renamed))
     state["position"]["source"]["position"] += 1
-    with pytest.raises(PositionMismatchError, match="not as it was saved"):
+    with pytest.raises(PositionMismatchError, match="was changed since it was saved"):
         next(data.shuffled().iterate(state))
 
 
@@ -218,10 +218,10 @@ def test_what_fills_the_last_step_up() -> None:
 
 
 def test_an_index_of_other_shards(data: Indexed, tmp_path: Path) -> None:
-    """It says which shard it does not know."""
+    """The error names a shard that the index lacks."""
     other = indexed(tmp_path, numbered([9, 9]))
     dataset = streamrec.TFRecordDataset(data.pattern).global_shuffle(1, index=other.url)
-    with pytest.raises(ManifestError, match=r"does not know .*000.tfrecord"):
+    with pytest.raises(ManifestError, match=r"it lacks .*000.tfrecord"):
         list(dataset)
 
 
@@ -257,7 +257,7 @@ def test_arguments(data: Indexed) -> None:
         ("quality is 'best'", lambda: data.shuffled(quality="best")),
         ("slot_groups=5 must divide", lambda: data.shuffled(slot_groups=5, global_batch_size=12)),
         ("even is 'odd'", lambda: data.shuffled(even="odd")),
-        ("divided by 5 ranks", lambda: list(data.shuffled(global_batch_size=12, rank=0, world_size=5))),
+        ("number of ranks, 5", lambda: list(data.shuffled(global_batch_size=12, rank=0, world_size=5))),
         (
             "memory_budget",
             lambda: list(data.shuffled(quality="blocks", window_bytes=1 << 40).with_options(memory_budget=5000)),
