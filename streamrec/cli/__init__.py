@@ -2,7 +2,7 @@
 
 - `program.py`: the commands by name, each imported when it is called; errors, Ctrl-C and exit codes;
 - `commands/`: the commands: their arguments, what they do and print. `ls`, `count` and `info` are in `info.py`, `head`
-  and `cat` in `cat.py`, any other in a file of its name;
+  and `cat` in `cat.py`, `manifest` in `index.py`, any other in a file of its name;
 - `sources.py`, `reading.py`: from names to shards, and from shards to blocks of records;
 - `writing.py`: new shards;
 - `output.py`, `records.py`: text, tables and progress, records;

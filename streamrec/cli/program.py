@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "cat": "Prints all records, as text, JSON lines or raw bytes.",
     "count": "Counts records.",
     "verify": "Checks every CRC32C, or compares shards with a manifest; repairs.",
+    "manifest": "Writes a manifest of shards that have none, compressed ones too.",
     "index": "Writes an index, with which any record can be read by its number.",
     "stat": "Shows statistics of each feature, also as an HTML page.",
     "convert": "Converts to and from Parquet, JSON lines and WebDataset tar.",
@@ -52,7 +53,7 @@ COMMANDS: Final = {
 }
 
 
-FILES: Final = {"ls": "info", "count": "info", "head": "cat"}
+FILES: Final = {"ls": "info", "count": "info", "head": "cat", "manifest": "index"}
 """In which file of `commands/` a command is, if not in that of its name."""
 
 

@@ -52,6 +52,20 @@ def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path,
         assert [loss["byte"] for loss in done.json["shards"][0]["losses"]] == [fifth]
 
 
+def test_a_manifest_of_compressed_shards_that_had_none(shard: Path, tmp_path: Path, called: Call) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()))
+    names, manifest = f"{tmp_path}/*.gz", f"{tmp_path}/manifest.json"
+    assert called("manifest", names, f"{tmp_path}/manifest").code == 2
+    done = called("manifest", "--json", names, manifest)
+    assert [row["records"] for row in done.json["shards"]] == [240, 240]
+    assert called("count", manifest).out == "480\n"
+    assert called("verify", manifest).code == 0
+    assert called("manifest", names, manifest).code == 4
+    (tmp_path / "0.tfrecord.gz").write_bytes(gzip.compress(shard.read_bytes()[:-1]))
+    assert called("verify", manifest).code == called("manifest", "--overwrite", names, manifest).code == 1
+
+
 def test_verify_with_an_index_checks_each_record(shard: Path, called: Call) -> None:
     index = shard.with_name("train.index")
     called("index", shard, index)  # it has read no payload, and so knows no CRC32C of the shard

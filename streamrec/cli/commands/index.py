@@ -1,4 +1,4 @@
-"""`streamrec index`: where each record is, so that any of them can be read by itself."""
+"""`streamrec index` and `manifest`: where each record is, and how many there are, so that readers need not look."""
 
 from __future__ import annotations
 
@@ -14,15 +14,52 @@ import streamrec
 from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.commands.stat import Moments
-from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, progress
+from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_written, progress
 from streamrec.cli.program import BAD_DATA
 from streamrec.cli.reading import map_concurrently, run, total_bytes
 from streamrec.cli.sources import find_records, storages_for
-from streamrec.cli.writing import refuse_existing, temporary_objects
+from streamrec.cli.writing import refuse_existing, refuse_sources, temporary_objects
 from streamrec.shards import IndexedRecords, join_index, open_index
 from streamrec.storage import Storages
 
 ENDING = ".index"
+
+
+@click.command(
+    "manifest",
+    epilog=options.examples("streamrec manifest 's3://bucket/train-*.tfrecord.gz' s3://bucket/manifest.json"),
+)
+@options.sources
+@options.target
+@options.overwrite
+@options.as_json
+@options.source_options
+def manifest_command(sources: options.Sources, target: str, overwrite: bool, as_json: bool) -> None:
+    """Writes TARGET (a name that ends in .json): the sizes, CRC32Cs and numbers of records of shards.
+
+    Each shard is read once; it may be compressed. `verify` and `count` use the manifest, and so does `distribute`.
+    """
+    if not target.endswith(".json"):
+        raise click.UsageError(f"{target}: the name of a manifest ends in .json: write {target}.json")
+    shards = run(count_shards(sources, target, overwrite))
+    if as_json:
+        rows = [{"path": shard.path, "records": shard.records, "bytes": shard.bytes} for shard in shards]
+        print_json({"manifest": target, "shards": rows})
+        return
+    print_written("shard", shards)
+    print_line(f"manifest: {target}")
+
+
+async def count_shards(
+    sources: options.Sources, target: str, overwrite: bool
+) -> tuple[streamrec.shards.ShardInfo, ...]:
+    """Reads the shards and writes their manifest."""
+    async with storages_for(sources.storage_options) as storages:
+        if not overwrite:
+            await refuse_existing(storages, [target])
+        paths = [shard.path for shard in await find_records(storages, sources)]
+        await refuse_sources(storages, paths, storages, [target])
+    return await streamrec.write_manifest(paths, target, storage_options=sources.storage_options)
 
 
 def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
