@@ -1,12 +1,12 @@
-"""grain: a Dataset as Grain's `IterDataset`, whose iterator has `get_state` and `set_state`.
+"""A Dataset as Grain's `IterDataset`, whose iterator has `get_state` and `set_state`.
 
     records = streamrec.TFRecordDataset("s3://b/train-*").distribute().parse_example(features)
     batches = streamrec.grain.IterDataset(records).map(augment).batch(256)
 
 Rules:
-- Each iterator of an IterDataset gives the same elements, as Grain has it: those of one epoch. Several epochs, each
-  shuffled again, are `dataset.repeat(n)` of streamrec.
-- `mp_prefetch` tells each worker process its slice; `distribute` then deals it its part of the shards.
+- As usual in Grain, each iterator of an IterDataset gives the same elements: those of one epoch. For several epochs,
+  each shuffled again, use streamrec's `dataset.repeat(n)`.
+- `mp_prefetch` gives each worker process its slice; `distribute` then assigns it its part of the shards.
 - A state is one string, so that all states have the same structure.
 
 Needs `pip install 'streamrec[grain]'`.
@@ -37,8 +37,8 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
     """A Dataset as the source of a Grain pipeline.
 
     Args:
-        dataset: What is read. Where there are several processes, or workers of `mp_prefetch`, it must hold
-            `distribute`. The rank of this process is looked up now, and goes to its workers.
+        dataset: The Dataset to read. With several processes, or workers of `mp_prefetch`, it must hold `distribute`.
+            The rank of this process is looked up now, and goes to its workers.
 
     Examples:
         >>> numbers = IterDataset(Dataset.range(5)).map(int)
@@ -55,31 +55,30 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         super().__init__()
-        self._dataset = dataset
         check_dataset("dataset", dataset)
-        self._of = dataset.options.rank or rank_here()
+        self._dataset = dataset
+        self._rank = dataset.options.rank or rank_here()
 
     def __iter__(self) -> Any:
         """An iterator from the start of the epoch.
 
         Raises:
-            ValueError: Several processes iterate, and the data is not dealt to them.
+            ValueError: Several processes iterate, and `distribute` does not assign the data to them.
         """
-        check_assigned(self._dataset, self._of)
-        dataset = self._dataset.with_options(rank=self._of.rank, world_size=self._of.world_size)
-        return Iterator(dataset)
+        check_assigned(self._dataset, self._rank)
+        return Iterator(self._dataset.with_options(rank=self._rank.rank, world_size=self._rank.world_size))
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
-        """Grain's call in each worker of `mp_prefetch`: this is worker `sl.start` of `sl.step`."""
+        """Makes this process worker `sl.start` of `sl.step`. Grain calls it in each worker of `mp_prefetch`."""
         worker, workers = sl.start or 0, sl.step or 1
-        self._of = Rank(self._of.rank * workers + worker, self._of.world_size * workers)
+        self._rank = Rank(self._rank.rank * workers + worker, self._rank.world_size * workers)
 
     def __str__(self) -> str:
         return f"streamrec.grain.IterDataset({self._dataset!r})"
 
 
 class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ignore]
-    """An iteration, which begins when something is asked of it."""
+    """An iteration, which begins with the first call."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         super().__init__()
@@ -90,25 +89,25 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         """The next element.
 
         Raises:
-            ValueError: It was closed.
-            StreamrecError: What went wrong with the data, after all elements before it.
+            ValueError: The iterator was closed.
+            StreamrecError: The data or the store failed; raised after all elements before it.
         """
         if self._closed:
             raise ValueError("this iterator was closed; make a new one of its dataset")
         return next(self._start())
 
     def get_state(self) -> dict[str, Any]:
-        """Where the next element comes from, as one string of JSON under one key."""
+        """The position of the next element, as one string of JSON under one key."""
         return {KEY: json.dumps(self._start().state_dict())}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes on where a state was saved.
+        """Continues where a state was saved.
 
         Raises:
-            PositionMismatchError: It is not a state, or another pipeline saved it.
+            PositionMismatchError: `state` is not a state, or another pipeline saved it.
         """
         if not isinstance(state, dict) or KEY not in state:
-            raise PositionMismatchError(f"a state of this iterator has the key {KEY!r}: pass what get_state() gave")
+            raise PositionMismatchError(f"a state of this iterator has the key {KEY!r}: pass the result of get_state()")
         self._end()
         self._run = self._fresh().iterate(json.loads(state[KEY]))
 
@@ -117,7 +116,7 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         self._start()
 
     def close(self) -> None:
-        """Ends the reading: when this returns, no connection of it is left."""
+        """Ends the reading, and closes its connections before it returns."""
         super().close()
         self._end()
 
@@ -127,10 +126,10 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         return self._run
 
     def _fresh(self) -> Dataset[Any]:
-        """The dataset before its first iteration: iterating it again would be the next epoch."""
+        """A copy of the dataset at its first epoch: iterating the same one again would be the next epoch."""
         return self._dataset.with_options(epoch=self._dataset.options.epoch)
 
     def _end(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         run, self._run = self._run, None
-        if run is not None and not exiting():  # Grain closes iterators as late as when modules have lost their names
+        if run is not None and not exiting():  # Grain may close an iterator after modules have lost their names
             run.close()

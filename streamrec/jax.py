@@ -1,4 +1,4 @@
-"""jax: a Dataset as global arrays under a sharding, some of them on their way to the devices ahead of their turn.
+"""A Dataset as global JAX arrays under a sharding; batches go to the devices ahead of their turn.
 
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
     loader = streamrec.jax.Loader(dataset, NamedSharding(mesh, PartitionSpec("data")))
@@ -6,9 +6,8 @@
 
 Rules:
 - Each process reads its own part of every global batch. Processes whose devices hold the same rows (the model is
-  divided among them) read the same part: the sharding tells which do.
-- What JAX would change without a word is an error: int64 that does not fit the int32 which it becomes without
-  `jax_enable_x64`.
+  divided among them) read the same part; the loader sees this from the sharding.
+- Without `jax_enable_x64` JAX converts int64 to int32. A value that does not fit is an error here.
 
 Needs `pip install 'streamrec[jax]'`. For Grain see `streamrec.grain`.
 """
@@ -37,24 +36,24 @@ for kind in (RaggedTensor, SparseTensor):  # so that what jit compiles takes the
 
 
 class Loader(Epochs[Any]):
-    """A Dataset's batches as JAX arrays: iterate it, once for each epoch.
+    """A Dataset's batches as JAX arrays: iterate it once for each epoch.
 
     Args:
-        dataset: What is read; its elements are this process's part of a batch. Where there are several processes, it
-            must hold `distribute`; `even=` there and `drop_remainder=True` of `batch` give each as many batches, of
-            one size.
+        dataset: The Dataset to read; its elements are this process's part of a batch. With several processes, it must
+            hold `distribute`; `distribute(even=)` and `batch(drop_remainder=True)` give each process the same number
+            of batches of one size.
         sharding: How devices share the rows of a global batch: a `jax.sharding.Sharding` for all columns, or one for
-            each by its name. None puts whole batches on the default device.
-        prefetch: How many batches are sent to the devices ahead of the one that is worked on.
+            each column by its name. None puts whole batches on the default device.
+        prefetch: How many batches are sent to the devices ahead of the current one.
 
     Returns:
-        Iterating it gives elements of the dataset's structure, with `jax.Array` in the place of arrays: of shape `[n *
+        Iterating it gives elements of the dataset's structure, with `jax.Array` instead of arrays: of shape `[n *
         parts, ...]` where this process has batches of `[n, ...]`. Strings become lists of `bytes`, on the host.
 
     Raises:
-        ValueError: The columns' shardings assign the rows to the processes in different ways. While it runs: the
+        ValueError: The columns' shardings assign the rows to the processes in different ways. During iteration: the
             sharding cannot divide a batch.
-        OverflowError: While it runs: an integer that does not fit.
+        OverflowError: During iteration: an integer does not fit.
 
     Examples:
         >>> [batch] = Loader(Dataset.range(4).batch(4))
@@ -82,7 +81,7 @@ class Loader(Epochs[Any]):
         }
         if len(ranks) > 1:
             raise ValueError(
-                f"the columns' shardings deal rows to processes in different ways: {sorted(map(str, ranks))}"
+                f"the columns' shardings assign rows to processes in different ways: {sorted(map(str, ranks))}"
             )
         return ranks.pop()
 
@@ -95,7 +94,9 @@ class Loader(Epochs[Any]):
         check_fits(array, name)
         sharding = self._sharding
         if isinstance(sharding, Mapping):
-            sharding = of_column(sharding, name)
+            if name not in sharding:
+                raise ValueError(f"column {name!r} has no sharding; there are those of {sorted(sharding)}")
+            sharding = sharding[name]
         if sharding is None:
             return jax.device_put(array)
         if not array.ndim:
@@ -114,7 +115,7 @@ class Loader(Epochs[Any]):
 
 
 def rank_under(sharding: jax.sharding.Sharding) -> Rank:
-    """Which part of a global batch this process has: processes whose devices hold the same rows are one rank."""
+    """The part of a global batch that this process has: processes whose devices hold the same rows are one rank."""
     dimensions = len(getattr(sharding, "spec", ())) or 1
     shape = (len(sharding.device_set),) * dimensions
     rows: dict[int, set[tuple[int, int]]] = {}
@@ -128,30 +129,17 @@ def rank_under(sharding: jax.sharding.Sharding) -> Rank:
 def rank_among(rows: Mapping[int, set[tuple[int, int]]], process: int) -> Rank:
     """The rank of a process, by the rows that the devices of each process hold.
 
-    Raises:
-        ValueError: Some have rows in common, and not all.
-
     >>> rank_among({0: {(0, 4)}, 1: {(4, 8)}, 2: {(0, 4)}, 3: {(4, 8)}}, 3)
     Rank(rank=1, world_size=2)
     """
-    parts: list[set[tuple[int, int]]] = []
-    for _, held in sorted(rows.items()):
-        if held not in parts:
-            parts.append(held)
-    if sum(map(len, parts)) != len(set().union(*parts)):
-        raise ValueError(f"processes share some of their rows and not all of them, so no rank has a part alone: {rows}")
-    return Rank(parts.index(rows[process]), len(parts))
-
-
-def of_column(shardings: Mapping[str, jax.sharding.Sharding], name: str) -> jax.sharding.Sharding:
-    """A column's sharding."""
-    if name not in shardings:
-        raise ValueError(f"column {name!r} has no sharding; there are those of {sorted(shardings)}")
-    return shardings[name]
+    parts = list(dict.fromkeys(frozenset(held) for _, held in sorted(rows.items())))
+    if sum(map(len, parts)) != len(frozenset().union(*parts)):
+        raise ValueError(f"processes share some of their rows but not all, so that no rank has rows of its own: {rows}")
+    return Rank(parts.index(frozenset(rows[process])), len(parts))
 
 
 def check_rows(element: Any) -> None:
-    """Refuses columns whose arrays have no row for each example: they cannot be divided."""
+    """Refuses columns whose arrays do not have a row for each example: they cannot be divided."""
     columns = element.items() if isinstance(element, Mapping) else [("", element)]
     for name, column in columns:
         if isinstance(column, CompositeTensor):
@@ -163,15 +151,15 @@ def check_rows(element: Any) -> None:
 
 def check_fits(array: npt.NDArray[Any], name: str) -> None:
     """Refuses integers that JAX would cut to 32 bits."""
-    kept = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
-    if array.dtype.kind not in "iu" or kept.itemsize >= array.dtype.itemsize or not array.size:
+    target = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype))
+    if array.dtype.kind not in "iu" or target.itemsize >= array.dtype.itemsize or not array.size:
         return
-    limits = np.iinfo(kept)
-    least, most = array.min(), array.max()
-    if least < limits.min or most > limits.max:
+    limits = np.iinfo(target)
+    smallest, largest = array.min(), array.max()
+    if smallest < limits.min or largest > limits.max:
         raise OverflowError(
-            f"{where(name)}values from {least:,} to {most:,} do not fit the {kept.name} that JAX makes of them: "
-            'jax.config.update("jax_enable_x64", True), or map the column to what fits'
+            f"{where(name)}values from {smallest:,} to {largest:,} do not fit the {target.name} that JAX makes of "
+            'them: call jax.config.update("jax_enable_x64", True), or map the column to values that fit'
         )
 
 

@@ -1,24 +1,20 @@
 """The bounded queue between the loop thread and the consumers.
 
-What holds:
+Rules:
 
-- `put` waits until the queue is empty or the item fits: what is queued never weighs more than `limit`, save
-  for one item that is heavier than the limit alone. The items of one task arrive in the order of its puts.
-- Crossing threads is expensive (a wake-up of the loop costs some 50 us), so it happens only where one side
-  sleeps: the loop wakes a consumer that found the queue empty; a consumer wakes a `put` that waits, and
-  only when half of the limit is free, so that a full queue of small items costs one wake-up for many. An
-  emptied queue always wakes it.
-- Items go out together at the loop's next turn: what one step of a task puts wakes a sleeping consumer once.
-- `put` gives way to the loop's other tasks now and then, so that a producer that never waits can be
-  cancelled.
+- `put` waits until the queue is empty or the item fits. The queued items never weigh more than `limit`, except a single
+  item that is heavier than the limit. The items of one task arrive in the order of its puts.
+- Crossing threads is expensive (waking the loop takes about 50 us), so one side wakes the other only if it sleeps. The
+  loop wakes a consumer that found the queue empty. A consumer wakes a waiting `put` when half of the limit is free or
+  the queue is empty, so that a full queue of small items costs one wake-up for many.
+- The loop sends items together at its next turn: all puts of one step of a task wake a sleeping consumer once.
+- `put` gives way to the loop's other tasks from time to time, so that a producer that never waits can be cancelled.
 - After a cancellation, and after the end, `put` raises ClosedError: no consumer is left.
-- Neither side can miss the other: each first writes its own step (an item; what was taken; "I sleep") and
-  then reads the other's, and the interpreter lock orders the writes. A wake-up too many is harmless, both
-  sides look again.
-- Interrupts: the consumers' lock is SimpleQueue's own, in C, as in `with self._turn` of the iterator:
-  CPython looks for signals before it takes such a lock or after the body has begun, never between. An
-  interrupt after `take` took an item loses the item; therefore the iterator closes itself on any interrupt
-  (see there).
+- Neither side can miss the other: each first writes its own step (an item; a weight taken; "I sleep") and then reads
+  the other's, and the interpreter lock orders the writes. An extra wake-up is harmless: both sides check again.
+- Interrupts: the consumers' lock is that of SimpleQueue, in C. CPython checks for signals before it takes such a lock
+  or after the body has begun, never between. An interrupt after `take` took an item loses the item, so the iterator
+  closes itself on any interrupt.
 """
 
 from __future__ import annotations
@@ -39,14 +35,13 @@ PUTS_PER_TURN = 64  # a turn of the loop costs some 10 us, a put 1
 
 NO_CONSUMER = "put() after the iterator was closed, or after the producer's end: no consumer takes the item"
 
-
 Put: TypeAlias = Callable[[T, int], Awaitable[None]]
-"""Hands an item to the consumer, with its weight in the unit of the limit, 0 or more; waits while it does not fit."""
+"""Queues an item with its weight, 0 or more in the unit of the limit; waits while it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last entry of a queue: the producer ended, with this error or without."""
+    """The last entry of a queue: the producer ended, with this error or None."""
 
     error: BaseException | None
 
@@ -66,16 +61,16 @@ class Channel(Generic[T]):
         self._weight_in = 0  # written on the loop thread only
         self._weight_out = 0  # written by the consumer only
         self._resume_below: int | None = None  # wakes the waiting put at this weight or less
-        self._order = asyncio.Lock()  # several puts that wait: first come, first served
+        self._order = asyncio.Lock()  # waiting puts take turns: first come, first served
         self._vacancy: asyncio.Future[None] | None = None
         self._puts = 0
-        self._outbox: list[tuple[T, int]] = []  # put, and not visible to the consumer before the next turn
+        self._outbox: list[tuple[T, int]] = []  # the consumer sees these items after the loop's next turn
         self._shut = False
 
     @property
     def queued(self) -> int:
         """Weight of the items that wait for the consumer."""
-        out = self._weight_out  # first: a put in between counts as queued, never a negative weight
+        out = self._weight_out  # read first, so that a put in between never makes the weight negative
         return self._weight_in - out
 
     # The consumer's side; one thread at a time.
@@ -97,7 +92,7 @@ class Channel(Generic[T]):
         return entry
 
     def discard(self) -> None:
-        """Frees what is queued. The producer must have ended; a consumer that blocks meanwhile gets an End."""
+        """Drops the queued items. The producer must have ended; a consumer that blocks meanwhile gets an End."""
         try:
             while True:
                 self._entries.get_nowait()
@@ -107,11 +102,11 @@ class Channel(Generic[T]):
     # The producer's side, on the loop thread.
 
     async def put(self, item: T, weight: int) -> None:
-        """Queues `item`; waits while it does not fit (see Put).
+        """Queues `item`; waits while it does not fit.
 
         Raises:
             ClosedError: The iterator was closed.
-            ValueError: A negative weight.
+            ValueError: The weight is negative.
         """
         if weight < 0:
             raise ValueError(f"weight is {weight}; it must be 0 or more")
@@ -126,7 +121,7 @@ class Channel(Generic[T]):
             self._append(item, weight)
 
     def refuse_puts(self) -> None:
-        """From now on puts fail."""
+        """Makes all further puts fail."""
         self._shut = True
         self._resume()
 
@@ -158,7 +153,7 @@ class Channel(Generic[T]):
             self._vacancy = asyncio.get_running_loop().create_future()
             self._resume_below = max(0, min(self._limit // 2, self._limit - weight))
             try:
-                if not self._fits(weight):  # again, now that the consumer can see what waits
+                if not self._fits(weight):  # checked again, now that the consumer can see this put wait
                     await self._vacancy
             finally:
                 self._resume_below = None

@@ -1,29 +1,26 @@
-"""The sync iterator over what a producer on the loop thread puts: the consumer's contract.
+"""The sync iterator over the items of a producer on the loop thread.
 
-What a consumer sees:
+A consumer sees:
 
-- Success: every item once, in order; then StopIteration always.
-- A producer that raises: every item that it had put; then its exception once, with its own traceback; then
-  StopIteration permanently. A cancellation that the consumer did not ask for is ClosedError, never an end of data.
-- `close()`, leaving a `with` block, any interrupt in `next` (Ctrl-C, or what another signal handler
-  raises): the producer is cancelled, and control comes back when its cleanup is done. A second interrupt
-  cuts the cleanup short (see job.py). Items still queued are dropped. From then on `next` raises
-  ClosedError, in other threads too.
-- `break`, an exception in the loop's body, or any other way to drop the iterator: it is cancelled at once,
-  without waiting. A `with` block waits. (`weakref.finalize`; what runs on the loop holds no reference to
-  the iterator.)
+- Success: every item once, in order, then always StopIteration.
+- A producer that raises: every item that it had put, then its exception once, with its traceback, then always
+  StopIteration. A cancellation that the consumer did not ask for is a ClosedError, never an end of data.
+- `close()`, the end of a `with` block, or an interrupt in `next` (Ctrl-C, or an exception from another signal handler)
+  cancels the producer and returns when its cleanup is done. A second interrupt cuts the cleanup short (see job.py).
+  Queued items are dropped. From then on `next` raises ClosedError, in other threads too.
+- `break`, an exception in the loop's body, or any other way to drop the iterator cancels the producer without waiting
+  for it. (`weakref.finalize`; the work on the loop holds no reference to the iterator.) A `with` block waits.
 - Afterwards nothing is left: no task, no thread but the one loop thread, no item.
-- Several threads may take from one iterator: each item goes to one of them. Several iterators do not touch
-  each other. A blocked `next` holds the iterator's lock; `close` from another thread takes no lock.
+- Several threads may take from one iterator: each item goes to one of them. Iterators are independent of each other. A
+  blocked `next` holds the iterator's lock; `close` from another thread takes no lock.
 - After a fork, `next` in the child raises ClosedError, and `close` does nothing: the parent owns the work.
 - On the loop's own thread, `next` and `close` raise LoopThreadError: they would wait for themselves.
 - In a trio program `next(iterator)` blocks the trio loop, as any sync call does; use
   `await trio.to_thread.run_sync(next, iterator, None, abandon_on_cancel=True)` inside `with iterator`.
 
-Interrupts: whatever `next` was doing when one came, the iterator closes, so that no item can go missing in
-silence. The lock is a C lock in a `with` statement: CPython runs signal handlers before it is taken or
-inside the block, so it is always released. It is re-entrant, so a signal handler may itself call `next` or
-`close`.
+An interrupt at any point of `next` closes the iterator, so that no item gets lost silently. The lock is a C lock in a
+`with` statement: CPython runs signal handlers before it takes the lock or inside the block, so the lock is always
+released. It is re-entrant, so a signal handler may itself call `next` or `close`.
 """
 
 from __future__ import annotations
@@ -41,29 +38,29 @@ from streamrec.errors import ClosedError
 
 T = TypeVar("T")
 
-CLOSED = "this iterator was closed, by close(), by leaving its `with` block, or by an interrupt; make a new one"
+CLOSED = "this iterator was closed, by close(), at the end of its `with` block, or by an interrupt; make a new one"
 
 
 def iterate(
     produce: Callable[[Put[T]], Awaitable[None]], limit: int, failures: Sequence[BaseException] = ()
 ) -> SyncIterator[T]:
-    """Iterate in this thread over what `produce` puts on the loop thread.
+    """Iterates in this thread over the items that `produce` puts on the loop thread.
 
-    The producer starts at once, before the first `next`. It should end the tasks that it starts (a task
-    group).
+    The producer starts at once, before the first `next`. It should end the tasks that it starts (a task group).
 
     Args:
-        produce: Called as `produce(put)`; each `await put(item, weight)` hands one item over, and waits
-            while the item does not fit.
-        limit: Weight that may be queued, above 0, in the unit of the weights. An item that is heavier
-            passes when the queue is empty.
-        failures: Where `produce` notes errors of its own while it runs. One that no consumer came to is not logged.
+        produce: Called as `produce(put)`; each `await put(item, weight)` queues one item, and waits while it does not
+            fit.
+        limit: The queued weight that is allowed, above 0, in the unit of the weights. A heavier item is queued when the
+            queue is empty.
+        failures: The errors of the work itself, which `produce` adds while it runs. They are not logged when the
+            iterator is dropped before the consumer has reached them.
 
     Returns:
-        The iterator; use it in a `with` block where its end should be waited for.
+        The iterator. Leaving its `with` block waits for the end of the work.
 
     Raises:
-        ValueError: A limit of 0 or less.
+        ValueError: The limit is 0 or less.
         LoopThreadError: The caller runs on the loop thread itself.
         ClosedError: The interpreter is exiting.
     """
@@ -72,7 +69,7 @@ def iterate(
     thread = loop_thread()
     channel: Channel[T] = Channel(thread, limit)
     job = Job(thread, produce, (channel.put,), channel, failures=failures)
-    iterator = SyncIterator(job, channel)  # before the start: from here on an interrupt drops and so cancels it
+    iterator = SyncIterator(job, channel)  # before the start: an interrupt from here on drops it and so cancels the job
     job.start()
     return iterator
 
@@ -83,8 +80,8 @@ class SyncIterator(Generic[T]):
     def __init__(self, job: Job[None], channel: Channel[T]) -> None:
         self._job = job
         self._channel = channel
-        self._turn = threading.RLock()  # consumers take one after another
-        self._ended = False  # the end, or the producer's error, was seen
+        self._turn = threading.RLock()  # one consumer takes at a time
+        self._ended = False  # a consumer got the end, or the producer's error
         self._closed = False
         weakref.finalize(self, job.abandon).atexit = False  # at exit the loop thread cancels all
 
@@ -95,7 +92,7 @@ class SyncIterator(Generic[T]):
 
     @property
     def queued(self) -> int:
-        """Weight of the items that wait to be taken."""
+        """Weight of the items that wait for a consumer."""
         return self._channel.queued
 
     def __iter__(self) -> Iterator[T]:
@@ -119,13 +116,17 @@ class SyncIterator(Generic[T]):
             job.stop_for(interrupt)
             self._channel.discard()
             raise
-        return self._finish(error)
+        if self._closed:
+            raise ClosedError(CLOSED)
+        if error is None:
+            raise StopIteration
+        return raise_unless_exiting(error)
 
     def close(self) -> None:
-        """Cancel the producer, wait for its cleanup, free what is queued. No effect after the end or a close.
+        """Cancels the producer, waits for its cleanup, and drops the queued items. No effect after the end or a close.
 
         Raises:
-            BaseException: What the producer's cleanup raised.
+            BaseException: The producer's cleanup raised it.
             LoopThreadError: The caller runs on the loop thread itself.
         """
         job = self._job
@@ -145,10 +146,3 @@ class SyncIterator(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
-
-    def _finish(self, error: BaseException | None) -> T:
-        if self._closed:
-            raise ClosedError(CLOSED)
-        if error is None:
-            raise StopIteration
-        raise_unless_exiting(error)

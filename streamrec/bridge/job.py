@@ -1,20 +1,19 @@
-"""One piece of async work that a thread outside the loop answers for.
+"""One piece of async work, on the loop thread, that a thread outside the loop started.
 
-What holds:
+Rules:
 
 - The work runs in a copy of the caller's context variables, in a task of its own on the loop thread.
-- It is cancelled at most once, however many callers ask, however often (close, Ctrl-C, garbage collection, exit): its
-  cleanup, slow `finally` blocks included, is not disturbed. `stop` returns when the cleanup is done.
-- Insistence is the exception: an interrupt (a Ctrl-C) *while* `stop` waits cancels the work again, and
-  `stop` returns when it has ended or after GRACE seconds. A further interrupt makes it return at once. Work
-  abandoned that way continues on the loop thread; a note on the exception says so.
-- It reports exactly once, when it has ended, and always: also when the loop was stopped or never saw it.
-- An error that cleanup raises after a cancellation is raised by `stop`; where an interrupt is under way it
-  becomes a note on that; where no caller waits (garbage collection, exit) the loop's exception handler logs
-  it.
-- No interrupt is lost and none leaves a lock held: outside the loop thread a job only posts to the loop
-  (which takes no lock) and waits at a latch (see there). The loop calls what is posted in order, so a
-  cancellation that arrives before the start means that the start was never posted.
+- It is cancelled at most once, however often callers ask for it (close, Ctrl-C, garbage collection, exit), so that its
+  cleanup runs undisturbed. `stop` returns when the cleanup is done.
+- One exception: an interrupt (Ctrl-C) *while* `stop` waits cancels the work again, and `stop` returns when the work has
+  ended or after GRACE seconds. A further interrupt makes it return at once. Such abandoned work continues on the loop
+  thread; a note on the exception says so.
+- It always reports its end, exactly once, even when the loop was stopped before the work began.
+- `stop` raises an error that cleanup raised after a cancellation. During an interrupt that error becomes a note on the
+  interrupt. Where no caller waits (garbage collection, exit), the loop's exception handler logs it.
+- No interrupt is lost, and none leaves a lock held: outside the loop thread a job only posts to the loop (which takes
+  no lock) and waits for a latch. The loop makes posted calls in order, so a cancellation that arrives before the start
+  means that the start was never posted.
 """
 
 from __future__ import annotations
@@ -43,20 +42,21 @@ T = TypeVar("T")
 
 logger = logging.getLogger("streamrec")
 
-CANCELLED = "the work was cancelled from outside before it had ended; what it gave so far is not all of it"
-LEFT_BEHIND = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was abandoned"
+CANCELLED = "other code cancelled this work before it had ended: the items so far are not all of them"
+ABANDONED = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was abandoned"
 
 
 class Job(Generic[T]):
-    """`await function(*args)` on a loop thread; an orphan's errors are logged, because no caller waits for it.
+    """`await function(*args)` on a loop thread.
 
     Args:
-        failures: Errors of the work itself, which it adds to while it runs: these are not errors of its cleanup, and
-            are not logged.
+        orphan: Whether no caller waits for the work, so that its errors are logged.
+        failures: The errors of the work itself, which it adds while it runs: they are not logged, as errors of its
+            cleanup are.
 
     Attributes:
         thread: The loop thread.
-        maker: Process that made the job.
+        maker: The id of the process that made the job.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Job(Generic[T]):
         self._result: T | None = None
         self._error: BaseException | None = None
 
-    # Called by the thread that answers for the job.
+    # Called by the thread that started the job.
 
     def start(self) -> None:
         """Makes the loop begin the work."""
@@ -96,11 +96,7 @@ class Job(Generic[T]):
         self._latch.wait()
 
     def outcome(self) -> T:
-        """What the work returned; to be called when it has ended.
-
-        Raises:
-            BaseException: What the work raised, with its traceback.
-        """
+        """Returns the result of work that has ended, or raises its error with its traceback."""
         if self._error is not None:
             raise_unless_exiting(self._error)
         return cast(T, self._result)
@@ -109,20 +105,15 @@ class Job(Generic[T]):
         """Cancels the work and blocks until its cleanup is done; no effect on work that has ended.
 
         Raises:
-            BaseException: What cleanup raised; once.
+            BaseException: The cleanup raised it; raised once.
         """
-        self._post_cancel()
-        self._await_cleanup()
-        if self._cancelled and self._error is not None:
-            error, self._error = self._error, None
+        if (error := self._cancel_and_wait()) is not None:
             raise error
 
     def stop_for(self, interrupt: BaseException) -> None:
-        """As `stop`, while `interrupt` is on its way: what cleanup raises becomes a note on it."""
-        self._post_cancel()
-        self._await_cleanup()
-        if self._cancelled and self._error is not None:
-            interrupt.add_note(display_text(f"streamrec: cleanup raised {self._error!r}"))
+        """As `stop`, during an interrupt: an error of the cleanup becomes a note on it."""
+        if (error := self._cancel_and_wait()) is not None:
+            interrupt.add_note(display_text(f"streamrec: cleanup raised {error!r}"))
 
     def abandon(self) -> None:
         """Cancels the work and does not wait. Safe in a garbage collection."""
@@ -132,14 +123,20 @@ class Job(Generic[T]):
         if not self._latch.is_open and not is_inherited(self.maker):
             self.thread.post(self._cancel, again, orphan)
 
-    def _await_cleanup(self) -> None:
+    def _cancel_and_wait(self) -> BaseException | None:
+        """Cancels the work and waits for its end; returns the error of its cleanup, the first time."""
+        self._post_cancel()
         try:
             self._latch.wait()
-        except BaseException as insistence:
+        except BaseException as second_interrupt:
             self._post_cancel(again=True)
             if not self._latch.wait(GRACE):
-                insistence.add_note(LEFT_BEHIND)
+                second_interrupt.add_note(ABANDONED)
             raise
+        if not self._cancelled:
+            return None
+        error, self._error = self._error, None
+        return error
 
     # Called on the loop thread.
 
@@ -160,26 +157,26 @@ class Job(Generic[T]):
         if self._channel is not None:
             self._channel.refuse_puts()
         if self._task is None:
-            self.end(None)  # it was never posted, and won't be
-        elif again or not self._task.cancelling():  # at exit the loop thread may have been first
+            self.end(None)  # the start was never posted, and will not be
+        elif again or not self._task.cancelling():  # at exit the loop thread may have cancelled it already
             self._task.cancel()
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
-        error = _error_of(task)
-        if isinstance(error, asyncio.CancelledError):
-            error = None if self._cancelled else self._cut_short(error)
-        elif self._cancelled and isinstance(error, ClosedError):
-            error = None  # a put found the iterator closed before the cancellation reached the work
-        elif error is None:
-            self._result = task.result()
-        elif (self._orphan or self.thread.close_reason is EXITING) and error not in self._failures:
-            self._log(error)
+        error: BaseException | None = None
+        try:
+            error = task.exception()
+        except asyncio.CancelledError as cause:
+            if not self._cancelled:
+                error = ClosedError(self.thread.close_reason if self.thread.dead else CANCELLED)
+                error.__cause__ = cause
+        else:
+            if error is None:
+                self._result = task.result()
+            elif self._cancelled and isinstance(error, ClosedError):
+                error = None  # a put found the iterator closed before the cancellation reached the work
+            elif (self._orphan or self.thread.close_reason is EXITING) and error not in self._failures:
+                self._log(error)
         self.end(error)
-
-    def _cut_short(self, cause: BaseException) -> ClosedError:
-        error = ClosedError(self.thread.close_reason if self.thread.dead else CANCELLED)
-        error.__cause__ = cause
-        return error
 
     def _log(self, error: BaseException) -> None:
         if self.thread.close_reason is EXITING:
@@ -189,7 +186,7 @@ class Job(Generic[T]):
         self.thread.loop.call_exception_handler({"message": message, "exception": error, "task": self._task})
 
     def end(self, error: BaseException | None) -> None:
-        """Reports the end, unless it is reported already: of the work, or of its loop."""
+        """Reports the end of the work, or of its loop, unless an end was reported before."""
         if self._latch.is_open:
             return
         self._error = error
@@ -200,23 +197,20 @@ class Job(Generic[T]):
 
 
 def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
-    """Run `await function(*args)` on the process's loop thread; block the caller.
+    """Runs `await function(*args)` on the process's loop thread, blocks the caller, and returns the result.
 
-    Ctrl-C cancels the work and waits for its cleanup before KeyboardInterrupt goes on; a second Ctrl-C cuts
-    the cleanup short. In a trio or asyncio program it blocks that program's loop as any sync call does:
-    wrap it in `trio.to_thread.run_sync` or `asyncio.to_thread`.
+    Ctrl-C cancels the work and waits for its cleanup before it raises KeyboardInterrupt; a second Ctrl-C cuts the
+    cleanup short. In a trio or asyncio program it blocks that program's loop as any sync call does: wrap it in
+    `trio.to_thread.run_sync` or `asyncio.to_thread`.
 
     Args:
         function: An async function, or any function that returns an awaitable; called on the loop thread.
         args: Its arguments.
 
-    Returns:
-        What the awaitable gives.
-
     Raises:
-        BaseException: What it raises, with its traceback.
+        BaseException: The work raised it; it has its traceback.
         LoopThreadError: The caller runs on the loop thread itself.
-        ClosedError: The loop was stopped, the work was cancelled from outside, or the interpreter is exiting.
+        ClosedError: The loop was stopped, other code cancelled the work, or the interpreter is exiting.
     """
     job = Job(loop_thread(), function, args)
     try:
@@ -229,31 +223,24 @@ def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
 
 
 def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """An async function for code that is not async: runs it on the background thread and waits; see `run`.
-
-    Args:
-        function: The function. The one made of it has its name with `_sync` after it, and takes its arguments.
-    """
+    """Returns the sync twin of an async function: `name_sync` runs `name` on the loop thread and waits; see `run`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         return run(partial(function, *args, **kwargs))
 
     call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
-    call.__doc__ = f"`{function.__name__}` for code that is not async: runs it on the background thread and waits."
+    call.__doc__ = f"`{function.__name__}` for sync code: runs it on the background thread and waits."
     return call
 
 
 def detach(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
-    """Work that may be wanted when no caller is left to wait for it.
-
-    Args:
-        function: An async function.
-        args: Its arguments.
+    """Prepares work for a time when no caller is left to wait for it.
 
     Returns:
-        A call that starts `await function(*args)` on the loop thread and returns at once; safe in a garbage collection.
-        In a process that was forked since, it returns False and does nothing. What the work raises is logged.
+        A function that starts `await function(*args)` on the loop thread and returns at once; safe in a garbage
+        collection. In a process that was forked since, it returns False and does nothing. Errors of the work are
+        logged.
 
     Raises:
         LoopThreadError, ClosedError: As for `run`.
@@ -275,13 +262,6 @@ async def _await(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -
 
 def _copy_context() -> Context:
     context = copy_context()
-    if sniffio is not None:  # a caller under trio carries "trio" here, and anyio on our loop would believe it
+    if sniffio is not None:  # a trio program's context says "trio", and anyio on our loop would believe it
         context.run(sniffio.current_async_library_cvar.set, None)
     return context
-
-
-def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    try:
-        return task.exception()
-    except asyncio.CancelledError as cancelled:
-        return cancelled

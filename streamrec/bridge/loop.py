@@ -1,23 +1,22 @@
 """The event-loop thread of this process.
 
-What holds:
+Rules:
 
-- One daemon thread per process runs one asyncio loop. It is made on first use and named "streamrec-loop". The
-  caller's thread may have a running loop of its own (a notebook): it is not touched.
+- One daemon thread per process runs one asyncio loop. It is made on first use and named "streamrec-loop". A running
+  loop of the caller's thread (a notebook) is not touched.
 - A call that would block the loop thread itself is refused with LoopThreadError.
-- Fork: the child forgets the parent's thread and makes a fresh one on first use. All locks of this module
-  are new in the child, so one that was held at the fork blocks no thread. The inherited loop is never closed
-  nor freed there: its epoll descriptor is shared with the parent, and closing the loop would take the
-  parent's registrations away. Its tasks are never freed either: their cleanup belongs to the parent.
-- Exit: at interpreter exit (`atexit`, after the interpreter has joined all threads that are not daemons; in
-  a child of multiprocessing, which skips `atexit`, through its finalizers) all tasks are cancelled and
-  awaited for GRACE seconds at most. A task that was cancelled before is left to its cleanup. Errors of
-  cleanup are logged. The pool of `asyncio.to_thread` takes no new work by then: this is the interpreter's
-  rule.
-- A daemon thread that waits for the loop at exit goes on waiting, and dies with the process: an error would
-  print a traceback on the way out, an end of data would be a lie.
-- A loop that other code stops (`loop.stop()`): every job on it ends with ClosedError, its tasks are
-  cancelled and awaited, and the next use makes a fresh thread.
+- Fork: the child forgets the parent's thread and makes a new one on first use. All locks of this module are new in the
+  child, so one that was held at the fork blocks no thread. The child never closes or frees the inherited loop: its
+  epoll descriptor is shared with the parent, and closing the loop would remove the parent's registrations. The child
+  never frees the inherited tasks either: their cleanup belongs to the parent.
+- Exit: at interpreter exit (`atexit`, after the interpreter has joined all threads that are not daemons; in a child of
+  multiprocessing, which skips `atexit`, through its finalizers) the thread cancels all tasks and awaits them for at
+  most GRACE seconds. A task that was cancelled before finishes its cleanup. Errors of cleanup are logged. By then the
+  interpreter does not let the pool of `asyncio.to_thread` take new work.
+- A daemon thread that waits for the loop at exit keeps waiting, and dies with the process: an error would print a
+  traceback on the way out, and an end of data would be wrong.
+- If other code stops the loop (`loop.stop()`), every job on it ends with ClosedError, its tasks are cancelled and
+  awaited, and the next use makes a new thread.
 - SystemExit or KeyboardInterrupt in a task ends that task, as any exception does, never the loop.
 """
 
@@ -40,19 +39,17 @@ from streamrec.errors import ClosedError, LoopThreadError
 
 GRACE = 5.0  # seconds for cleanup that no caller waits for; not tuned
 
-STOPPED = "the bridge's event loop was stopped from outside (loop.stop()); start again, and leave that loop alone"
+STOPPED = "other code stopped streamrec's event loop (loop.stop()): start again, and leave that loop alone"
 EXITING = "the interpreter is exiting; end the iteration before the main thread ends"
-FORKED = (
-    "this was made in process {maker} and does not work after a fork, in process {here}; make it again in this process"
-)
+FORKED = "process {maker} made this object, and it does not work after a fork, in process {here}: make it again here"
 ON_LOOP = (
-    "this call blocks, and it was made on the bridge's own event-loop thread, which it would wait for;"
-    " there, await the async interface (`async for`), or make the call in a thread (asyncio.to_thread)"
+    "this call blocks streamrec's own event-loop thread, which it would wait for: use the async interface there "
+    "(`async for`), or make the call in a thread (asyncio.to_thread)"
 )
 
 
 class Latch:
-    """Opens once and stays open. Any number of threads may wait; `open` may come from any thread, more than once.
+    """Opens once and stays open. Any number of threads may wait; any thread may call `open`, more than once.
 
     Why not `threading.Event`: it is a Condition in Python. A KeyboardInterrupt between two of its lines can leave its
     lock held, and then the loop thread hangs in `set`. Here each waiter has a lock of its own that only the opener
@@ -66,27 +63,18 @@ class Latch:
     def open(self) -> None:
         """Releases all waiters, also later ones."""
         self.is_open = True
-        for _ in range(len(self._waiters)):
-            try:
+        with suppress(IndexError):  # no waiter is left, or a second opener took it
+            while True:
                 self._waiters.popleft().release()
-            except IndexError:  # a second opener took it
-                return
 
     def wait(self, timeout: float = -1) -> bool:
-        """Blocks until the latch is open.
-
-        Args:
-            timeout: Seconds; -1 waits without a limit.
-
-        Returns:
-            Whether it is open.
-        """
+        """Blocks until the latch is open, or for `timeout` seconds (-1: no limit); returns whether it is open."""
         if self.is_open:
             return True
         lock = threading.Lock()
         lock.acquire()
         self._waiters.append(lock)
-        # Looked at again after joining the queue: an opener either finds this waiter or was seen here.
+        # Checked again after joining the queue: an opener either finds this waiter, or has set `is_open` before.
         return self.is_open or lock.acquire(timeout=timeout)
 
 
@@ -94,11 +82,11 @@ class LoopThread:
     """One asyncio loop on one daemon thread.
 
     Attributes:
-        loop: The loop; there once `start` has returned.
+        loop: The loop; set when `start` returns.
         ident: Identifier of its thread; 0 until it runs.
         dead: Whether it takes no new work any more.
         close_reason: Why, in words.
-        jobs: For each job under way, the function that ends it with an error. Any thread adds to it.
+        jobs: For each running job, the function that ends it with an error. Any thread adds to it.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -108,13 +96,13 @@ class LoopThread:
         self.dead = False
         self.close_reason = STOPPED
         self.jobs: set[Callable[[BaseException], None]] = set()
-        self._made = Latch()  # open: the loop was made, or could not be
+        self._made = Latch()  # opens when the loop exists, or when making it has failed
         self._gone = Latch()
-        self._failure: BaseException | None = None  # of the making
+        self._failure: BaseException | None = None  # the reason why there is no loop
 
     def start(self) -> None:
         """Starts the thread and waits until it has a loop."""
-        # Thread.start() is for _launch: interrupted here, it could leave a lock held that the new thread needs.
+        # _launch calls Thread.start(): an interrupt of it here could leave a lock held that the new thread needs.
         _thread.start_new_thread(self._launch, ())
         self._made.wait()
         if self._failure is not None:
@@ -123,15 +111,11 @@ class LoopThread:
     def abandon(self) -> None:
         """Ends a thread that has not been used yet, at any point of its start."""
         self.dead = True
-        if self._made.is_open and self._failure is None:  # before that it looks at `dead` itself
+        if self._made.is_open and self._failure is None:  # before that the thread checks `dead` itself
             self.post(self.loop.stop)
 
     def post(self, callback: Callable[..., object], *args: object) -> bool:
-        """Makes the loop call `callback(*args)` soon; from any thread, without a lock.
-
-        Returns:
-            False where the loop is closed and the call will not happen.
-        """
+        """Makes the loop call `callback(*args)` soon, from any thread, without a lock; False if the loop is closed."""
         try:
             self.loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:
@@ -141,7 +125,7 @@ class LoopThread:
         return True
 
     def retire(self, close_reason: str) -> None:
-        """Cancels all work, waits for its cleanup (GRACE seconds at most) and ends the thread."""
+        """Cancels all work, waits at most GRACE seconds for its cleanup, and ends the thread."""
         self.close_reason = close_reason
         if self.post(self.loop.stop):
             self._gone.wait(GRACE)
@@ -165,9 +149,9 @@ class LoopThread:
             if not self.dead:
                 self._serve()
         finally:
-            self.dead = True  # before the last look at jobs: a later job gets its error from _wind_down or from post
+            self.dead = True  # before jobs fail for the last time: a later job fails in _wind_down or in post
             self._wind_down()
-            self.ident = 0  # the system may give it to the next thread
+            self.ident = 0  # the system may reuse it for the next thread
 
     def _serve(self) -> None:
         while True:
@@ -186,7 +170,7 @@ class LoopThread:
             drain.result()
         finally:
             self.loop.close()
-            self._fail_jobs()  # after close: a job posted too late to be seen by the loop is found here
+            self._fail_jobs()  # after close: this ends jobs that were posted too late for the loop
             self._gone.open()
 
     async def _drain(self) -> None:
@@ -199,10 +183,9 @@ class LoopThread:
             await self.loop.shutdown_default_executor()
 
     async def _cancel_all(self) -> set[asyncio.Task[Any]]:
-        """Cancel every task, and those that cleanup starts; the ones that still run after GRACE seconds.
+        """Cancels every task, and those that cleanup starts; returns the tasks that still run after GRACE seconds.
 
-        A task is cancelled only after its first step: before it, anyio would never await the coroutine that the task
-        was to run.
+        A task is cancelled only after its first step: before that, anyio would never await the task's coroutine.
         """
         end = self.loop.time() + GRACE
         stepped: set[asyncio.Task[Any]] = set()
@@ -230,10 +213,9 @@ class LoopThread:
 
 
 class _Pool(ThreadPoolExecutor):
-    """The loop's threads. Where they take no more work, because the interpreter exits, it is done at once."""
+    """The loop's threads. When the interpreter exits, they take no more work: `submit` calls the function itself."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Submits the function; at exit, calls it now."""
         try:
             return super().submit(fn, *args, **kwargs)
         except RuntimeError:
@@ -246,7 +228,7 @@ class _Pool(ThreadPoolExecutor):
 
 
 class _Process:
-    """What exists once per process: a forked child makes its own."""
+    """The state of one process: a forked child makes its own."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -256,7 +238,7 @@ class _Process:
 
 
 _process = _Process()
-_inherited: list[_Process] = []  # of the parents of this process: never freed, see above
+_inherited: list[_Process] = []  # the state of this process's parents, which is never freed
 
 
 def loop_thread() -> LoopThread:
@@ -277,11 +259,7 @@ def loop_thread() -> LoopThread:
 
 
 def check_owner(maker: int, thread: LoopThread) -> None:
-    """Refuse a blocking call on what another process made, or on the loop's own thread.
-
-    Args:
-        maker: Process that made the object.
-        thread: Loop thread that serves it.
+    """Refuses a blocking call on an object of another process (`maker`), or on the loop's own thread.
 
     Raises:
         ClosedError: This process is a fork of the maker.
@@ -293,12 +271,12 @@ def check_owner(maker: int, thread: LoopThread) -> None:
 
 
 def is_inherited(maker: int) -> bool:
-    """Whether what process `maker` made came here by a fork."""
+    """Whether a fork brought an object of process `maker` here."""
     return maker != _process.pid
 
 
 def raise_unless_exiting(error: BaseException) -> NoReturn:
-    """Raises an error of the work; a daemon thread of a process that exits waits for its end instead."""
+    """Raises an error of the work; in a daemon thread of a process that exits, waits for the process's end instead."""
     if _process.exiting and threading.current_thread().daemon:
         Latch().wait()
     try:
@@ -320,17 +298,17 @@ def _start() -> LoopThread:
             multiprocessing.util.Finalize(None, _at_exit, exitpriority=20)
             _before_threads_are_joined(_at_exit)
         _process.thread = thread
-    except BaseException:  # Ctrl-C in between: the thread may run, and would never be used
+    except BaseException:  # Ctrl-C: the thread may run already, and no caller would use it
         thread.abandon()
         raise
     return thread
 
 
 def _before_threads_are_joined(function: Callable[[], None]) -> None:
-    """Has a function called when the main thread ends.
+    """Makes the interpreter call a function when the main thread ends.
 
-    From Python 3.13 on, a child of multiprocessing joins its threads before it calls finalizers: one that still waits
-    for an element would keep it permanently. The hook is that of concurrent.futures; it has no public name.
+    From Python 3.13 on, a child of multiprocessing joins its threads before it calls finalizers, and would hang on a
+    thread that waits for an element. concurrent.futures uses this hook, which has no public name.
     """
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
@@ -341,7 +319,7 @@ def _before_threads_are_joined(function: Callable[[], None]) -> None:
 def _at_exit() -> None:
     _process.exiting = True
     if _process.thread is not None:
-        with suppress(KeyboardInterrupt):  # the user will not wait for cleanup
+        with suppress(KeyboardInterrupt):  # the user does not want to wait for cleanup
             _process.thread.retire(EXITING)
 
 

@@ -1,12 +1,12 @@
 """The Datasource: read tasks of TFRecord shards, whose blocks are Arrow tables.
 
 Rules:
-- The driver lists, and reads the manifest and a sample, once. A task opens only what it reads.
-- Read tasks are ranges of bytes of shards, so that many workers read one large shard. With a manifest or an index they
-  are ranges of records, and their number is known before they run.
-- A task's retries, losses and bytes are counters of Ray's metrics; what it had to try again or leave out is a
-  warning in its log too, which Ray shows at the driver.
-- An error names the shard, the record and the byte. It is the library's own error, as cause of Ray's.
+- The driver lists the shards, and reads the manifest and a sample, once. A task opens only the shards that it reads.
+- Read tasks are byte ranges of shards, so that many workers read one large shard. With a manifest or an index they are
+  ranges of records, and their number is known before they run.
+- Ray's metrics count each task's retries, losses and bytes. A task with retries or losses also logs a warning, which
+  Ray shows at the driver.
+- An error names the shard, the record and the byte. It is the library's own error, as the cause of Ray's.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ logger = logging.getLogger("streamrec")
 
 COUNTERS: Final = {
     "streamrec_read_bytes": "Bytes of TFRecord shards that were read.",
-    "streamrec_read_retries": "Requests that failed and were made again.",
-    "streamrec_read_losses": "Damaged places of shards that were left out.",
+    "streamrec_read_retries": "Requests that failed and were repeated.",
+    "streamrec_read_losses": "Damaged places of shards that were skipped.",
 }
-"""In Ray's metrics."""
+"""The names and descriptions of the counters in Ray's metrics."""
 
 BATCH_BYTES: Final = 16 << 20
-"""About how many bytes of records become one block of Arrow columns."""
+"""The approximate size of the records of one block of Arrow columns."""
 
 
 @dataclass(frozen=True)
 class ShardSurvey:
-    """What is known of the shards before they are read.
+    """The driver's knowledge of the shards.
 
     Attributes:
         sizes: Their URLs and sizes.
-        known: What the manifest or the index says of them; None without one.
-        manifest: Its URL.
-        rows: How many records become one block.
-        features: What is parsed, as the caller says.
-        inferred: What the sample shows of each feature, where the caller says nothing.
+        known: Their entries in the manifest or the index; None without one.
+        manifest: The manifest's URL.
+        rows: Records for each block.
+        features: The features that the caller asks for; None for the inferred ones.
+        inferred: A summary of each feature in the sample, where `features` is None.
     """
 
     sizes: tuple[ShardSize, ...]
@@ -108,12 +108,12 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
         source = TFRecordDataset(paths, storage_options=storage_options, **reading).chain.source
         assert isinstance(source, Shards)
         self._shards = source
-        self._survey = bridge.run(look, self._shards, manifest and absolute_path(manifest), features)
+        self._survey = bridge.run(survey_shards, source, manifest and absolute_path(manifest), features)
         self._text = names_of_text(text)
         check_names(self._text, features or [item.name for item in self._survey.inferred])
 
     def get_name(self) -> str:
-        """What Ray calls the read tasks."""
+        """Ray's name for the read tasks."""
         return "TFRecord"
 
     def estimate_inmemory_data_size(self) -> int | None:
@@ -125,23 +125,27 @@ class TFRecordDatasource(Datasource):  # type: ignore[misc, unused-ignore]
     ) -> list[ReadTask]:
         """About as many tasks as Ray asks for."""
         tasks = []
-        for portions, records, nbytes in bridge.run(parts_of, self._shards, self._survey, parallelism):
+        for portions, records, nbytes in bridge.run(plan_tasks, self._shards, self._survey, parallelism):
             paths = tuple(dict.fromkeys(portion.path for portion in portions))
-            about = BlockMetadata(num_rows=records, size_bytes=nbytes, input_files=paths, exec_stats=None)
-            read = partial(tables, replace(self._shards, filenames=paths), portions, self._survey, self._text)
-            tasks.append(ReadTask(read, about, per_task_row_limit=per_task_row_limit))
+            metadata = BlockMetadata(num_rows=records, size_bytes=nbytes, input_files=paths, exec_stats=None)
+            read = partial(read_tables, replace(self._shards, filenames=paths), portions, self._survey, self._text)
+            tasks.append(ReadTask(read, metadata, per_task_row_limit=per_task_row_limit))
         return tasks
 
 
 def absolute_path(path: str) -> str:
-    """A path as workers understand it, whose working directory is another one: a local path becomes absolute."""
+    """Makes a local path absolute, because workers have another working directory."""
     return path if is_url(path) else os.path.abspath(os.path.expanduser(path))
 
 
-async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> ShardSurvey:
-    """Lists the shards, reads the manifest, and the first records of some shards."""
+def open_storages(shards: Shards) -> Storages:
     stores = shards.stores
-    async with Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry) as storages:
+    return Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry)
+
+
+async def survey_shards(shards: Shards, manifest: str | None, features: Mapping[str, Any] | None) -> ShardSurvey:
+    """Lists the shards, and reads the manifest and the first records of some shards."""
+    async with open_storages(shards) as storages:
         listing = await list_shards(storages, shards.filenames)
         paths = list(map(absolute_path, listing.paths))
         known = {absolute_path(path): info for path, info in listing.known.items()}
@@ -157,7 +161,7 @@ async def look(shards: Shards, manifest: str | None, features: Mapping[str, Any]
 
 
 def infer_from(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
-    """What records of several shards show of each feature."""
+    """A summary of each feature in the sample records of several shards."""
     schema = Schema(0, ())
     for path, records in sample.items():
         try:
@@ -172,50 +176,54 @@ def infer_from(sample: Mapping[str, list[bytes]]) -> tuple[FeatureSummary, ...]:
 
 
 async def first_records(storages: Storages, shards: Shards, sizes: Sequence[ShardSize]) -> dict[str, list[bytes]]:
-    """Records from the beginnings of up to 4 shards, by path: up to 1,000, fewer where they are long."""
-    found: dict[str, list[bytes]] = {}
+    """The first records of up to 4 shards, by path: up to 250 records or about 4 MiB of each."""
+    sample: dict[str, list[bytes]] = {}
     options = replace(shards.options, block_bytes=1 << 16, on_loss=None)
     for shard in sizes[:: max(1, len(sizes) // 4)][:4]:
         storage = await storages.at(shard.path)
-        made = await ShardReader.open(storage, shard.path, options, expected=shard.expected)
-        async with aclosing(made) as reader:
+        async with aclosing(await ShardReader.open(storage, shard.path, options, expected=shard.expected)) as reader:
             async for record in reader:
-                taken = found.setdefault(shard.path, [])
-                taken.append(record)
-                if len(taken) == 250 or sum(map(len, taken)) >= 4 << 20:
+                records = sample.setdefault(shard.path, [])
+                records.append(record)
+                if len(records) == 250 or sum(map(len, records)) >= 4 << 20:
                     break
-    return found
+    return sample
 
 
-async def parts_of(shards: Shards, survey: ShardSurvey, count: int) -> list[tuple[list[Portion], int | None, int]]:
-    """Assigns all records to about `count` tasks: what each reads, how many records that is, and about how many bytes.
+async def plan_tasks(shards: Shards, survey: ShardSurvey, count: int) -> list[tuple[list[Portion], int | None, int]]:
+    """Assigns all records to about `count` tasks.
 
-    With a manifest, tasks have equally many records, and begin at its marks; else about equally many bytes.
+    With a manifest, tasks have equal numbers of records, and begin at its marks; else they have about equal numbers of
+    bytes.
+
+    Returns:
+        For each task its portions, its number of records if that is known, and about its number of bytes.
     """
     if survey.known is not None:
         total = sum(shard.records for shard in survey.known)
         count = max(1, min(count, total))
-        assigned = [assign_records(survey.known, count, reader, None, survey.manifest) for reader in range(count)]
-        bounds = [total * reader // count for reader in range(count + 1)]
+        bounds = [total * task // count for task in range(count + 1)]
         return [
-            (own, bounds[reader + 1] - bounds[reader], survey.nbytes // count) for reader, own in enumerate(assigned)
+            (
+                assign_records(survey.known, count, task, None, survey.manifest),
+                bounds[task + 1] - bounds[task],
+                survey.nbytes // count,
+            )
+            for task in range(count)
         ]
-    stores = shards.stores
-    async with Storages(stores.storage_options, filesystem=stores.filesystem, retry=stores.retry) as storages:
+    async with open_storages(shards) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
-    size = {shard.path: shard.size for shard in survey.sizes}
-    return [(own, None, sum(portion_bytes(portion, size[portion.path]) for portion in own)) for own in plan if own]
+    sizes = {shard.path: shard.size for shard in survey.sizes}
+
+    def count_bytes(portion: Portion) -> int:
+        piece, size = portion.piece, sizes[portion.path]
+        return size if piece is None else (size if piece.end is None else piece.end) - piece.start
+
+    return [(portions, None, sum(map(count_bytes, portions))) for portions in plan if portions]
 
 
-def portion_bytes(portion: Portion, size: int) -> int:
-    """About how many bytes of a shard a portion has."""
-    if portion.piece is None:
-        return size
-    return (size if portion.piece.end is None else portion.piece.end) - portion.piece.start
-
-
-def tables(shards: Shards, portions: list[Portion], survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:
-    """The columns of portions of these shards, as Arrow tables; this runs on a worker."""
+def read_tables(shards: Shards, portions: list[Portion], survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:
+    """The columns of portions of these shards, as Arrow tables; runs on a worker."""
     records = Dataset(Chain(Portions(shards, tuple(portions)))).batch(survey.rows)
     if survey.features is None:
         dataset = records.map(NullableParser(survey.inferred, text))
@@ -226,11 +234,11 @@ def tables(shards: Shards, portions: list[Portion], survey: ShardSurvey, text: t
             for batch in run:
                 yield pa.Table.from_batches([pa.record_batch(batch)])
         finally:
-            report(shards.filenames, run.stats())
+            report_counters(shards.filenames, run.stats())
 
 
-def report(paths: Sequence[str], stats: Stats) -> None:
-    """Tells Ray what happened to a task's shards."""
+def report_counters(paths: Sequence[str], stats: Stats) -> None:
+    """Adds a task's counters to Ray's metrics, and logs its retries and losses."""
     stores = stats.storage.backends.values()
     retries = sum(sum(store.retries.values()) for store in stores)
     losses, lost = sum(store.losses for store in stores), sum(store.lost_bytes for store in stores)
@@ -240,7 +248,7 @@ def report(paths: Sequence[str], stats: Stats) -> None:
             Counter(name, meaning).inc(value)
     if retries or losses:
         more = f" and {len(paths) - 1} more shards" if len(paths) > 1 else ""
-        message = "%s%s: %d requests made again, %d damaged places left out (%d bytes)"
+        message = "%s%s: repeated %d requests; skipped %d damaged places (%d bytes)"
         logger.warning(message, paths[0], more, retries, losses, lost)
 
 
@@ -259,35 +267,35 @@ def read_tfrecords(
     override_num_blocks: int | None = None,
     ray_remote_args: Mapping[str, Any] | None = None,
 ) -> ray.data.Dataset:
-    """The Examples of TFRecord shards as a Ray Dataset of Arrow columns.
+    """Reads the Examples of TFRecord shards as a Ray Dataset of Arrow columns.
 
-    Read tasks are ranges of bytes of the shards, so that one large shard is read by many workers. Compressed shards
-    cannot be divided.
+    Read tasks are byte ranges of the shards, so that many workers read one large shard. Compressed shards cannot be
+    divided.
 
     Args:
         paths: URLs, paths, patterns, as for `TFRecordDataset`; workers must reach them too.
-        features: What is parsed, as for `parse_example`. None: all features that the first records of up to 4 shards
-            hold. A missing feature is null then. A feature of which these records have up to one value is a scalar, one
-            of which they always have k a fixed-size list, any other a list; a record with another number of values, or
-            of another kind, is an error.
+        features: The features to parse, as for `parse_example`. None: all features in the first records of up to 4
+            shards. Then a missing feature is null. A feature with at most one value in each of these records becomes a
+            scalar, one with always k values a fixed-size list, any other a list; a record with another number of values
+            or another kind is an error.
         text: Names of features whose byte strings are text: they become large_utf8 instead of large_binary.
-        manifest: The URL of a manifest or index of these shards: tasks then have equally many records, and Ray knows
-            their number before they run.
+        manifest: The URL of a manifest or index of these shards: tasks then have equal numbers of records, which Ray
+            knows before they run.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Check each record's CRC32C.
-        on_error: What is done about damage: "raise", "skip_record", "resync" or "skip_shard"; see `open_shard`.
-        max_skipped: How many losses of one shard are borne.
+        on_error: How damage is handled: "raise", "skip_record", "resync" or "skip_shard"; see `open_shard`.
+        max_skipped: How many losses of one shard are tolerated.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint); sent to the workers.
-        concurrency: How many tasks run at the same time; None: as Ray decides.
-        override_num_blocks: How many read tasks there are; None: as Ray decides.
+        concurrency: How many tasks run at the same time; None: Ray decides.
+        override_num_blocks: The number of read tasks; None: Ray decides.
         ray_remote_args: Passed to `ray.remote` of the tasks.
 
     Raises:
         NotFoundError, StorageError: The shards cannot be listed or read.
-        ManifestError: The manifest does not know a shard, or not as it is.
-        FeatureError: `features` is None, and the records are not Examples, or hold a feature of two kinds; or `text`
-            names a feature that is not read.
-        StreamrecError: When it runs: damage, or a record that does not fit.
+        ManifestError: The manifest does not name a shard, or differs from it.
+        FeatureError: `features` is None, and the records are not Examples, or a feature has two kinds; or `text` names
+            a feature that is not read.
+        StreamrecError: When the Dataset runs: damage, or a record that does not have the expected features.
     """
     source = TFRecordDatasource(
         paths,

@@ -1,10 +1,10 @@
-"""The Datasink: each write task makes one shard; the driver writes the manifest when all are there.
+"""The Datasink: each write task writes one shard; the driver writes the manifest when all are complete.
 
 Rules:
 - A shard appears complete or not at all. A task that Ray runs again writes the same name again.
-- A shard's number is its task's. Ray hands a task at least `shard_bytes` of rows, if there are that many.
-- The manifest comes last: without it, a run did not end well.
-- Objects stay until all that replace them are complete: a task whose name is taken writes under a hidden name, and the
+- A shard's number is its task's. Ray gives a task at least `shard_bytes` of rows, if there are that many.
+- The manifest comes last: a run without one has failed.
+- Existing objects stay until all new ones are complete: a task whose name is taken writes under a hidden name, and the
   driver puts all in place (`storage/replacement.py`).
 """
 
@@ -52,27 +52,27 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         self._pattern = absolute_path(fill_total(pattern, None))
         self._options = TFRecordOptions.of(options)
         self._shard_bytes = shard_bytes
-        beside = self._pattern[: self._pattern.rfind("/") + 1] + "manifest.json"
-        self._manifest = absolute_path(manifest or beside)
+        self._directory = self._pattern[: self._pattern.rfind("/") + 1]
+        self._manifest = absolute_path(manifest or f"{self._directory}manifest.json")
         self._overwrite = overwrite
-        self._number = token_hex(8)
+        self._token = token_hex(8)  # names the hidden objects of this run
         self._storage_options = dict(storage_options or {})
 
     def get_name(self) -> str:
-        """What Ray calls the write tasks."""
+        """Ray's name for the write tasks."""
         return "TFRecord"
 
     @property
     def min_bytes_per_write(self) -> int:
-        """What a shard holds at least, if there are that many bytes."""
+        """The least number of bytes for a task, if there are that many."""
         return self._shard_bytes
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> tuple[str, ShardInfo, Changes]:
-        """Writes one shard on a worker; returns the URL that it is to have, what was written, and what changed."""
+        """Writes one shard on a worker; returns its final URL, its description, and the changes of its values."""
         changes = Changes()
         path = shard_path(self._pattern, ctx.task_idx)
-        place = bridge.run(self._place_of, path) if self._overwrite else path
-        writer = ShardWriter(place, self._options, storage_options=self._storage_options)
+        target = bridge.run(self._find_target, path) if self._overwrite else path
+        writer = ShardWriter(target, self._options, storage_options=self._storage_options)
         bridge.run(writer.__aenter__)
         try:
             for block in blocks:
@@ -85,46 +85,45 @@ class TFRecordDatasink(Datasink[tuple[str, ShardInfo, Changes]]):  # type: ignor
         return path, writer.shards[0], changes
 
     def on_write_start(self, schema: Any = None) -> None:
-        """Refuses to write among shards that are there."""
+        """Refuses to write if such shards exist, unless they may be overwritten."""
         if not self._overwrite:
             bridge.run(self._refuse_existing)
 
     def on_write_complete(self, write_result: Any) -> None:
-        """Puts all in place, writes the manifest, and logs what was narrowed."""
+        """Puts all objects in place, writes the manifest, and logs which values were narrowed."""
         changes = Changes()
         for _, _, more in write_result.write_returns:
             changes.update(more)
-        if found := str(changes):
-            logger.warning("%s: %s", self._pattern, found)
+        if text := str(changes):
+            logger.warning("%s: %s", self._pattern, text)
         written = sorted((path, shard) for path, shard, _ in write_result.write_returns)
         bridge.run(self._put_in_place, written)
 
     def on_write_failed(self, error: Exception) -> None:
-        """Removes what was to replace others."""
+        """Removes the hidden objects of this run."""
         bridge.run(self._remove_staged)
 
-    async def _place_of(self, path: str) -> str:
-        """Where a shard is written: under a hidden name in the directory of the shard that it replaces."""
+    async def _find_target(self, path: str) -> str:
+        """The URL to write to: `path`, or a hidden name in the directory of the shard that it replaces."""
         async with Storages(self._storage_options) as storages:
-            found = await (await storages.at(path)).find_replaced(path)
-        return path if found is None else hidden_name(found, "new-", self._number)
+            existing = await (await storages.at(path)).find_replaced(path)
+        return path if existing is None else hidden_name(existing, "new-", self._token)
 
     async def _remove_staged(self) -> None:
-        directory = self._pattern[: self._pattern.rfind("/") + 1]
         async with Storages(self._storage_options, retry=RetryPolicy(patience=30)) as storages:
-            storage = await storages.at(directory)
-            async for info in storage.list(f"{directory}.", hidden=True):
-                if info.path.endswith(f".streamrec-new-{self._number}"):
+            storage = await storages.at(self._directory)
+            async for info in storage.list(f"{self._directory}.", hidden=True):
+                if info.path.endswith(f".streamrec-new-{self._token}"):
                     await storage.remove(info.path)
 
     async def _refuse_existing(self) -> None:
         async with Storages(self._storage_options) as storages:
             async for info in list_numbered(storages, self._pattern):
                 name = display_name(info.path)
-                raise FileExistsError(f"{name} already exists: choose another path, or overwrite=True")
+                raise FileExistsError(f"{name} already exists: choose another path, or pass overwrite=True")
 
     async def _put_in_place(self, written: Sequence[tuple[str, ShardInfo]]) -> None:
-        """Puts shards that replace others in place, and the manifest."""
+        """Renames the hidden shards, and writes the manifest."""
         shards = tuple(replace(shard, path=path) for path, shard in written)
         manifest = Manifest(self._manifest, self._pattern, self._options.compression_type, shards)  # type: ignore[arg-type]
         async with Storages(self._storage_options) as storages, Replacement(storages) as objects:
@@ -149,19 +148,19 @@ def write_tfrecords(
     """Writes a Ray Dataset's rows as Examples, to TFRecord shards and a manifest.
 
     Args:
-        dataset: Its columns are numbers, strings, lists of them, or tensors. null is a missing feature.
-        path: A directory, or the shards' names with `{shard:05d}` where the number of the write task goes.
+        dataset: The rows; columns are numbers, strings, lists of them, or tensors. null is a missing feature.
+        path: A directory, or the shards' names with `{shard:05d}` for the number of the write task.
         options: Compression; None for none.
-        shard_bytes: How many bytes of columns a shard holds at least, if there are that many.
+        shard_bytes: The least number of bytes of columns for a shard, if there are that many.
         manifest: Its URL; None for `manifest.json` in the shards' directory.
-        overwrite: Whether shards of these names may be there already, and be replaced: when all new ones are complete.
+        overwrite: Whether existing shards of these names are replaced, when all new ones are complete.
         storage_options: Passed to the fsspec filesystem; sent to the workers.
-        concurrency: How many tasks run at the same time; None: as Ray decides.
+        concurrency: How many tasks run at the same time; None: Ray decides.
         ray_remote_args: Passed to `ray.remote` of the tasks.
 
     Raises:
-        FileExistsError: Shards of these names are there, and `overwrite` is False.
-        FeatureError: A column holds what no Example does.
+        FileExistsError: Shards of these names exist, and `overwrite` is False.
+        FeatureError: An Example cannot hold a value of a column.
         StorageError: The store failed. Complete shards stay; no manifest is written.
     """
     sink = TFRecordDatasink(

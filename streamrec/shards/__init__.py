@@ -1,4 +1,4 @@
-"""One shard = storage x tfrecord: reading, writing, and which shards a name means."""
+"""One shard = storage x tfrecord: reading, writing, manifests, indexes, and the listing of names and patterns."""
 
 from streamrec.lazy import lazy_names
 

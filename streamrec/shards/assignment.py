@@ -1,21 +1,20 @@
-"""Assignment: which records each of several readers reads, so that together they read each record once. Pure.
+"""Assignment: the records of each of several readers, so that together they read each record once. Pure.
 
-Readers are numbered, and each works the whole plan out for itself from what all of them see alike: so they need not
-talk to one another. Two plans:
+Readers are numbered, and each computes the whole plan from the same input, so that they need not communicate. There are
+two plans:
 
 `assign_bytes` needs the shards' sizes only.
-- Whole shards are assigned where that is fair: the largest and the smallest load differ by at most
-  FAIR of the mean. First in turn, as `shards[reader::readers]`; else the largest to the reader with the
-  least so far.
-- Where it is not, uncompressed shards are laid end to end and cut where each reader's part ends. Compressed
-  ones cannot be cut: they are assigned first, and the cuts even out what they leave uneven. A cut moves to the end of a
-  shard that is near (SNAP of the mean), so loads are within 2 * SNAP of the mean, as long as no compressed shard is
-  larger than the mean. (Records begin on one side of a cut: a load may differ by a record besides.)
+- It assigns whole shards if that is fair: the largest and the smallest load differ by at most FAIR of the mean. It
+  tries them in turn first, as `shards[reader::readers]`; then the largest to the reader with the smallest load so far.
+- Otherwise it puts uncompressed shards end to end and cuts them where each reader's part ends. Compressed shards cannot
+  be cut: they are assigned first, and the cuts even out the loads. A cut moves to the end of a shard that is near (SNAP
+  of the mean), so loads are within 2 * SNAP of the mean, if no compressed shard is larger than the mean. (A load may
+  also differ by a record, because a record begins on one side of a cut.)
 
-`assign_records` needs to know how many records each shard holds, and assigns them exactly: the readers' numbers of
-records are equal (`even`), or differ by one. A reader that begins in the middle of a shard reads from the last
-mark before its first record, or from the start of the shard where there are none, and drops the records before: so
-this works for compressed shards as well, and costs each reader half a shard more on average there.
+`assign_records` needs each shard's number of records, and assigns them exactly: the readers' numbers of records are
+equal (`even`), or differ by one. A reader that begins in the middle of a shard reads from the last mark before its
+first record, or from the start of a shard without marks, and drops the records before. So this works for compressed
+shards too, where each reader reads half a shard more on average.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ SNAP = 1 / 50
 @display_repr
 @dataclass(frozen=True, slots=True)
 class ShardSize:
-    """What is known of a shard before it is opened.
+    """A shard before it is opened.
 
     Args:
         path: Its URL.
         size: Bytes, as stored.
         splittable: Whether it is uncompressed, so that it can be cut.
-        expected: What it is compared with when it is opened.
+        expected: The description that the opened shard is compared with.
     """
 
     path: str
@@ -62,16 +61,16 @@ class ShardSize:
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What one reader reads of one shard.
+    """The part of one shard that one reader reads.
 
     Args:
         path: The shard's URL.
         piece: A byte range of it; None for all of it.
         first: Number of the first record to give, counted from the start of the shard.
-        last: One past the number of the last; None for all there are.
-        place: Where to begin to read, without a piece: a record's place, at or before the first.
-        expected: What the shard is compared with when it is opened, and its number of records at its end; None for
-            nothing. Portions of the same records are equal, whatever is expected.
+        last: One past the number of the last record; None for all records.
+        place: The record where reading begins, without a piece: the first one, or one before it.
+        expected: The description that the opened shard is compared with, and its number of records at its end; None for
+            none. It does not count when portions are compared.
     """
 
     path: str
@@ -87,13 +86,13 @@ class Portion:
         return self.piece is None and self.first == 0 and self.last is None and not self.place.offset
 
     def within(self, number: int, count: int) -> tuple[int, int]:
-        """Which of `count` records, of which the first has this number, belong to the portion: from, and up to."""
+        """The records of the portion among `count` records from this number on: their first index, and one past it."""
         known = self.expected.records if self.last is None and self.expected is not None else self.last
         last = count if known is None else min(max(known - number, 0), count)
         return min(max(self.first - number, 0), last), last
 
     def ends(self, number: int) -> bool:
-        """Whether the record of this number, and all after it, are outside the portion."""
+        """Whether the record of this number is after the portion's end."""
         return self.last is not None and number >= self.last
 
 
@@ -105,35 +104,36 @@ def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion
         readers: How many readers there are, at least 1.
 
     Returns:
-        For each reader its portions, in the shards' order; none where there is too little.
+        For each reader its portions, in the shards' order; an empty list for a reader that gets nothing.
 
     Examples:
         >>> plan = assign_bytes([ShardSize("a", 100), ShardSize("b", 200)], 2)
-        >>> [[(part.path, part.piece and part.piece.start, part.piece and part.piece.end) for part in own]
-        ...     for own in plan]
+        >>> [[(part.path, part.piece and part.piece.start, part.piece and part.piece.end) for part in portions]
+        ...     for portions in plan]
         [[('a', None, None), ('b', 0, 50)], [('b', 50, None)]]
     """
     in_turn = [list(range(reader, len(shards), readers)) for reader in range(readers)]
-    for numbers in (in_turn, _assign_by_size(shards, range(len(shards)), readers)):
-        if _fair([sum(shards[number].size for number in own) for own in numbers]):
-            return [[_whole(shards[number]) for number in own] for own in numbers]
+    for plan in (in_turn, _assign_by_size(shards, range(len(shards)), readers)):
+        loads = [sum(shards[number].size for number in numbers) for numbers in plan]
+        if (max(loads) - min(loads)) * len(loads) <= FAIR * sum(loads):
+            return [[_whole(shards[number]) for number in numbers] for numbers in plan]
     return _cut(shards, readers)
 
 
 def assign_records(
     shards: Sequence[ShardInfo], readers: int, reader: int, even: Even | None = None, manifest: str | None = None
 ) -> list[Portion]:
-    """One reader's records: a range of all records, laid end to end.
+    """One reader's records: a range of the records of all shards, in order.
 
     Args:
-        shards: The shards as a manifest has them, in order.
-        readers: How many readers there are.
-        reader: Whose records.
-        even: None: each record once. "drop": `even_count` for each reader, and the last records, fewer than there are
-            readers, for none. "pad": the last readers go on with the first records of all, as torch's
-            `DistributedSampler` does. "cycle": each record once; a reader that has fewer than `even_count` is to begin
-            its own again. One that has none has the records that "pad" would give it.
-        manifest: The manifest's URL: shards are compared with what it says when they are opened.
+        shards: The shards of a manifest, in order.
+        readers: The number of readers.
+        reader: The number of this one.
+        even: None: each record once. "drop": `even_count` for each reader; the last records, fewer than there are
+            readers, are dropped. "pad": the last readers continue with the first records of all, as torch's
+            `DistributedSampler` does. "cycle": each record once; a reader with fewer than `even_count` records must
+            repeat its own. A reader without any gets the records that "pad" would give it.
+        manifest: The manifest's URL: opened shards are compared with it.
 
     Examples:
         >>> shards = [ShardInfo("a", 3, 100, 0), ShardInfo("b", 4, 120, 0)]
@@ -155,49 +155,45 @@ def assign_records(
 
 
 def even_count(total: int, readers: int, even: Even) -> int:
-    """How many records each of the readers gives, where all are to give as many."""
+    """The number of records that each reader gives, if all give the same number."""
     return total // readers if even == "drop" else -(-total // readers)
 
 
 def check_even(even: str | None) -> None:
-    """Refuses a word that means nothing."""
+    """Refuses a value of `even` that is not one of its words."""
     choice("even", even, (*get_args(Even), None))
 
 
-def _fair(loads: Sequence[int]) -> bool:
-    return (max(loads) - min(loads)) * len(loads) <= FAIR * sum(loads)
-
-
 def _assign_by_size(shards: Sequence[ShardSize], numbers: Sequence[int], readers: int) -> list[list[int]]:
-    """Whole shards, the largest first, each to the reader that has the least so far."""
+    """Assigns whole shards, the largest first, each to the reader with the smallest load so far."""
     assigned: list[list[int]] = [[] for _ in range(readers)]
     loads = [(0, reader) for reader in range(readers)]
     for number in sorted(numbers, key=lambda number: -shards[number].size):
         load, reader = heapq.heappop(loads)
         assigned[reader].append(number)
         heapq.heappush(loads, (load + shards[number].size, reader))
-    return [sorted(own) for own in assigned]
+    return [sorted(numbers) for numbers in assigned]
 
 
 def _cut(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
-    """Shards that cannot be cut by size; the others end to end, cut where shares end."""
+    """Assigns shards that cannot be cut by size, and cuts the others, put end to end, where each reader's part ends."""
     whole = _assign_by_size(shards, [n for n, shard in enumerate(shards) if not shard.splittable], readers)
     line = [number for number, shard in enumerate(shards) if shard.splittable]
     ends = list(accumulate((shards[number].size for number in line), initial=0))
-    wants = _fill([sum(shards[number].size for number in own) for own in whole], ends[-1])
+    additions = _level([sum(shards[number].size for number in numbers) for numbers in whole], ends[-1])
     near = SNAP * sum(shard.size for shard in shards) / readers
-    cuts = [_snap(round(cut), ends, near) for cut in accumulate(wants, initial=0.0)]
+    cuts = [_snap(round(cut), ends, near) for cut in accumulate(additions, initial=0.0)]
     cuts[-1] = ends[-1]
     plan = []
-    for own, begin, end in zip(whole, cuts, cuts[1:], strict=False):
-        numbered = [(number, _whole(shards[number])) for number in own]
+    for numbers, begin, end in zip(whole, cuts, cuts[1:], strict=False):
+        numbered = [(number, _whole(shards[number])) for number in numbers]
         numbered += _pieces(shards, line, ends, begin, end)
-        plan.append([portion for _, portion in sorted(numbered, key=lambda pair: pair[0])])
+        plan.append([portion for _, portion in sorted(numbered, key=itemgetter(0))])
     return plan
 
 
-def _fill(loads: Sequence[int], more: int) -> list[float]:
-    """How much of `more` each load gets, so that those that get any end at one level."""
+def _level(loads: Sequence[int], more: int) -> list[float]:
+    """The part of `more` for each load, so that all loads that get a part become equal."""
     rising = sorted(loads)
     below = 0
     for count, load in enumerate(rising, 1):
@@ -209,7 +205,7 @@ def _fill(loads: Sequence[int], more: int) -> list[float]:
 
 
 def _snap(cut: int, ends: Sequence[int], near: float) -> int:
-    """The end of a shard that is near a cut, or the cut."""
+    """The end of a shard near a cut; without one, the cut."""
     after = bisect_left(ends, cut)
     nearest = min(ends[max(after - 1, 0) : after + 1], key=lambda end: abs(end - cut), default=cut)
     return nearest if abs(nearest - cut) <= near else cut
@@ -218,9 +214,9 @@ def _snap(cut: int, ends: Sequence[int], near: float) -> int:
 def _pieces(
     shards: Sequence[ShardSize], line: Sequence[int], ends: Sequence[int], begin: int, end: int
 ) -> Iterator[tuple[int, Portion]]:
-    """The shards, or pieces of them, between two places on the line."""
-    for place in range(bisect_right(ends, begin) - 1, bisect_left(ends, end)):
-        number, start, stop = line[place], ends[place], ends[place + 1]
+    """The shards, or pieces of them, between two bytes of the line."""
+    for index in range(bisect_right(ends, begin) - 1, bisect_left(ends, end)):
+        number, start, stop = line[index], ends[index], ends[index + 1]
         first, last = max(begin, start) - start, min(end, stop) - start
         if first < last:
             rest = None if last == stop - start else last
@@ -236,7 +232,7 @@ def _whole(shard: ShardSize) -> Portion:
 
 
 def _wrap(first: int, last: int, total: int) -> Iterator[tuple[int, int]]:
-    """A range that continues at the beginning wherever it reaches the end."""
+    """Splits a range of records that continues at the beginning when it reaches the end."""
     while first < last:
         begin = first % total
         end = min(total, begin + last - first)
@@ -257,5 +253,5 @@ def _portions_between(
             record, byte = marks[bisect_right(marks, first, key=itemgetter(0)) - 1]
             rest = None if last == shard.records else last
             yield Portion(shard.path, None, first, rest, ShardPlace(byte, record), expected)
-        elif not shard.records and shard.bytes and begin <= start <= end:  # compressed: that it has none is to be seen
+        elif not shard.records and shard.bytes and begin <= start <= end:  # compressed: reading checks that it is empty
             yield Portion(shard.path, expected=expected)

@@ -1,6 +1,6 @@
-"""An index: what a manifest says of a data set, and the length of each record. Pure; others read and write it.
+"""An index: the manifest of a data set, and the length of each record. Pure; `indexed_records.py` reads it.
 
-One object, all numbers little-endian:
+It is one object; all numbers are little-endian:
 
     head      8 bytes     MAGIC
     lengths               the packed lengths of all records, shard after shard (see `tfrecord.lengths`)
@@ -9,12 +9,13 @@ One object, all numbers little-endian:
     foot      44 bytes    FOOT: version of the format, sizes of `lengths`, `manifest` and `blocks`, CRC32C of the last
                           two, CRC32C of the foot before it, MAGIC
 
-- Opening an index takes its end: the foot, the manifest and the table of blocks: about 110 bytes a shard and 0.02 bytes
-  a record. 10^9 records are 21 MB. The lengths are read by ranges, block by block; each block has its CRC32C.
-- `digest` is that of names, numbers of records, sizes and the table of blocks (which holds a CRC32C of each block of
-  lengths). Copies of a data set have the same digest, wherever they are.
-- A `version` that a reader does not know is refused.
-- It is written shard after shard, so that no more is held than the tables and what is on its way.
+- To open an index, a reader reads its end: the foot, the manifest and the table of blocks, about 110 bytes for each
+  shard and 0.02 bytes for each record (21 MB for 10^9 records). It reads the lengths by ranges, block by block; each
+  block has its CRC32C.
+- `digest` covers names, numbers of records, sizes and the table of blocks (which holds a CRC32C of each block of
+  lengths). All copies of a data set have the same digest.
+- A reader refuses a `version` that it does not know.
+- A writer writes it shard after shard, and holds only the tables and the current shards.
 """
 
 from __future__ import annotations
@@ -34,14 +35,8 @@ from streamrec import kernels
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
 from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
-from streamrec.shards.places import location_of, relative
-from streamrec.tfrecord import (
-    BLOCK,
-    BLOCK_RECORDS,
-    MAX_BITS,
-    PackedLengths,
-    packed_sizes,
-)
+from streamrec.shards.places import relative
+from streamrec.tfrecord import BLOCK, BLOCK_RECORDS, MAX_BITS, PackedLengths, packed_sizes
 
 __all__ = [
     "FOOT_BYTES",
@@ -57,15 +52,9 @@ __all__ = [
 ]
 
 MAGIC: Final = b"srec-idx"
-
-FORMAT: Final = "streamrec index"
-
 VERSION: Final = 1
-
 FOOT: Final = struct.Struct("<IQQQI")
-
 FOOT_CRC: Final = struct.Struct("<I")
-
 FOOT_BYTES: Final = FOOT.size + FOOT_CRC.size + len(MAGIC)
 
 Numbers = npt.NDArray[np.int64]
@@ -74,15 +63,15 @@ Numbers = npt.NDArray[np.int64]
 @display_repr
 @dataclass(frozen=True, eq=False)
 class Index(Manifest):
-    """What is known of a data set without reading the records' lengths.
+    """The tables of an index: all of it but the records' lengths.
 
     Attributes:
         path: The URL of the index.
-        pattern: The URL of the shards, with `{shard}` where their number goes; or of the first one.
-        compression_type: "": an index is of shards that are not compressed.
+        pattern: The URL of the shards, with `{shard}` for their number; or that of the first one.
+        compression_type: Always "": compressed shards have no index.
         shards: The shards, in order, with their full URLs.
         blocks: The table of blocks of all shards, one after the other: [n] of `tfrecord.lengths.BLOCK`.
-        version: What the store calls this version of the index; None where it does not tell.
+        version: The store's version of the index; None if the store does not give one.
         digest: 32 hexadecimal digits that identify this data set; the same for its copies.
     """
 
@@ -90,7 +79,7 @@ class Index(Manifest):
     version: str | None = None
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return int(self.first_records[-1])
 
     @property
@@ -100,7 +89,7 @@ class Index(Manifest):
 
     @property
     def manifest(self) -> Manifest:
-        """The same as a manifest; the marks of a shard are where its blocks begin."""
+        """The manifest of these shards, whose marks are the first records of blocks."""
         shards = tuple(replace(shard, marks=self._marks(number)) for number, shard in enumerate(self.shards))
         return Manifest(self.path, self.pattern, self.compression_type, shards)
 
@@ -123,7 +112,7 @@ class Index(Manifest):
 
     @cached_property
     def block_counts(self) -> Numbers:
-        """How many records each block holds, [blocks]."""
+        """The number of records in each block, [blocks]."""
         counts = np.full(len(self.blocks), BLOCK_RECORDS, np.int64)
         records = np.diff(self.first_records)
         filled = records > 0
@@ -132,12 +121,12 @@ class Index(Manifest):
 
     @cached_property
     def block_places(self) -> Numbers:
-        """Where each packed block begins in the index, in bytes, [blocks + 1]; the last one is where they end."""
+        """The offset of each packed block in the index, in bytes, [blocks + 1]; the last one is their end."""
         return cumulative(packed_sizes(self.blocks, self.block_counts)) + len(MAGIC)
 
     @cached_property
     def block_offsets(self) -> Numbers:
-        """Where the frame of each block's first record begins in its shard, in bytes, [blocks]."""
+        """The offset of each block's first frame in its shard, in bytes, [blocks]."""
         offsets = np.zeros(len(self.blocks), np.int64)
         offsets[1:] = self.blocks["end"][:-1]
         starts = self.first_blocks[:-1]
@@ -159,7 +148,7 @@ class Index(Manifest):
         return state.hexdigest()[:32]
 
     def is_sound(self, lengths: int) -> bool:
-        """Whether the table of blocks is that of these shards, and of that many bytes of packed lengths."""
+        """Whether the table of blocks fits these shards, and that many bytes of packed lengths."""
         if self.first_blocks[-1] != len(self.blocks):
             return False
         if (self.blocks["width"] > MAX_BITS).any() or (self.blocks["end"] < 0).any():
@@ -177,10 +166,10 @@ class Index(Manifest):
         return np.searchsorted(self.first_records, records, "right") - 1
 
     def block_of(self, records: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """Of each of these records: its shard, its block, and its place in the block."""
+        """The shard of each of these records, its block, and its number in the block."""
         shards = self.shard_of(records)
-        within = records - self.first_records[shards]
-        return shards, self.first_blocks[shards] + within // BLOCK_RECORDS, within % BLOCK_RECORDS
+        in_shard = records - self.first_records[shards]
+        return shards, self.first_blocks[shards] + in_shard // BLOCK_RECORDS, in_shard % BLOCK_RECORDS
 
 
 class Foot(NamedTuple):
@@ -200,12 +189,12 @@ class Foot(NamedTuple):
 
     @property
     def end_bytes(self) -> int:
-        """Bytes of all that is read to open it."""
+        """Bytes that are read to open the index."""
         return self.manifest + self.blocks + FOOT_BYTES
 
 
 def encode_end(index: Index) -> bytes:
-    """What follows the packed lengths.
+    """The bytes after the packed lengths.
 
     Examples:
         >>> shard = ShardInfo("s3://b/x/train-0", records=0, bytes=0, crc32c=0)
@@ -221,21 +210,21 @@ def encode_end(index: Index) -> bytes:
 
 
 def read_foot(path: str, data: bytes, size: int) -> Foot:
-    """Reads the foot of an index.
+    """Parses the foot of an index.
 
     Args:
         path: Its URL.
-        data: Its end, FOOT_BYTES at least, or all of it.
+        data: Its end, at least FOOT_BYTES, or all of it.
         size: Its size in bytes.
 
     Raises:
-        ManifestError: It is not an index, it is cut off or damaged, or it is of a newer version.
+        ManifestError: The object is not an index, is cut off or damaged, or has another version.
     """
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
         raise ManifestError(
-            f"{path}: this file does not end as an index does: it is another file, or an index that is cut off. Pass "
-            "an index; `streamrec index SHARDS NAME.index` writes one"
+            f"{path}: this file does not end like an index: it is another file, or an index that is cut off; pass an "
+            "index: `streamrec index SHARDS NAME.index` writes one"
         )
     (crc,) = FOOT_CRC.unpack_from(foot, FOOT.size)
     if kernels.crc32c(foot[: FOOT.size]) != crc:
@@ -243,43 +232,43 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
     version, *sizes = FOOT.unpack_from(foot)
     if version != VERSION:
         raise ManifestError(
-            f"{path}: an index of version {version}, where {VERSION} is wanted: write it again: streamrec index SHARDS "
-            f"{path}, or, if it is of a newer streamrec, update this one"
+            f"{path}: this index has version {version}, and this streamrec reads version {VERSION}: write it again: "
+            f"streamrec index SHARDS {path}; or, if a newer streamrec wrote it, update this one"
         )
-    found = Foot(*sizes)
-    whole = len(MAGIC) + found.lengths + found.end_bytes
-    if whole != size:
-        raise damage_error(path, f"it has {size:,} bytes where its foot says {whole:,}")
-    return found
+    sections = Foot(*sizes)
+    expected = len(MAGIC) + sections.lengths + sections.end_bytes
+    if expected != size:
+        raise damage_error(path, f"it has {size:,} bytes, and its foot says {expected:,}")
+    return sections
 
 
 def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> Index:
-    """Reads the tables of an index.
+    """Parses the tables of an index.
 
     Args:
         path: Its URL, which names are relative to.
         foot: Its foot.
         data: Its last `foot.end_bytes` bytes, or more.
-        version: What the store calls this version of the index.
+        version: The store's version of the index.
     """
     end = len(data) - FOOT_BYTES
     tables = data[end - foot.blocks - foot.manifest : end]
     if kernels.crc32c(tables) != foot.crc:
         raise damage_error(path, "the CRC32C of its tables is wrong")
     try:
-        found = Manifest.from_json(path, tables[: foot.manifest])
+        manifest = Manifest.from_json(path, tables[: foot.manifest])
         blocks = np.frombuffer(tables[foot.manifest :], BLOCK)
     except (ManifestError, ValueError) as error:
         raise damage_error(path, repr(error)) from error
-    index = Index(path, found.pattern, found.compression_type, found.shards, blocks, version)
-    if found.compression_type or not index.is_sound(foot.lengths):
+    index = Index(path, manifest.pattern, manifest.compression_type, manifest.shards, blocks, version)
+    if manifest.compression_type or not index.is_sound(foot.lengths):
         raise damage_error(path, "its tables do not fit each other")
     return index
 
 
-def damage_error(path: str, how: str) -> ManifestError:
-    """The error for an index that is not as it was written."""
-    return ManifestError(f"{path}: this index is damaged ({how}): write it again: streamrec index SHARDS {path}")
+def damage_error(path: str, reason: str) -> ManifestError:
+    """The error for a damaged index."""
+    return ManifestError(f"{path}: this index is damaged ({reason}): write it again: streamrec index SHARDS {path}")
 
 
 def cumulative(values: Sequence[int] | Numbers) -> Numbers:
@@ -290,7 +279,7 @@ def cumulative(values: Sequence[int] | Numbers) -> Numbers:
 
 
 class IndexedShard(NamedTuple):
-    """What an index holds of one shard."""
+    """A shard of an index, with the lengths of its records."""
 
     info: ShardInfo
     lengths: PackedLengths
@@ -301,7 +290,7 @@ class IndexEncoder:
 
     Args:
         path: Its URL.
-        pattern: The URL of the shards, with `{shard}` where their number goes; None for that of the first shard.
+        pattern: The URL of the shards, with `{shard}` for their number; None for that of the first shard.
     """
 
     def __init__(self, path: str, pattern: str | None = None) -> None:
@@ -309,28 +298,24 @@ class IndexEncoder:
         self._pattern = pattern
         self._shards: list[ShardInfo] = []
         self._blocks = [np.empty(0, BLOCK)]
-        self._locations = set[tuple[str, str]]()
 
     @property
     def count(self) -> int:
-        """How many shards were added."""
+        """The number of shards that were added."""
         return len(self._shards)
 
     def add(self, shard: IndexedShard) -> bytes:
-        """The next shard; returns the bytes to write next.
+        """Adds the next shard; returns the bytes to write next.
 
         Raises:
-            ManifestError: Its records do not fill it, or it was added before.
+            ManifestError: The shard's records do not fill it.
         """
         info, lengths = shard
-        if (location := location_of(info.path)) in self._locations:
-            raise ManifestError(f"{info.path}: this shard is named twice: name it once")
-        self._locations.add(location)
         if (lengths.records, lengths.end) != (info.records, info.bytes):
             raise ManifestError(
                 f"{info.path}: {lengths.records:,} records end at byte {lengths.end:,}, and the shard has "
-                f"{info.records:,} records and {info.bytes:,} bytes: what was read is not what is there; write the "
-                "index again"
+                f"{info.records:,} records and {info.bytes:,} bytes: the shard was written while it was read; write "
+                "the index again"
             )
         head = b"" if self._shards else MAGIC
         self._shards.append(info)
@@ -338,14 +323,14 @@ class IndexEncoder:
         return head + lengths.data
 
     def finish(self) -> tuple[Index, bytes]:
-        """The index, and the last bytes to write."""
+        """Returns the index, and the last bytes to write."""
         pattern = self._pattern or (self._shards[0].path if self._shards else self._path)
         index = Index(self._path, pattern, "", tuple(self._shards), np.concatenate(self._blocks))
         return index, (b"" if self._shards else MAGIC) + encode_end(index)
 
 
 def encode_index(path: str, shards: list[IndexedShard], pattern: str | None = None) -> bytes:
-    """A whole index."""
+    """The bytes of a whole index."""
     encoder = IndexEncoder(path, pattern)
     data = b"".join(map(encoder.add, shards))
     return data + encoder.finish()[1]

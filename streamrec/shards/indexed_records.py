@@ -1,12 +1,12 @@
-"""The records of an index, by number: their lengths, their places, and they themselves.
+"""The records of an index, by number: their lengths, offsets and payloads.
 
 Rules:
-- Opening an index takes a stat and one or two ranges of its end, however many records there are. The lengths of records
-  are read by ranges when they are asked for. Packed blocks of them are kept, up to `cache_bytes`; those that were used
-  longest ago are dropped first.
-- Records near each other are read by one request; see `byte_runs`. Up to `parallel` requests are under way. Each
-  record's length and CRC32C are compared with its payload. Of what is read, only the records that are wanted are kept.
-- All that is read is of the version that was opened, or that the index says of a shard: another version or size is an
+- Opening an index takes a stat and one or two ranges of its end, for any number of records. The lengths of records are
+  read by ranges when they are needed. Their packed blocks are kept, up to `cache_bytes`; the least recently used ones
+  are dropped first.
+- One request reads records that are near each other; see `byte_runs`. Up to `parallel` requests run at the same time.
+  Each record's length and CRC32C are compared with its payload. Only the requested records are kept in memory.
+- All reads are of the version that was opened, or that the index has for a shard: another version or size is an
   ObjectChangedError.
 """
 
@@ -24,7 +24,7 @@ from streamrec.display import display_name
 from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, ObjectChangedError
 from streamrec.shards.index import Index, Numbers, damage_error, read_end, read_foot
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
-from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
+from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference, group_ranges
 from streamrec.storage import Storage, Storages
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import BUFFER_BITS, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
@@ -32,7 +32,7 @@ from streamrec.tfrecord import BUFFER_BITS, HEADER_BYTES, Frames, Scattered, are
 __all__ = ["IndexedRecords", "Places", "open_index", "read_blocks"]
 
 END_BYTES: Final = 256 << 10
-"""What is read of the end of an index before its tables' size is known."""
+"""Bytes at the end of an index that are read before its tables' size is known."""
 
 GAP_BYTES: Final = 64 << 10
 MAX_BYTES: Final = 4 << 20
@@ -40,24 +40,20 @@ PARALLEL: Final = 64
 CACHE_BYTES: Final = 64 << 20
 
 UNPACKED_BLOCKS: Final = 256
-"""Blocks of lengths that are unpacked at a time: 2 MB of them. Not tuned."""
+"""Blocks of lengths that are unpacked at a time, into 2 MB. Not tuned."""
 
 
 async def open_index(storage: Storage, path: str) -> Index:
     """Reads the tables of an index.
 
-    Args:
-        storage: Where it is stored.
-        path: Its URL.
-
     Raises:
-        NotFoundError: There is none.
-        ManifestError: What is there is not an index, it is cut off or damaged, or of another version.
+        NotFoundError: The object does not exist.
+        ManifestError: The object is not an index, is cut off or damaged, or has another version.
         StorageError: The store failed, and retrying did not help.
     """
     info = await storage.stat(path)
     if info.size is None:
-        raise ManifestError(f"{path}: the store does not tell the size of the index: copy it to one that does")
+        raise ManifestError(f"{path}: the store does not give the size of the index: copy it to another store")
     end = await storage.read_range(path, max(0, info.size - END_BYTES), info.size, info.version)
     foot = read_foot(path, end, info.size)
     if foot.end_bytes > len(end):
@@ -66,29 +62,24 @@ async def open_index(storage: Storage, path: str) -> Index:
 
 
 async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> list[bytes]:
-    """The packed lengths of the blocks `first` to `last` (exclusive).
-
-    Raises:
-        ManifestError: The index is damaged.
-        StorageError: The store failed, and retrying did not help.
-    """
-    places = index.block_places[first : last + 1].tolist()
-    data = await storage.read_range(index.path, places[0], places[-1], index.version)
+    """Reads the packed lengths of the blocks `first` to `last` (exclusive), and checks their CRC32C."""
+    offsets = index.block_places[first : last + 1].tolist()
+    data = await storage.read_range(index.path, offsets[0], offsets[-1], index.version)
     blocks = []
-    for start, end, crc in zip(places, places[1:], index.blocks["crc"][first:last].tolist(), strict=False):
-        blocks.append(data[start - places[0] : end - places[0]])
+    for start, end, crc in zip(offsets, offsets[1:], index.blocks["crc"][first:last].tolist(), strict=False):
+        blocks.append(data[start - offsets[0] : end - offsets[0]])
         if kernels.crc32c(blocks[-1]) != crc:
             raise damage_error(index.path, f"the CRC32C of the lengths at byte {start:,} is wrong")
     return blocks
 
 
 class Places(NamedTuple):
-    """Where records are, an int64 array [n] each.
+    """The places of records, each an int64 array [n].
 
     Attributes:
-        shards: The number of the shard.
-        offsets: Where the record's frame begins in it, in bytes.
-        lengths: Bytes of its payload; its frame has 16 more.
+        shards: The number of the record's shard.
+        offsets: The offset of its frame in the shard, in bytes.
+        lengths: The bytes of its payload; its frame has 16 more.
     """
 
     shards: Numbers
@@ -97,14 +88,14 @@ class Places(NamedTuple):
 
 
 class IndexedRecords:
-    """Any records of an index. Any number of tasks of one event loop may share it.
+    """Reads records of an index by their numbers. Any number of tasks of one event loop may share it.
 
     Args:
-        storages: Where the index and the shards are.
-        index: Its tables.
+        storages: The stores of the index and the shards.
+        index: The tables of the index.
         verify: Whether each record's length and CRC32C are checked.
-        parallel: How many requests one call has under way at most.
-        cache_bytes: How many bytes of packed lengths are kept; a record takes about 2.
+        parallel: The largest number of requests of one call at the same time.
+        cache_bytes: The largest number of bytes of packed lengths in memory; a record takes about 2.
     """
 
     def __init__(
@@ -135,16 +126,16 @@ class IndexedRecords:
         self._check(first, last)
         if first == last:
             return np.empty(0, np.int64)
-        _, blocks, within = self.index.block_of(np.array([first, last - 1]))
+        _, blocks, in_block = self.index.block_of(np.array([first, last - 1]))
         lengths = await self._unpack(np.arange(blocks[0], blocks[1] + 1))
-        return lengths[within[0] : within[0] + last - first]
+        return lengths[in_block[0] : in_block[0] + last - first]
 
     async def keep_lengths(self) -> None:
-        """Reads all packed lengths, as far as they are kept, so that `places` need not."""
+        """Reads all packed lengths, so that `places` finds those in memory that fit into `cache_bytes`."""
         await self._pack(np.flatnonzero(np.diff(self.index.block_places)).tolist())
 
     async def places(self, records: Numbers) -> Places:
-        """Where records are.
+        """The places of records.
 
         Args:
             records: Their numbers, int64 [n], in any order.
@@ -155,32 +146,33 @@ class IndexedRecords:
         if not len(records):
             return Places(*(np.empty(0, np.int64),) * 3)
         self._check(int(records.min()), int(records.max()) + 1)
-        shards, blocks, within = self.index.block_of(records)
+        shards, blocks, in_block = self.index.block_of(records)
         order = np.argsort(blocks, kind="stable")
-        wanted, firsts = np.unique(blocks[order], return_index=True)
+        needed, firsts = np.unique(blocks[order], return_index=True)
         bounds = [*firsts[::UNPACKED_BLOCKS].tolist(), len(order)]
         offsets, lengths = np.empty(len(order), np.int64), np.empty(len(order), np.int64)
 
-        async def find(number: int) -> None:
-            mine = order[bounds[number] : bounds[number + 1]]
-            own = wanted[number * UNPACKED_BLOCKS : (number + 1) * UNPACKED_BLOCKS]
-            offsets[mine], lengths[mine] = await self._places_in(own, np.searchsorted(own, blocks[mine]), within[mine])
+        async def find(step: int) -> None:
+            rows = order[bounds[step] : bounds[step + 1]]
+            group = needed[step * UNPACKED_BLOCKS : (step + 1) * UNPACKED_BLOCKS]
+            which = np.searchsorted(group, blocks[rows])
+            offsets[rows], lengths[rows] = await self._places_in(group, which, in_block[rows])
 
         await for_each(find, range(len(bounds) - 1), 4)
         return Places(shards, offsets, lengths)
 
-    async def _places_in(self, blocks: Numbers, which: Numbers, within: Numbers) -> tuple[Numbers, Numbers]:
-        """The offsets and lengths of records, each of which is the one of this number within one of these blocks."""
+    async def _places_in(self, blocks: Numbers, which: Numbers, in_block: Numbers) -> tuple[Numbers, Numbers]:
+        """The offsets and lengths of records: record `in_block[i]` of block `blocks[which[i]]` for each i."""
         lengths = await self._unpack(blocks)
         counts = self.index.block_counts[blocks]
         firsts = np.cumsum(counts) - counts
         ends = np.cumsum(lengths + FRAME_BYTES)
         starts = ends - lengths - FRAME_BYTES
-        at = firsts[which] + within
-        return starts[at] - starts[firsts][which] + self.index.block_offsets[blocks][which], lengths[at]
+        rows = firsts[which] + in_block
+        return starts[rows] - starts[firsts][which] + self.index.block_offsets[blocks][which], lengths[rows]
 
     async def fetch(self, records: Numbers, most_bytes: int | None = None) -> Frames:
-        """The records with these numbers, in this order; one that is asked for twice comes twice.
+        """The records with these numbers, in this order; a repeated number gives its record again.
 
         Args:
             records: Their numbers, int64 [n].
@@ -203,7 +195,7 @@ class IndexedRecords:
         return gather(parts, order)
 
     async def fetch_run(self, first: int, last: int) -> Frames:
-        """Records first to last (exclusive), which are in one shard, by one request.
+        """Records `first` to `last` (exclusive) of one shard, by one request.
 
         Raises:
             IndexError, ObjectChangedError, CorruptRecordError, StorageError: As `fetch`.
@@ -216,7 +208,7 @@ class IndexedRecords:
         frames = Frames(data, as_spans(spans))
         if code == kernels.OK and position == len(data) and len(frames) == last - first:
             return frames
-        return await self.fetch(np.arange(first, last))  # which says what is wrong, and with which record
+        return await self.fetch(np.arange(first, last))  # its error names the record
 
     async def _read_all(
         self, runs: list[ByteRun], places: Places, wanted: Numbers, most_bytes: int | None
@@ -245,7 +237,7 @@ class IndexedRecords:
             raise self._changed_error(shard, run, error.reason) from error
         except NotFoundError as error:
             raise NotFoundError(
-                f"{self.index.path} names this shard, and it is gone: put it back, or index what there is: "
+                f"{self.index.path} names this shard, and it is gone: put it back, or write the index again: "
                 f"streamrec index SHARDS {self.index.path}",
                 shard.path,
                 run.start,
@@ -267,10 +259,9 @@ class IndexedRecords:
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
 
-    def _changed_error(self, shard: ShardInfo, run: ByteRun, how: str) -> ObjectChangedError:
-        """The error for a shard that is not as the index knows it."""
+    def _changed_error(self, shard: ShardInfo, run: ByteRun, reason: str) -> ObjectChangedError:
         return ObjectChangedError(
-            f"this shard is not the one that {self.index.path} was made from ({how}): bring the index up to date: "
+            f"this shard is not the one that {self.index.path} was made from ({reason}): bring the index up to date: "
             f"streamrec index --update {self.index.path}",
             shard.path,
             run.start,
@@ -297,7 +288,7 @@ class IndexedRecords:
             raise IndexError(f"records {first:,} to {last:,} of {len(self.index):,}: {path} has no such")
 
     async def _unpack(self, blocks: Numbers) -> Numbers:
-        """The lengths in these blocks, which are sorted, one after the other."""
+        """The lengths of all records in these sorted blocks."""
         data = await self._pack(blocks.tolist())
         counts = self.index.block_counts[blocks]
         lengths = unpack(data, self.index.blocks[blocks], counts)
@@ -307,37 +298,24 @@ class IndexedRecords:
         return lengths
 
     async def _pack(self, blocks: Sequence[int]) -> list[bytes]:
-        found = {block: data for block in blocks if (data := self._cached.get(block)) is not None}
-        for block in found:
+        """The packed lengths of these sorted blocks, from the cache or the store."""
+        packed = {block: data for block in blocks if (data := self._cached.get(block)) is not None}
+        for block in packed:
             self._cached.move_to_end(block)
-        numbers = np.array(blocks, np.int64)
-        sizes = self.index.block_places[numbers + 1] - self.index.block_places[numbers]
-        found |= dict.fromkeys(numbers[sizes == 0].tolist(), b"")
-        missing = np.array([block for block in blocks if block not in found], np.int64)
-
+        numbers, offsets = np.array(blocks, np.int64), self.index.block_places
+        packed |= dict.fromkeys(numbers[offsets[numbers + 1] == offsets[numbers]].tolist(), b"")
+        missing = np.array([block for block in blocks if block not in packed], np.int64)
         storage = await self._storages.at(self.index.path)
 
-        async def read(bounds: tuple[int, int]) -> None:
-            first, last = bounds
+        async def read(group: tuple[int, int]) -> None:
+            first, last = int(missing[group[0]]), int(missing[group[1] - 1]) + 1
             for block, data in enumerate(await read_blocks(storage, self.index, first, last), first):
-                found[block] = data
+                packed[block] = data
                 self._keep(block, data)
 
-        await for_each(read, self._ranges(missing), PARALLEL)
-        return [found[block] for block in blocks]
-
-    def _ranges(self, blocks: Numbers) -> list[tuple[int, int]]:
-        """Which blocks are read together: first and last (exclusive)."""
-        places = self.index.block_places
-        found: list[tuple[int, int]] = []
-        for block in blocks.tolist():
-            if found:
-                first, last = found[-1]
-                if places[block] - places[last] <= GAP_BYTES and places[block + 1] - places[first] <= MAX_BYTES:
-                    found[-1] = first, block + 1
-                    continue
-            found.append((block, block + 1))
-        return found
+        groups = list(group_ranges(offsets[missing], offsets[missing + 1], GAP_BYTES, MAX_BYTES))
+        await for_each(read, groups, PARALLEL)
+        return [packed[block] for block in blocks]
 
     def _keep(self, block: int, data: bytes) -> None:
         if block not in self._cached:
@@ -348,7 +326,7 @@ class IndexedRecords:
 
 
 def gather(parts: list[Frames], order: Numbers) -> Frames:
-    """The records of several parts: long ones stay where they are, short ones are copied."""
+    """Puts the records of several parts in order: long ones stay in their buffers, short ones are copied."""
     rows = np.zeros((sum(map(len, parts)), 4), np.int64)
     rows[:, :2] = np.concatenate([part.spans for part in parts])
     rows[:, 2] = np.repeat(np.arange(len(parts)) << BUFFER_BITS, [len(part) for part in parts])
@@ -357,6 +335,6 @@ def gather(parts: list[Frames], order: Numbers) -> Frames:
 
 
 def spans_in(run: ByteRun, places: Places) -> Numbers:
-    """Where the payloads of a run's records are in its bytes."""
+    """The spans of the payloads in the bytes of a run."""
     starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
     return np.stack([starts, starts + places.lengths[run.first : run.last]], 1)

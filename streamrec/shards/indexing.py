@@ -1,14 +1,13 @@
-"""The index of shards that are there already; by one process, or by many that each take a part of the shards.
+"""Writes the index of existing shards, in one process or in many that each index a part of the shards.
 
-What the index holds of a shard is found in the way that costs least:
+Each shard is indexed in the cheapest way:
 
-- it is known from an index that is brought up to date, and the store says that the shard has the same size and version:
-  nothing is read;
-- there is an `.idx` file: that is read, and the header of the shard's last record;
-- it is on a disk of this machine: its headers are read;
-- else it is read once, whole.
+- If an older index has the shard with the same size and version, nothing is read.
+- If there is an `.idx` file, that is read, and the header of the shard's last record.
+- If the shard is on a local disk, its headers are read.
+- Otherwise the shard is read once, whole.
 
-Shards come in any order from many tasks and are written in theirs.
+Many tasks finish shards in any order; the index keeps the shards' order.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from streamrec.shards.indexed_records import open_index, read_blocks
 from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.patterns import Filenames, to_names
-from streamrec.shards.places import portable
+from streamrec.shards.places import check_named_once, portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
 from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, local_path, locate, protocol_of
 from streamrec.storage.tasks import for_each
@@ -39,28 +38,28 @@ from streamrec.tfrecord import PackedLengths
 __all__ = ["join_index", "join_index_sync", "part_of", "write_index", "write_index_sync"]
 
 Job = Callable[[], Awaitable[IndexedShard]]
-"""Finds out what the index holds of one shard."""
+"""Indexes one shard."""
 
 
 async def assemble(
     storage: Storage, url: str, jobs: Sequence[Job], *, pattern: str | None, overwrite: bool, parallel: int
 ) -> Index:
-    """Writes an index: nothing is visible under its name before all of it is there.
+    """Writes an index, which appears under its name when it is complete.
 
     The jobs are in the order of the index, and up to `parallel` run at the same time. `pattern` is the URL of the
-    shards, with `{shard}` where their number goes; None for that of the first one.
+    shards, with `{shard}` for their number; None for that of the first one.
     """
     encoder = IndexEncoder(url, pattern)
-    found: dict[int, IndexedShard] = {}
+    done: dict[int, IndexedShard] = {}
     lock = anyio.Lock()
     async with await storage.upload(url, overwrite=overwrite) as upload:
 
         async def work(numbered: tuple[int, Job]) -> None:
             number, job = numbered
-            found[number] = await job()
+            done[number] = await job()
             async with lock:
-                while encoder.count in found:
-                    await upload.write(encoder.add(found.pop(encoder.count)))
+                while encoder.count in done:
+                    await upload.write(encoder.add(done.pop(encoder.count)))
 
         await for_each(work, list(enumerate(jobs)), parallel)
         index, end = encoder.finish()
@@ -69,12 +68,7 @@ async def assemble(
 
 
 async def read_indexed_shard(storage: Storage, index: Index, number: int) -> IndexedShard:
-    """What an index that is there already holds of one of its shards.
-
-    Raises:
-        ManifestError: The index is damaged.
-        StorageError: The store failed, and retrying did not help.
-    """
+    """Reads one shard's part of an existing index."""
     first, last = index.first_blocks[number : number + 2].tolist()
     data = b"".join(await read_blocks(storage, index, first, last))
     info = index.shards[number]
@@ -82,16 +76,16 @@ async def read_indexed_shard(storage: Storage, index: Index, number: int) -> Ind
 
 
 async def read_unchanged(storages: Storages, index: Index, number: int) -> IndexedShard | None:
-    """As `read_indexed_shard`; None unless the store says that the shard has the same size and version still."""
+    """As `read_indexed_shard`; None unless the store still has the shard with the same size and version."""
     shard = index.shards[number]
-    found = await (await storages.at(shard.path)).stat(shard.path)
-    if shard.version is None or (shard.bytes, shard.version) != (found.size, found.version):
+    info = await (await storages.at(shard.path)).stat(shard.path)
+    if shard.version is None or (shard.bytes, shard.version) != (info.size, info.version):
         return None
     return await read_indexed_shard(await storages.at(index.path), index, number)
 
 
 async def scan_shard(storages: Storages, path: str, idx: str | None, local: bool) -> IndexedShard:
-    """What the index holds of a shard, in the way that costs least: from its `.idx` file, its headers, or all bytes."""
+    """Indexes a shard in the cheapest way: from its `.idx` file, from its headers, or from all its bytes."""
     storage = await storages.at(path)
     if idx is not None:
         return await scan_idx(storage, path, await storages.at(idx), idx)
@@ -115,7 +109,7 @@ async def write_index(
     parallel: int = PARALLEL,
     **store: Unpack[StoreOptions],
 ) -> Index:
-    """Writes the index of a data set: the length of each record, so that any of them can be read by itself.
+    """Writes the index of a data set: the length of each record, so that each can be read by its number.
 
     Shards in a store are read once, whole. Of shards on local disks only the headers are read. `ShardWriter(index=...)`
     writes an index at no cost.
@@ -127,25 +121,25 @@ async def write_index(
 
     Args:
         filenames: The shards: names, braces and globs, as for `TFRecordDataset`. Their order is that of the records.
-        index: The URL to write to. Names of shards below its directory are kept relative to it, so that a data set may
-            be moved with its index.
-        idx_files: The files of `tfrecord2idx` (DALI's or vahidk's) of these shards, in the same order; None for none.
-            Then of each shard only its last record's header is read.
-        part: `(i, n)`: this process takes the i-th of n parts of the shards, 0 to n - 1, and writes the index of them
-            next to `index`, under the name that `part_of` gives; `join_index` makes one of all n.
-        update: Whether what an index that is there says of shards that have not changed since is taken from it.
-        overwrite: Whether what is there is replaced; see `ShardWriter`.
-        on_shard: Called with each shard that is done, on the event loop's thread: it must not block.
+        index: The URL to write to. Names of shards below its directory are relative to it, so that a data set may be
+            moved with its index.
+        idx_files: The files of `tfrecord2idx` (DALI's or vahidk's) for these shards, in the same order; None for none.
+            With them only the header of each shard's last record is read.
+        part: `(i, n)`: this process indexes the i-th of n parts of the shards, 0 to n - 1, and writes that index next
+            to `index`, under the name that `part_of` gives; `join_index` makes one of all n.
+        update: Whether an existing index is used for shards that have not changed since.
+        overwrite: Whether an existing object is replaced; see `ShardWriter`.
+        on_shard: Called with each finished shard, on the event loop's thread: it must not block.
         parallel: Shards that are read at the same time.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
-        The index: its shards, and how many records there are.
+        The index: its shards; `len(index)` is the number of records.
 
     Raises:
         NotFoundError: A shard or an `.idx` file does not exist.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
-        ManifestError: A shard is compressed, or an `.idx` file is not that of its shard.
+        ManifestError: A shard is compressed or named twice, or an `.idx` file is not that of its shard.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
@@ -158,27 +152,25 @@ async def write_index(
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
         await storages.check_not_input(target, paths)
-        idx = [None] * len(paths) if idx_files is None else await idx_of(storages, paths, idx_files, filesystem)
-        first, last = 0, len(paths)
-        if part is not None:
-            first, last = part[0] * len(paths) // part[1], (part[0] + 1) * len(paths) // part[1]
-        storage, old = await storages.at(target), None
+        check_named_once(paths)
+        idx_paths = [None] * len(paths) if idx_files is None else await idx_of(storages, paths, idx_files, filesystem)
+        number, parts = part or (0, 1)
+        first, last = number * len(paths) // parts, (number + 1) * len(paths) // parts
+        storage, known = await storages.at(target), dict[str, tuple[Index, int]]()
         if update:
             with suppress(NotFoundError):
                 old = await open_index(storage, target)
-        known = {} if old is None else {shard.path: number for number, shard in enumerate(old.shards)}
+                known = {shard.path: (old, number) for number, shard in enumerate(old.shards)}
 
-        async def find_out(path: str, idx: str | None) -> IndexedShard:
-            shard = None
-            if old is not None and path in known:
-                shard = await read_unchanged(storages, old, known[path])
+        async def index_shard(path: str, idx: str | None) -> IndexedShard:
+            shard = await read_unchanged(storages, *known[path]) if path in known else None
             if shard is None:
                 shard = await scan_shard(storages, path, idx, filesystem is None)
             if on_shard is not None:
                 on_shard(shard.info)
             return shard
 
-        jobs = [partial(find_out, portable(url, path), name) for path, name in zip(paths, idx, strict=True)]
+        jobs = [partial(index_shard, portable(url, path), idx) for path, idx in zip(paths, idx_paths, strict=True)]
         return await assemble(storage, target, jobs[first:last], pattern=None, overwrite=overwrite, parallel=parallel)
 
 
@@ -192,13 +184,13 @@ async def join_index(
     overwrite: bool = True,
     **store: Unpack[StoreOptions],
 ) -> Index:
-    """Makes one index of several: of the parts that many processes wrote, or of data sets that are to be one.
+    """Joins several indexes: the parts that many processes wrote, or the indexes of several data sets.
 
     Args:
-        parts: Their URLs, in the order that the shards are to have; "train.index.part-*" for those of
+        parts: Their URLs, in the order of the new index's shards; "train.index.part-*" for those of
             `write_index(part=(i, n))`.
         index: The URL to write to.
-        overwrite: Whether what is there is replaced; see `ShardWriter`.
+        overwrite: Whether an existing object is replaced; see `ShardWriter`.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
@@ -206,7 +198,7 @@ async def join_index(
 
     Raises:
         NotFoundError: A part does not exist.
-        ManifestError: One is not an index or is damaged, or of n parts one is missing.
+        ManifestError: A part is not an index or is damaged, or of n parts one is missing, or two have the same shard.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
@@ -217,15 +209,17 @@ async def join_index(
         paths = await find_shards(storages, names)
         check_parts(paths)
         jobs: list[Job] = []
-        patterns = set()
+        indexes = []
         for path in paths:
             storage = await storages.at(path)
-            found = await open_index(storage, path)
-            patterns.add(found.pattern)
-            jobs += [partial(read_indexed_shard, storage, found, number) for number in range(len(found.shards))]
+            indexes.append(await open_index(storage, path))
+            numbers = range(len(indexes[-1].shards))
+            jobs += [partial(read_indexed_shard, storage, indexes[-1], number) for number in numbers]
+        check_named_once(shard.path for found in indexes for shard in found.shards)
+        patterns = {found.pattern for found in indexes}
         pattern = patterns.pop() if len(patterns) == 1 else None
-        at = await storages.at(url)
-        return await assemble(at, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
+        target = await storages.at(url)
+        return await assemble(target, url, jobs, pattern=pattern, overwrite=overwrite, parallel=PARALLEL)
 
 
 join_index_sync = bridge.synchronous(join_index)
@@ -247,20 +241,16 @@ def part_of(index: str, number: int, parts: int) -> str:
 
 
 def check_parts(paths: Sequence[str]) -> None:
-    """Refuses parts of which one is missing.
-
-    Raises:
-        ManifestError: Of n parts there are fewer, or parts of several such rows.
-    """
-    named = [re.search(r"\.part-(\d+)-of-(\d+)$", path) for path in paths]
-    if not all(named):
+    """Refuses a list of `part_of` names that is not complete and in order."""
+    matches = [re.search(r"\.part-(\d+)-of-(\d+)$", path) for path in paths]
+    if not all(matches):
         return
-    found = [(int(match[1]), int(match[2])) for match in named if match]
-    wanted = [(number, found[0][1]) for number in range(found[0][1])]
-    if found != wanted:
-        missing = ", ".join(str(number) for number, _ in wanted if (number, found[0][1]) not in found)
+    parts = [(int(match[1]), int(match[2])) for match in matches if match]
+    expected = [(number, parts[0][1]) for number in range(parts[0][1])]
+    if parts != expected:
+        missing = ", ".join(str(number) for number, total in expected if (number, total) not in parts)
         raise ManifestError(
-            f"{paths[0]} and {len(paths) - 1} more: of {found[0][1]} parts these are not all, each once and in order"
+            f"{paths[0]} and {len(paths) - 1} more: these are not all {len(expected)} parts, each once and in order"
             + (f"; missing: {missing}" if missing else "")
             + ": write them with write_index(part=(i, n)), or streamrec index --part i/n"
         )
@@ -273,7 +263,7 @@ async def idx_of(
     found = await find_shards(storages, [locate(name, filesystem) for name in to_names(idx_files)])
     if len(found) != len(paths):
         raise ManifestError(
-            f"{len(paths):,} shards and {len(found):,} .idx files, from {found[0]} on: each shard has one, in the same "
-            "order"
+            f"{len(paths):,} shards and {len(found):,} .idx files, from {found[0]} on: pass one for each shard, in the "
+            "same order"
         )
     return list(found)

@@ -1,14 +1,14 @@
-"""From names to shards: the listings that globs need, all at a time, taken in order; and the shards' sizes.
+"""From names to shards: the listings that globs need, at the same time, with results in order; and the shards' sizes.
 
 Rules:
-- Names come in the order in which they were given; a glob's matches in its place, sorted. Which listing answers
-  first changes nothing.
-- What precedes a glob that is not answered yet is known already: reading may begin with it.
-- An object that has the very name wins over the names that its braces and wildcards stand for: every name that a
-  listing gives can be read. Where names are patterns (`list_files`), the objects that a pattern matches win, as in
+- Names come in the caller's order, with a glob's matches, sorted, in its place. The order in which listings end does
+  not matter.
+- The names before an unfinished listing are known already: reading may begin with them.
+- An object with exactly the given name wins over the names that its braces and wildcards stand for, so that every
+  listed name can be read. If names are patterns (`list_files`), the objects that a pattern matches win, as in
   TensorFlow.
-- A name that ends in `.json` or `.index` is a manifest or an index, as for the commands: its shards are in its place.
-- A glob that fails, or matches nothing, is an error in its place: what precedes it is read first.
+- A name that ends in `.json` or `.index` is a manifest or an index, as for the commands: its shards take its place.
+- A glob that fails, or matches nothing, is an error in its place: the shards before it are read first.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ __all__ = [
 ]
 
 MANIFESTS: Final = (".json", ".index")
-"""How the names of manifests and indexes end."""
+"""The endings of the names of manifests and indexes."""
 
 PARALLEL: Final = 8
-"""Listings under way at the same time."""
+"""Listings that run at the same time."""
 
 PARALLEL_REQUESTS: Final = 16
-"""Other requests under way at the same time."""
+"""Other requests that run at the same time."""
 
 FEW_SHARDS: Final = 64
 """Up to this number, the store is asked for each shard. Not tuned."""
@@ -79,10 +79,10 @@ async def find_shards(storages: Storages, filenames: Filenames, *, patterns: boo
 
 
 async def list_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> Listing:
-    """The complete listing of what names mean.
+    """The complete listing of names.
 
     Args:
-        storages: Where globs are answered.
+        storages: The stores.
         filenames: Names, braces and globs.
         patterns: Whether all names are patterns; see `Listing`.
 
@@ -101,29 +101,29 @@ async def list_shards(storages: Storages, filenames: Filenames, *, patterns: boo
 
 
 class Found(NamedTuple):
-    """All shards that names mean, and what the listing says of those that a glob found."""
+    """All shards of a listing, and the listed objects of those that a glob matched."""
 
     paths: tuple[str, ...]
     known: Mapping[str, ObjectInfo]
 
 
 class Listing:
-    """The shards that names mean, as far as they are known.
+    """The shards of some names, which become known while listings run.
 
     Args:
-        storages: Where globs are answered.
+        storages: The stores.
         filenames: Names, braces and globs.
-        found: What an earlier listing of the same names found; None to look.
-        keep: Called with what was found, when that is all.
-        patterns: Whether all names are patterns: an object that has the very name is found where the pattern matches no
+        found: The result of an earlier listing of the same names; None to list.
+        keep: Called with the complete result.
+        patterns: Whether all names are patterns: an object with exactly the name counts only if the pattern matches no
             other, and a pattern for a web server is an error.
 
     Attributes:
-        paths: The shards' URLs so far; they only grow.
+        paths: The shards' URLs so far; the list only grows.
         complete: Whether there will be no more of them.
-        error: What ended them, or None. It comes after them.
-        known: What the store's listing says of those that a glob found.
-        labels: What errors call each: its URL.
+        error: The error after these shards, or None.
+        known: The listed objects that a glob matched, by URL.
+        labels: The name of each shard in errors: its URL.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Listing:
         self._parts = list(parts_of(names, patterns)) if found is None else []
 
     async def run(self) -> None:
-        """Answers the globs. Raises nothing: what goes wrong waits for its place."""
+        """Runs the listings. It raises nothing: an error waits for its place."""
         limiter = anyio.CapacityLimiter(PARALLEL)
         async with anyio.create_task_group() as tasks:
             self._ask(self._parts, tasks, limiter)
@@ -160,7 +160,7 @@ class Listing:
             if self._parts:
                 part = self._parts[0]
                 await part.answered.wait()
-                if self._parts[:1] == [part]:  # no other task that waits has taken it
+                if self._parts[:1] == [part]:  # no other waiting task has taken it
                     self._parts[:1] = part.expanded
                     self.paths += part.paths
                     self.error = part.error
@@ -173,14 +173,14 @@ class Listing:
                     self.error = NotFoundError("no file name was given: pass at least one, or a pattern that matches")
 
     def portion(self, number: int) -> Portion:
-        """What is read of a shard: all of it, as it was listed."""
+        """The whole shard, which must be as it was listed."""
         path = self.paths[number]
         info = self.known.get(path)
         return Portion(path, expected=None if info is None else Expected(info.size, info.version))
 
     @property
     def whose(self) -> list[Any]:
-        """What states hold of it: how many shards are known, whether that is all, and a digest of what is known."""
+        """The listing's part of a state: the number of known shards, whether these are all, and their digest."""
         count = len(self.paths)
         if self._with[:2] != [count, self.complete]:
             self._with = self._first(count)
@@ -197,12 +197,12 @@ class Listing:
             )
 
     def _first(self, count: int) -> list[Any]:
-        """What states hold of the first shards: a digest of their names, sizes and versions."""
-        told = [
+        """The same for the first shards: the digest is of their names, sizes and versions."""
+        described = [
             (path, info.size, info.version) if (info := self.known.get(path)) else path for path in self.paths[:count]
         ]
         complete = self.complete and count == len(self.paths)
-        return [count, complete, blake2b(ascii(told).encode(), digest_size=8).hexdigest()]
+        return [count, complete, blake2b(ascii(described).encode(), digest_size=8).hexdigest()]
 
     def _ask(self, parts: Iterable[Part], tasks: TaskGroup, limiter: anyio.CapacityLimiter) -> None:
         for part in parts:
@@ -231,7 +231,7 @@ class Listing:
 
 @dataclass(eq=False)
 class Part:
-    """A name with braces or wildcards, or a row of names without."""
+    """A name with braces or wildcards, or several names without."""
 
     pattern: str | None
     paths: list[str] = field(default_factory=list)
@@ -241,7 +241,7 @@ class Part:
 
 
 def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
-    """The parts of a list of names: each pattern by itself, the names between two patterns together."""
+    """The parts of a list of names: each pattern alone, the names between two patterns together."""
 
     def is_pattern(name: str) -> bool:
         return has_braces(name) or is_glob(name) or is_web_glob(name) or (is_manifest(name) and not patterns)
@@ -256,9 +256,9 @@ def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
 
 
 async def expand_name(storages: Storages, name: str) -> list[str]:
-    """What the braces of a name stand for; or the name itself, where an object has it.
+    """The names that the braces of a name stand for; or the name itself, if an object has it.
 
-    Web servers are not asked, because a URL has no braces of its own; nor is a store where braces are in the bucket.
+    Web servers are not asked, because braces are never part of a URL; nor is a store if braces are in the bucket.
 
     Raises:
         StorageError: The store failed, and retrying did not help.
@@ -266,28 +266,28 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
     scheme, colon, rest = split_chain(name).url.partition("://")
     bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
     if has_braces(name) and not is_web(name) and "{" not in bucket:
-        with suppress(NotFoundError, PermissionDeniedError):  # a store that refuses listing does not say what exists
+        with suppress(NotFoundError, PermissionDeniedError):  # a store may refuse this for missing objects
             await (await storages.at(name)).stat(name)
             return [name]
     return list(expand_braces(name))
 
 
 def is_manifest(name: str) -> bool:
-    """Whether a name is that of a manifest or an index, and no pattern."""
+    """Whether a name is that of a manifest or an index, and not a pattern."""
     url = split_chain(name).url
     return (url.partition("?")[0] if is_web(name) else url).endswith(MANIFESTS) and not is_glob(name)
 
 
 async def shards_in(storages: Storages, name: str) -> list[ObjectInfo]:
-    """The shards that a manifest or an index names, with the sizes and versions that it says."""
+    """The shards of a manifest or an index, with their sizes and versions in it."""
     manifest = (await shards.read_manifest(await storages.at(name), name)).follow()
     return [ObjectInfo(shard.path, shard.bytes, shard.version) for shard in manifest.shards]
 
 
 async def matches(storages: Storages, name: str, patterns: bool, alone: bool) -> list[ObjectInfo]:
-    """What a glob matches, sorted by name; or the object of that very name.
+    """The objects that a glob matches, sorted by name; or the object with exactly this name.
 
-    `alone` says that it is the only name that was given, so that it may have been meant as a pattern.
+    `alone`: it is the only name of the call, so that the caller may have meant a pattern.
     """
     storage = await storages.at(name)
     if is_web_glob(name):
@@ -307,8 +307,8 @@ async def matches(storages: Storages, name: str, patterns: bool, alone: bool) ->
     others = [info for info in found if glob.matches(info.path)]
     left_out = sum(info.path != name for info in others)
     if exact and left_out and not patterns:
-        words = "%s: an object has this very name, so it alone is read; as a pattern it would match %d more"
-        logger.log(logging.WARNING if alone else logging.DEBUG, words, name, left_out)
+        text = "%s: an object has exactly this name, so only that is read; as a pattern it would match %d more"
+        logger.log(logging.WARNING if alone else logging.DEBUG, text, name, left_out)
     return sorted(others or exact if patterns else exact or others, key=attrgetter("path"))
 
 
@@ -316,18 +316,18 @@ def matching_files(
     pattern: Filenames,
     **store: Unpack[StoreOptions],
 ) -> list[str]:
-    """The names that patterns match, in their order, each one's sorted; none where nothing matches.
+    """The names that patterns match: sorted for each pattern, in the order of the patterns; none if nothing matches.
 
-    `tf.io.matching_files`, on any store, for files: directories are left out. `Dataset.list_files` gives the same names
-    as a Dataset, and each of them is read as it is, whatever characters it has.
+    It is `tf.io.matching_files` for any store, without directories. `Dataset.list_files` gives the same names as a
+    Dataset, which reads each of them literally, whatever characters it has.
 
     Args:
         pattern: A URL or path with a glob or braces, or a list of them. A name that is not a glob is not looked up.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:
-        PermissionDeniedError: A directory that the pattern can match, or the bucket, must not be listed.
-        UnsupportedOperationError: It is a pattern for a web server, which cannot be listed.
+        PermissionDeniedError: A directory that the pattern can match, or the bucket, may not be listed.
+        UnsupportedOperationError: The pattern is for a web server, which cannot be listed.
         StorageError: The store failed, and retrying did not help.
 
     Example:
@@ -352,50 +352,50 @@ async def _match(name: str, **store: Unpack[StoreOptions]) -> list[str]:
 async def sizes_of(
     storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo], readers: int | None = None
 ) -> list[ShardSize]:
-    """The sizes of shards; the store is asked for those that are not known.
+    """The sizes of shards; the store is asked for unknown ones.
 
-    The sizes of many shards come from listings of their directories. Where these cannot be listed, or hold much else,
-    the store is asked for each; or, with many shards for each reader, all count as equally large.
+    The sizes of many shards come from listings of their directories. If a directory cannot be listed, or holds many
+    other objects, the store is asked for each shard; or, with many shards for each reader, all count as equally large.
 
-    If the store gives no size before the end of an object, the shard has size 0 and cannot be cut.
+    If the store does not give the size before the end of an object, the shard has size 0 and cannot be cut.
 
     Args:
-        storages: Where they are stored.
-        paths: Their URLs.
-        known: What is known of them, by their URLs.
-        readers: How many readers they are assigned to; None where all sizes are wanted.
+        storages: The stores.
+        paths: The shards' URLs.
+        known: The known objects, by URL.
+        readers: The number of readers; None if all sizes are needed.
 
     Raises:
-        StorageError: A size cannot be had.
+        StorageError: The store failed, or does not have a shard.
     """
-    found = dict(known)
+    infos = dict(known)
 
     async def stat(path: str) -> None:
-        found[path] = await (await storages.at(path)).stat(path)
+        infos[path] = await (await storages.at(path)).stat(path)
 
-    unknown = sorted({path for path in paths if path not in found or found[path].size is None})
+    unknown = sorted({path for path in paths if path not in infos or infos[path].size is None})
     if len(unknown) > FEW_SHARDS:
-        found |= await list_sizes(storages, unknown)
-        unknown = [path for path in unknown if path not in found]
+        infos |= await list_sizes(storages, unknown)
+        unknown = [path for path in unknown if path not in infos]
         if len(unknown) > FEW_SHARDS and readers is not None and len(paths) >= 16 * readers:
-            listed = {path: Expected(info.size, info.version) for path, info in found.items()}
-            return [ShardSize(path, 1, False, listed.get(path, Expected(None))) for path in paths]
+            expected = {path: Expected(info.size, info.version) for path, info in infos.items()}
+            return [ShardSize(path, 1, False, expected.get(path, Expected(None))) for path in paths]
     await for_each(stat, unknown, PARALLEL_REQUESTS)
     return [
         ShardSize(path, info.size or 0, info.size is not None, Expected(info.size, info.version))
-        for path, info in ((path, found[path]) for path in paths)
+        for path, info in ((path, infos[path]) for path in paths)
     ]
 
 
 async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, ObjectInfo]:
-    """What listings of their directories say of shards; nothing of those whose directory cannot be listed cheaply."""
+    """The shards in listings of their directories, except in directories that cannot be listed cheaply."""
     found: dict[str, ObjectInfo] = {}
     directories: dict[str, list[str]] = {}
     for path in paths:
         if "::" not in path:  # a chain of filesystems
             directories.setdefault(path[: path.rfind("/") + 1], []).append(path)
 
-    async def look(names: list[str]) -> None:
+    async def list_directory(names: list[str]) -> None:
         prefix, wanted = os.path.commonprefix(names), set(names)  # noqa: RUF071  keys, not directories
         storage = await storages.at(prefix)
         with suppress(UnsupportedOperationError, PermissionDeniedError, NotFoundError):
@@ -403,18 +403,18 @@ async def list_sizes(storages: Storages, paths: Iterable[str]) -> dict[str, Obje
                 if info.path in wanted and info.size is not None:
                     found[info.path] = info
 
-    many = [names for names in directories.values() if len(names) > 8]  # else a listing costs more than it saves
-    await for_each(look, many, PARALLEL_REQUESTS)
+    many = [names for names in directories.values() if len(names) > 8]  # for fewer, a listing costs more than it saves
+    await for_each(list_directory, many, PARALLEL_REQUESTS)
     return found
 
 
 async def assign_shards(
     storages: Storages, shards: Sequence[ShardSize], readers: int, compression_type: str | None
 ) -> list[list[Portion]]:
-    """`assign_bytes`, where it is not known yet which shards are compressed.
+    """`assign_bytes`, for shards that may be compressed.
 
-    Only shards that would be cut are looked at, and of many of them a sample. Where some are compressed, all shards are
-    looked at; where all of a sample are, all shards count as compressed. So every reader comes to the same plan.
+    Only shards that would be cut are checked, and a sample if there are many. If some are compressed, all shards are
+    checked; if all of a sample are, all shards count as compressed. So every reader makes the same plan.
 
     Raises:
         StorageError: A shard cannot be read.
@@ -423,26 +423,26 @@ async def assign_shards(
     plan = assign_bytes([replace(shard, splittable=shard.splittable and not named) for shard in shards], readers)
     if named is not None:
         return plan
-    cut = sorted({portion.path for own in plan for portion in own if portion.piece is not None})
+    cut = sorted({portion.path for portions in plan for portion in portions if portion.piece is not None})
     sample = set(cut[:: len(cut) // FEW_SHARDS + 1])
-    found = await find_compressed(storages, sample)
-    if not found:
+    compressed = await find_compressed(storages, sample)
+    if not compressed:
         return plan
-    if len(shards) > FEW_SHARDS and found == sample:
+    if len(shards) > FEW_SHARDS and compressed == sample:
         return assign_bytes([replace(shard, splittable=False) for shard in shards], readers)
-    found |= await find_compressed(storages, {shard.path for shard in shards} - sample)
-    whole = [replace(shard, splittable=shard.splittable and shard.path not in found) for shard in shards]
-    return assign_bytes(whole, readers)
+    compressed |= await find_compressed(storages, {shard.path for shard in shards} - sample)
+    shards = [replace(shard, splittable=shard.splittable and shard.path not in compressed) for shard in shards]
+    return assign_bytes(shards, readers)
 
 
 async def find_compressed(storages: Storages, paths: Iterable[str]) -> set[str]:
-    """Those shards that are compressed."""
-    found = set()
+    """The compressed ones of these shards."""
+    compressed = set()
 
-    async def look(path: str) -> None:
+    async def check(path: str) -> None:
         storage = await storages.at(path)
         if detect_compression(await storage.read_range(path, 0, DETECT_BYTES)):
-            found.add(path)
+            compressed.add(path)
 
-    await for_each(look, sorted(paths), PARALLEL_REQUESTS)
-    return found
+    await for_each(check, sorted(paths), PARALLEL_REQUESTS)
+    return compressed

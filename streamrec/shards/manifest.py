@@ -1,4 +1,4 @@
-"""Manifests: what a data set consists of, as its writer knew it. Pure; reading and writing go by `Storage`.
+"""Manifests: the shards of a data set, as its writer described them. Pure; `manifest_files.py` reads and writes them.
 
 A manifest is a JSON object:
 
@@ -6,33 +6,32 @@ A manifest is a JSON object:
      "pattern": "train-{shard:05d}.tfrecord", "compression_type": "GZIP",
      "shards": [{"name": "train-00000.tfrecord", "records": 4096, "bytes": 209715104, "crc32c": "1a2b3c4d"}, ...]}
 
-- `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved or copied with
-  its manifest; what is not below that directory has its full URL. A relative name that would read as a full one (it
-  begins with `/`, or has `://` in it), or that begins with `./`, has `./` before it. `places.py` says where names may
-  lead.
+- `pattern` and `name` are relative to the manifest's own directory, so that a data set may be moved or copied with its
+  manifest; an object outside that directory has its full URL. A relative name that looks like a full one (it begins
+  with `/`, or contains `://`), or that begins with `./`, has `./` before it. `places.py` says which names are allowed.
 - Each shard has one entry. Numbers are whole and not negative, and a shard holds at most as many records as fit in its
-  bytes: nothing is allocated for more.
-- `bytes` and `crc32c` are those of the whole object as it is stored, compressed or not; `crc32c` is
-  the plain CRC32C (not masked) as eight hexadecimal digits.
-- `marks`, where there are some: `[record, byte]` for a few records of an uncompressed shard: their number, and where
-  their headers begin. A reader of records in the middle begins there.
-- `object_version`, in an index: what the store calls this version of the shard, or null.
-- Members that a reader does not know are to be ignored; a `version` that it does not know is to be refused.
+  bytes, so that a manifest cannot make a reader allocate more.
+- `bytes` and `crc32c` are those of the whole object as it is stored, compressed or not; `crc32c` is the plain CRC32C
+  (not masked) as eight hexadecimal digits.
+- `marks` (optional): `[record, byte]` for a few records of an uncompressed shard: their number, and the byte where
+  their header begins. A reader of records in the middle begins there.
+- `object_version`, in an index: the store's version of the shard, or null.
+- Readers ignore members that they do not know, and refuse a `version` that they do not know.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final, Self
 
 from streamrec.display import display_repr
 from streamrec.errors import ManifestError
 from streamrec.shards.patterns import NUMBER
-from streamrec.shards.places import absolute, check_places, location_of, portable, relative, text_of_name
+from streamrec.shards.places import absolute, check_name, check_places, find_repeated, portable, relative
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
 __all__ = ["FRAME_BYTES", "MARK_BYTES", "Manifest", "ShardInfo", "add_mark"]
@@ -41,16 +40,16 @@ FORMAT = "streamrec manifest"
 VERSION = 1
 
 FRAME_BYTES: Final = HEADER_BYTES + FOOTER_BYTES
-"""What a record takes in a shard in addition to its payload."""
+"""The bytes of a record's frame in addition to its payload."""
 
 MAX_RATIO: Final = 1 << 15
-"""How much longer a shard may be than it is compressed: Zstandard's longest run is 128 KiB of 4 bytes."""
+"""The largest ratio of compression: Zstandard's longest run is 128 KiB of 4 bytes."""
 
 MAX_FIELDS: Final = 2
 """How often a pattern may have the number of the shard."""
 
 MARK_BYTES = 8 << 20
-"""How far apart the marks of a shard are, about: what is read and dropped where reading begins between two."""
+"""The approximate distance of marks: a reader that begins between two reads and drops up to this many bytes."""
 
 
 @display_repr
@@ -60,13 +59,13 @@ class ShardInfo:
 
     Attributes:
         path: Its URL.
-        records: How many records it holds.
+        records: Its number of records.
         bytes: Its size as it is stored.
-        crc32c: The CRC32C of all its bytes as they are stored; None where they were not all read (an index of
-            local shards, or one made from `.idx` files).
-        marks: Number and place of some of its records, in bytes from the start of the shard, about every MARK_BYTES;
-            none where it is compressed.
-        version: What the store calls this version of the object; None where it has none, or was not asked.
+        crc32c: The CRC32C of all its bytes as they are stored; None if they were not all read (an index of local
+            shards, or one made from `.idx` files).
+        marks: The number of some of its records, about every MARK_BYTES, and the offset of their header in bytes; none
+            for a compressed shard.
+        version: The store's version of the object; None if it has none, or was not asked.
     """
 
     path: str
@@ -78,7 +77,7 @@ class ShardInfo:
 
 
 def add_mark(marks: list[tuple[int, int]], record: int, byte: int) -> None:
-    """Adds a mark where a record's header begins, if the one before is far enough."""
+    """Adds a mark for the record whose header begins at `byte`, if the mark before is far enough."""
     if byte - (marks[-1][1] if marks else 0) >= MARK_BYTES:
         marks.append((record, byte))
 
@@ -90,7 +89,7 @@ class Manifest:
 
     Attributes:
         path: The manifest's own URL.
-        pattern: The URL of the shards, with `{shard}` where their number goes; or of the only one.
+        pattern: The URL of the shards, with `{shard}` for their number; or that of the only one.
         compression_type: "", "GZIP", "ZLIB" or "ZSTD".
         shards: The shards, in order, with their full URLs.
     """
@@ -104,8 +103,8 @@ class Manifest:
         """The manifest as it is stored.
 
         Args:
-            in_index: Whether it is part of an index. This has the versions of objects; it has no marks, as it knows
-                where each record is.
+            in_index: Whether it is part of an index, which has the versions of objects, and no marks, because it knows
+                the offset of each record.
 
         Examples:
             >>> shard = ShardInfo("s3://b/x/train-0", records=2, bytes=40, crc32c=0xE3069283)
@@ -121,10 +120,10 @@ class Manifest:
 
         def entry(shard: ShardInfo) -> dict[str, Any]:
             crc = None if shard.crc32c is None else f"{shard.crc32c:08x}"
-            found = {"name": name_of(shard.path), "records": shard.records, "bytes": shard.bytes, "crc32c": crc}
+            fields = {"name": name_of(shard.path), "records": shard.records, "bytes": shard.bytes, "crc32c": crc}
             if in_index:
-                return {**found, "object_version": shard.version}
-            return {**found, "marks": shard.marks} if shard.marks else found
+                return {**fields, "object_version": shard.version}
+            return {**fields, "marks": shard.marks} if shard.marks else fields
 
         head = {
             "format": FORMAT,
@@ -138,24 +137,27 @@ class Manifest:
 
     @staticmethod
     def from_json(path: str, data: bytes) -> Manifest:
-        """Reads a manifest, whose names are relative to its path."""
+        """Parses the manifest at `path`, whose names are relative to it."""
         try:
-            found = plain_json(data)
-            version = found["version"] if found["format"] == FORMAT else None
+            manifest = parse_json(data)
+            version = manifest["version"] if manifest["format"] == FORMAT else None
         except (ValueError, LookupError, TypeError) as error:
-            said = "it has no 'format'" if isinstance(error, LookupError | TypeError) else error
+            reason = "it has no 'format'" if isinstance(error, LookupError | TypeError) else error
             advice = "pass the URL of one that write_manifest or a writer wrote"
-            raise ManifestError(f"{path}: this JSON is not a manifest ({said}): {advice}") from error
+            raise ManifestError(f"{path}: this JSON is not a manifest ({reason}): {advice}") from error
         if version != VERSION:
             raise ManifestError(
-                f"{path}: format {found['format']!r}, version {found['version']!r}, where {FORMAT!r}, version {VERSION}"
-                " was wanted: it needs another streamrec"
+                f"{path}: this is format {manifest['format']!r}, version {manifest['version']!r}, not {FORMAT!r}, "
+                f"version {VERSION}: it needs another streamrec"
             )
         try:
-            shards = tuple(_shard(path, entry) for entry in found["shards"])
-            compression = check_compression_type(found["compression_type"]) or ""
+            shards = tuple(_parse_shard(path, entry) for entry in manifest["shards"])
+            compression = check_compression_type(manifest["compression_type"]) or ""
             check_shards(shards, compression)
-            return Manifest(path, pattern_of(path, found["pattern"]), compression, shards)
+            pattern = check_name(manifest["pattern"], path)
+            if len(NUMBER.findall(pattern)) > MAX_FIELDS:
+                raise ValueError(f"the pattern {pattern!r} has the shard's number more than {MAX_FIELDS} times")
+            return Manifest(path, absolute(path, pattern), compression, shards)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ManifestError(
                 f"{path}: this manifest is damaged ({error!r}): write it again: "
@@ -163,32 +165,34 @@ class Manifest:
             ) from error
 
     def follow(self, shard_root: str | None = None) -> Self:
-        """The same, whose names may be followed; see `places.py`.
+        """Checks that the manifest's names may be followed, and returns it; see `places.py`.
 
         Raises:
-            ManifestError: A name leads elsewhere.
+            ManifestError: A name leads out of the allowed directories.
         """
         check_places(self.path, [self.pattern, *(shard.path for shard in self.shards)], shard_root)
         return self
 
 
-def _shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
-    marks = [(record, byte) for record, byte in entry.get("marks", ())]
-    url = absolute(path, text_of_name(entry["name"], path))
-    version = entry.get("object_version")
+def _parse_shard(path: str, entry: Mapping[str, Any]) -> ShardInfo:
+    marks = tuple((record, byte) for record, byte in entry.get("marks", ()))
+    url = absolute(path, check_name(entry["name"], path))
+    version, crc = entry.get("object_version"), entry["crc32c"]
     if version is not None and not isinstance(version, str):
         raise ValueError(f"{version!r} is not a version of an object")
-    return ShardInfo(url, entry["records"], entry["bytes"], crc_of(entry["crc32c"]), tuple(marks), version)
+    if crc is not None and not (isinstance(crc, str) and re.fullmatch("[0-9a-fA-F]{8}", crc)):
+        raise ValueError(f"{crc!r} is not a CRC32C of eight hexadecimal digits")
+    return ShardInfo(url, entry["records"], entry["bytes"], None if crc is None else int(crc, 16), marks, version)
 
 
-def plain_json(data: bytes | str) -> Any:
-    """What JSON says, where each key comes once and numbers are those of JSON."""
+def parse_json(data: bytes | str) -> Any:
+    """Parses JSON strictly: each key occurs once, and NaN and infinities are refused."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        members = dict(pairs)
+        if len(members) != len(pairs):
             raise ValueError("a key occurs twice")
-        return found
+        return members
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not a number of JSON")
@@ -199,31 +203,15 @@ def plain_json(data: bytes | str) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def crc_of(value: Any) -> int | None:
-    """A CRC32C of eight hexadecimal digits; None for none."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{8}", value):
-        raise ValueError(f"{value!r} is not a CRC32C of eight hexadecimal digits")
-    return int(value, 16)
-
-
-def pattern_of(path: str, value: Any) -> str:
-    """The URL of the pattern that a manifest at `path` names."""
-    pattern = text_of_name(value, path)
-    if len(NUMBER.findall(pattern)) > MAX_FIELDS:
-        raise ValueError(f"the pattern {pattern!r} has the shard's number more than {MAX_FIELDS} times")
-    return absolute(path, pattern)
-
-
 def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
-    """Refuses what no writer can have found out about shards.
+    """Refuses descriptions of shards that no writer can have written.
 
     Raises:
         ValueError: A number is invalid or impossible, or a shard occurs twice.
     """
     for shard in shards:
-        if not all(_is_count(number) for number in (shard.records, shard.bytes, *_flat(shard.marks))):
+        numbers = (shard.records, shard.bytes, *chain.from_iterable(shard.marks))
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
             raise ValueError(f"the numbers of {shard.path} are not whole numbers from 0 to 2**63 - 1")
         longest = shard.bytes * MAX_RATIO if compression_type else shard.bytes
         if shard.records > longest // FRAME_BYTES or (shard.bytes and not shard.records and not compression_type):
@@ -235,16 +223,5 @@ def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
             raise ValueError(f"the marks of {shard.path} are not those of its records")
     if max(sum(shard.records for shard in shards), sum(shard.bytes for shard in shards)) >= 1 << 63:
         raise ValueError("all shards together have 2**63 records or bytes, or more")
-    seen = set[tuple[str, str]]()
-    for shard in shards:
-        if (location := location_of(shard.path)) in seen:
-            raise ValueError(f"{shard.path} occurs twice")
-        seen.add(location)
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
-
-
-def _flat(pairs: Iterable[tuple[int, int]]) -> Iterable[int]:
-    return (number for pair in pairs for number in pair)
+    if (repeated := find_repeated(shard.path for shard in shards)) is not None:
+        raise ValueError(f"{repeated} occurs twice")

@@ -1,12 +1,12 @@
-"""Manifests in a store: written of shards that are there, read, and compared with the shards.
+"""Manifests in a store: read, written for existing shards, and compared with the shards.
 
 Rules of `verify`:
 - Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer, and are dropped. The
-  framer counts the records and checks their lengths. It checks payloads only where the manifest has no CRC32C.
-- What is wrong with the *data* is a row in the report. What keeps us from looking (no permission, a store that is
-  down, a manifest that cannot be read) is an error: a report is only given when everything was looked at.
-- A shard of another size is not read: what it holds cannot be right.
-- Memory: a few blocks for each of `parallel` shards, however long their records are.
+  framer counts the records and checks their lengths. It checks payloads only if the manifest has no CRC32C.
+- A problem of the *data* is a row in the report. A problem that prevents a check (no permission, a store that is down,
+  a manifest that cannot be read) is an error: a report covers everything.
+- A shard whose size differs is not read: its records cannot be right.
+- Memory: a few blocks for each of `parallel` shards, even if their records are long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamrec.shards.listing import find_shards
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.options import Expected, rewrite_advice
 from streamrec.shards.patterns import Filenames, list_numbered, to_names
-from streamrec.shards.places import location_of
+from streamrec.shards.places import check_named_once, location_of
 from streamrec.shards.scan import Scan, scan
 from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check_keywords, locate
 from streamrec.storage.tasks import for_each, run_concurrently
@@ -51,14 +51,14 @@ Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]
 @display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyProblem:
-    """One thing that is not as the manifest says.
+    """One difference from the manifest.
 
     Attributes:
         path: The shard's URL.
-        kind: "missing": it is not there. "extra": it is there, under a name that the pattern could have given, and
-            the manifest does not name it; a glob would read it. "bytes", "crc32c", "records": this differs.
-        expected: What the manifest says, in words.
-        found: What the store has, in words.
+        kind: "missing": the shard does not exist. "extra": the manifest does not name the shard, whose name is one of
+            the pattern; a glob would read it. "bytes", "crc32c", "records": this differs.
+        expected: The manifest's value, in words.
+        found: The store's value, in words.
     """
 
     path: str
@@ -75,13 +75,13 @@ class VerifyProblem:
 @display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` found. True where all is as the manifest says.
+    """The result of `verify`. It is true if the data set matches the manifest.
 
     Attributes:
         manifest: The manifest's URL.
-        shards: How many shards the manifest names.
-        bytes: How many bytes were read and summed.
-        problems: What is wrong, by path; empty where nothing is.
+        shards: The number of shards in the manifest.
+        bytes: The number of bytes that were read and summed.
+        problems: The differences, sorted by path; empty if there are none.
     """
 
     manifest: str
@@ -91,7 +91,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the data set is what the manifest says."""
+        """Whether the data set matches the manifest."""
         return not self.problems
 
     def __bool__(self) -> bool:
@@ -105,11 +105,11 @@ class VerifyReport:
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest, or what an index says of the same. Its names are not to be followed before `Manifest.follow`.
+    """Reads a manifest, or the manifest in an index. Call `Manifest.follow` before its names are used.
 
     Raises:
-        NotFoundError: There is none.
-        ManifestError: What is there is neither a manifest nor an index.
+        NotFoundError: The object does not exist.
+        ManifestError: The object is neither a manifest nor an index.
     """
     info = await storage.stat(path)
     size = info.size or 0
@@ -128,21 +128,21 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
 async def find_in_manifest(
     storages: Storages, manifest: str, paths: Sequence[str], listed: Mapping[str, ObjectInfo]
 ) -> list[ShardInfo]:
-    """What a manifest says of shards.
+    """Finds shards in a manifest.
 
     Args:
-        storages: Where it is stored.
-        manifest: Its URL.
+        storages: The stores.
+        manifest: The manifest's URL.
         paths: The shards.
-        listed: What a listing says of them, as far as there was one; it is compared with the manifest.
+        listed: The listed objects by path; those of these shards are compared with the manifest.
 
     Raises:
         NotFoundError: The manifest does not exist.
-        ManifestError: It is not a manifest, does not name a shard, or says another size or version.
+        ManifestError: It is not a manifest, does not name a shard, or has another size or version of it.
     """
-    found = await read_manifest(await storages.at(manifest), manifest)
-    known = {location_of(shard.path): shard for shard in found.shards}
-    found_shards = []
+    entries = (await read_manifest(await storages.at(manifest), manifest)).shards
+    known = {location_of(shard.path): shard for shard in entries}
+    shards = []
     for path in paths:
         shard = known.get(location_of(path))
         if shard is None:
@@ -152,8 +152,8 @@ async def find_in_manifest(
             )
         if path in listed:
             Expected(shard.bytes, shard.version, None, manifest).check(listed[path])
-        found_shards.append(replace(shard, path=path))
-    return found_shards
+        shards.append(replace(shard, path=path))
+    return shards
 
 
 async def verify(
@@ -163,9 +163,10 @@ async def verify(
     parallel: int = 8,
     **store: Unpack[StoreOptions],
 ) -> VerifyReport:
-    """Reads a whole data set and compares it with the manifest or the index that `ShardWriter` or another one wrote.
+    """Reads a whole data set and compares it with its manifest or index.
 
-    Finds shards that are missing, that the manifest does not name, or whose size, CRC32C or number of records differs.
+    It finds shards that are missing, shards that the manifest does not name, and those whose size, CRC32C or number of
+    records differs.
 
     Examples:
         >>> async def check():
@@ -175,13 +176,13 @@ async def verify(
 
     Args:
         manifest: Its URL, or that of an index. An index that was made without reading the shards has no CRC32C of them.
-        shard_root: The URL of the directory that the shards are in, where that is not the manifest's own. A manifest
-            that names objects outside both is refused.
+        shard_root: The URL of the shards' directory, if that is not the manifest's own. A manifest that names objects
+            outside both is refused.
         parallel: Shards that are read at the same time.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
-        The report; it has no problems where all is well.
+        The report; it has no problems if all shards match.
 
     Raises:
         NotFoundError: The manifest does not exist.
@@ -190,37 +191,36 @@ async def verify(
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    manifest = locate(manifest, filesystem)
+    path = locate(manifest, filesystem)
     check_keywords("verify", store)
     async with Storages(**store) as storages:
-        found = (await read_manifest(await storages.at(manifest), manifest)).follow(
-            None if shard_root is None else locate(shard_root, filesystem)
-        )
+        root = None if shard_root is None else locate(shard_root, filesystem)
+        expected = (await read_manifest(await storages.at(path), path)).follow(root)
         problems: list[VerifyProblem] = []
         sizes: list[int] = []
 
         async def compare(shard: ShardInfo) -> None:
-            nbytes, differences = await compare_shard(storages, found, shard)
+            nbytes, differences = await compare_shard(storages, expected, shard)
             sizes.append(nbytes)
             problems.extend(differences)
 
-        async def look_for_extras() -> None:
-            named = {shard.path for shard in found.shards}
-            async for info in list_numbered(storages, found.pattern):
+        async def find_extra_shards() -> None:
+            named = {shard.path for shard in expected.shards}
+            async for info in list_numbered(storages, expected.pattern):
                 if info.path not in named:
                     size = f"an object of {info.size:,} bytes"
                     problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
 
-        await run_concurrently(look_for_extras, partial(for_each, compare, found.shards, parallel))
+        await run_concurrently(find_extra_shards, partial(for_each, compare, expected.shards, parallel))
     problems.sort(key=attrgetter("path", "kind"))
-    return VerifyReport(manifest, len(found.shards), sum(sizes), tuple(problems))
+    return VerifyReport(path, len(expected.shards), sum(sizes), tuple(problems))
 
 
 verify_sync = bridge.synchronous(verify)
 
 
 async def compare_shard(storages: Storages, manifest: Manifest, shard: ShardInfo) -> tuple[int, list[VerifyProblem]]:
-    """Reads a shard; returns how many bytes were read, and how it differs from what the manifest says of it."""
+    """Reads a shard; returns the number of bytes that were read, and the differences from the manifest."""
     storage = await storages.at(shard.path)
     try:
         stream = await storage.stream(shard.path)
@@ -231,8 +231,8 @@ async def compare_shard(storages: Storages, manifest: Manifest, shard: ShardInfo
         with anyio.CancelScope(shield=True):
             await stream.aclose()
         return 0, [VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{size:,}")]
-    unsummed = shard.crc32c is None  # then each record's own CRC32C is checked
-    found, _, damage = await scan(storage, stream, manifest.compression_type, verify=unsummed, to_end=True)
+    verify_records = shard.crc32c is None
+    found, _, damage = await scan(storage, stream, manifest.compression_type, verify=verify_records, to_end=True)
     problems = []
     if found.bytes != shard.bytes:
         problems.append(VerifyProblem(shard.path, "bytes", f"{shard.bytes:,}", f"{found.bytes:,}"))
@@ -252,62 +252,54 @@ async def write_manifest(
     parallel: int = 8,
     **store: Unpack[StoreOptions],
 ) -> tuple[ShardInfo, ...]:
-    """Writes the manifest of a data set that has none: what `distribute(even=)` and `verify` ask for.
+    """Writes the manifest of an existing data set, for `distribute(even=)` and `verify`.
 
     Each shard is read once, whole. `ShardWriter(manifest=...)` writes one at no cost.
 
     Args:
         filenames: The shards: names, braces and globs, as for `TFRecordDataset`.
         manifest: The URL to write to.
-        overwrite: Whether what is there is replaced; see `ShardWriter`.
+        overwrite: Whether an existing object is replaced; see `ShardWriter`.
         parallel: Shards that are read at the same time.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
-        What the manifest says: path, records, bytes and CRC32C of each shard, in order.
+        The shards of the manifest, in order: path, records, bytes and CRC32C of each.
 
     Raises:
         NotFoundError: A shard does not exist.
         CorruptRecordError, TruncatedShardError: A shard is damaged.
-        ManifestError: A shard is named twice; or the shards are compressed in different ways: a manifest has one for
-            all.
+        ManifestError: A shard is named twice; or the shards are compressed in different ways, and a manifest has one
+            compression for all.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    manifest, filenames = locate(manifest, filesystem), [locate(name, filesystem) for name in to_names(filenames)]
+    target, names = locate(manifest, filesystem), [locate(name, filesystem) for name in to_names(filenames)]
     check_keywords("write_manifest", store)
     async with Storages(**store) as storages:
-        paths = await find_shards(storages, filenames)
-        await storages.check_not_input(manifest, paths)
+        paths = await find_shards(storages, names)
+        await storages.check_not_input(target, paths)
         check_named_once(paths)
-        counted: dict[str, Scan] = {}
+        scans: dict[str, Scan] = {}
 
         async def count(path: str) -> None:
             storage = await storages.at(path)
-            counted[path] = await scan(storage, await storage.stream(path))
+            scans[path] = await scan(storage, await storage.stream(path))
 
         await for_each(count, paths, parallel)
-        found = Manifest(manifest, paths[0], compression_of(counted), tuple(counted[path].info for path in paths))
-        async with await (await storages.at(manifest)).upload(manifest, overwrite=overwrite) as upload:
-            await upload.write(found.to_json())
-    return found.shards
+        shards = tuple(scans[path].info for path in paths)
+        data = Manifest(target, paths[0], compression_of(scans), shards).to_json()
+        async with await (await storages.at(target)).upload(target, overwrite=overwrite) as upload:
+            await upload.write(data)
+    return shards
 
 
 write_manifest_sync = bridge.synchronous(write_manifest)
 
 
-def check_named_once(paths: Sequence[str]) -> None:
-    """Refuses a list that names a shard twice: such a manifest cannot be read."""
-    seen = set[tuple[str, str]]()
-    for path in paths:
-        if (location := location_of(path)) in seen:
-            raise ManifestError(f"{path}: this shard is named twice: name it once")
-        seen.add(location)
-
-
-def compression_of(counted: Mapping[str, Scan]) -> CompressionType:
-    """How all shards are compressed."""
-    kinds = {found.compression_type: path for path, found in sorted(counted.items())}
+def compression_of(scans: Mapping[str, Scan]) -> CompressionType:
+    """The compression of all shards; refuses shards that differ in it."""
+    kinds = {scan.compression_type: path for path, scan in sorted(scans.items())}
     if len(kinds) > 1:
         examples = ", ".join(f"{path} ({kind or 'not compressed'})" for kind, path in kinds.items())
         raise ManifestError(f"these shards are compressed in different ways: {examples}; give each kind its manifest")

@@ -1,10 +1,9 @@
-"""Opens one shard, whole or a piece of it: what is read of it, and from where, before its first record is.
+"""Opens one shard, whole or a piece of it, up to the first byte of its first record.
 
-A compressed shard's plain bytes are a stream: storage × Inflater. Inflating runs in a worker thread.
+The plain bytes of a compressed shard are a stream: storage × Inflater. Inflating runs in a worker thread.
 
-Short shards are read whole and framed at once: many local ones in one step, each one of a store by one response. What
-is not plainly good (compressed, damaged, cut off, empty, long), a ShardReader reads: of a store, it continues with the
-response that is there.
+Short shards are read whole and framed at once: many local ones in one step, a store's by one response each. A
+ShardReader reads all other shards (compressed, damaged, cut off, empty, long); it continues a store's open response.
 """
 
 from __future__ import annotations
@@ -44,35 +43,35 @@ __all__ = [
 ]
 
 INPUT_BYTES = 1 << 20
-"""Compressed bytes that are received at a time: few at first, so that the first record comes with the first bytes, then
-as many as keep a thread at work for some milliseconds."""
+"""Compressed bytes that are received at a time, after a few smaller steps for a quick first record. This many keep a
+thread busy for some milliseconds."""
 
 WHOLE_BYTES = 64 << 10
-"""A shard of a store that is no longer than this is read whole: as much as a reader's first block."""
+"""A store's shard up to this size is read whole. It is the size of a reader's first block."""
 
 
 class InflatedStream:
-    """A compressed stream's plain bytes, from where the caller wants them.
+    """The plain bytes of a compressed stream.
 
     Args:
         stream: The compressed bytes after `head`.
-        inflater: What makes plain ones of them.
+        inflater: Decompresses them.
         head: Compressed bytes that were read already.
-        skip: How many plain bytes are dropped before the first that is given.
+        skip: Plain bytes that are dropped at the start.
     """
 
     def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
         self.info, self.tally = stream.info, stream.tally
         self._stream = stream
         self._input = memoryview(kernels.allocate(64 << 10))
-        self._take_received = 0
+        self._received = 0
         self._inflater = inflater
         self._inflater.feed(head)
         self._skip = skip
         self._ended = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for plain bytes at the buffer's start; 0 at the end.
+        """Waits for plain bytes, and writes them to the buffer; returns their number, 0 at the end.
 
         Raises:
             CorruptRecordError, TruncatedShardError: The compressed stream is damaged here.
@@ -84,7 +83,10 @@ class InflatedStream:
                 continue
             filled = await self._inflate(buffer)
             if filled > self._skip:
-                return self._drop_skipped(buffer, filled)
+                if self._skip:
+                    buffer[: filled - self._skip] = bytes(buffer[self._skip : filled])
+                    filled, self._skip = filled - self._skip, 0
+                return filled
             self._skip -= filled
         self._inflater.close()
         return 0
@@ -93,25 +95,18 @@ class InflatedStream:
         await self._stream.aclose()
 
     async def _inflate(self, buffer: memoryview) -> int:
-        """Makes plain bytes of compressed ones; returns how many."""
-        if len(buffer) <= 64 << 10:  # that takes less time than to ask a thread
+        """Decompresses into the buffer; returns the number of plain bytes."""
+        if len(buffer) <= 64 << 10:  # inflating this takes less time than calling a thread
             return self._inflater.read_into(buffer)
         return await finish(asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer))
 
-    def _drop_skipped(self, buffer: memoryview, filled: int) -> int:
-        """Drops what precedes the wanted place: it is inflated too."""
-        if self._skip:
-            buffer[: filled - self._skip] = bytes(buffer[self._skip : filled])
-            filled, self._skip = filled - self._skip, 0
-        return filled
-
     async def _feed(self) -> None:
-        """Gives the inflater the next compressed bytes: it has used up those before."""
-        if self._take_received == len(self._input) < INPUT_BYTES:
-            self._input = memoryview(kernels.allocate(4 * self._take_received))
-        self._take_received = await self._stream.readinto(self._input)
-        if self._take_received:
-            self._inflater.feed(self._input[: self._take_received])
+        """Gives the inflater the next compressed bytes, when it has used those before."""
+        if self._received == len(self._input) < INPUT_BYTES:
+            self._input = memoryview(kernels.allocate(4 * self._received))
+        self._received = await self._stream.readinto(self._input)
+        if self._received:
+            self._inflater.feed(self._input[: self._received])
         else:
             self._ended = True
 
@@ -121,11 +116,11 @@ class Opened:
     """An open shard.
 
     Args:
-        source: Its plain bytes, after `head`; to be closed in the end.
-        compression_type: How it turned out to be compressed.
-        place: Where the first byte of `head` is, and which record begins there.
-        head: Plain bytes that were read already; None where no record begins in a piece.
-        end: Where a piece ends.
+        source: Its plain bytes, after `head`; the caller closes it.
+        compression_type: Its compression.
+        place: The place of the first record, which begins with `head`.
+        head: Plain bytes that were read already; None if no record begins in a piece.
+        end: The end of a piece, in bytes.
     """
 
     source: ByteStream | PieceStream | InflatedStream
@@ -146,17 +141,17 @@ async def open_whole(
     """Opens a shard from a place to its end.
 
     Args:
-        storage: Where it is stored.
-        path: Its URL.
+        storage: The store.
+        path: The shard's URL.
         options: How it is read.
-        place: Where reading begins.
-        stream: All of its bytes, where they are open already and reading begins with the first; None: they are not.
-        expected: What is known of the object; None for nothing.
+        place: The first record to read.
+        stream: The shard's bytes from the first one on, if they are open already.
+        expected: The description that the object is compared with; None for none.
 
     Raises:
-        ValueError: A place within the shard, and no word about its compression.
+        ValueError: The place is within the shard, and the compression is not given.
         ObjectChangedError, ManifestError: The object is not the expected one.
-        StorageError: It cannot be opened.
+        StorageError: The object cannot be opened.
     """
     named = check_compression_type(options.compression_type)
     stream = stream or await open_bytes(storage, path, place.offset if named == "" else 0, place.version)
@@ -173,7 +168,7 @@ async def open_whole(
         if kind:
             return Opened(InflatedStream(stream, Inflater(kind, path), head, place.offset), kind, place)
         if named is None and place.offset:
-            raise ValueError(f"{display_name(path)}: a place within a shard needs its compression_type, '' for none")
+            raise ValueError(f"{display_name(path)}: reading from the middle needs compression_type; '' for none")
         return Opened(stream, kind, place, head)
     except BaseException:
         with anyio.CancelScope(shield=True):
@@ -189,20 +184,20 @@ async def open_piece(
     place: ShardPlace,
     expected: Expected | None = None,
 ) -> Opened:
-    """Opens a piece of a shard at its first record; or at a place within it, where its offset is not 0.
+    """Opens a piece of a shard at its first record; or at `place`, if its offset is not 0.
 
     Raises:
         ValueError: The shard is compressed.
         ObjectChangedError, ManifestError: The object is not the expected one.
-        StorageError: It cannot be opened.
+        StorageError: The object cannot be opened.
     """
     kind = check_compression_type(options.compression_type)
     if kind is None:
         kind = detect_compression(await storage.read_range(path, 0, DETECT_BYTES))
     if kind:
         raise ValueError(
-            f"{display_name(path)}: this shard is compressed ({kind}), and no record of it can be found from the "
-            "middle; read it without start and end, or write it uncompressed, or as several shards"
+            f"{display_name(path)}: this shard is compressed ({kind}), so reading cannot begin in the middle: read it "
+            "without start and end, or write it uncompressed, or as several shards"
         )
     stream, position, head = await begin_piece(storage, path, piece, options.max_record_bytes, place, expected)
     at = ShardPlace(position, place.record, stream.info.version)
@@ -210,9 +205,9 @@ async def open_piece(
 
 
 async def open_bytes(storage: Storage, path: str, start: int = 0, version: str | None = None) -> ByteStream:
-    """A shard's bytes; where a directory was named, an error that says what to write.
+    """Opens a shard's bytes; the error for a directory says what to write instead.
 
-    Object stores have no directories: there is nothing of that name, or a marker without a byte that ends in a slash.
+    Object stores have no directories: there is no object of that name, or an empty one whose name ends in a slash.
     """
     try:
         stream = await storage.stream(path, start, None, version)
@@ -229,7 +224,7 @@ async def open_bytes(storage: Storage, path: str, start: int = 0, version: str |
 async def _holds_objects(storage: Storage, path: str) -> bool:
     try:
         return any([True async for _ in storage.list(path.rstrip("/") + "/")])
-    except StorageError:  # a store that cannot list, or not for this user
+    except StorageError:  # the store cannot list, or not for this user
         return False
 
 
@@ -247,51 +242,51 @@ class ShortShard:
 
 
 def may_be_short(options: ReadOptions) -> bool:
-    """Whether shards may be read so: with no wish that only a reader fulfils."""
+    """Whether shards may be read whole: no option needs a ShardReader."""
     return options.block_bytes is None and not options.compression_type
 
 
 async def read_short_shards(storage: Storage, paths: Sequence[str], options: ReadOptions) -> list[ShortShard | None]:
-    """Each of these shards, whole; None for each that a ShardReader has to read: nothing is said of it here."""
+    """Reads each of these shards whole; None for each that needs a ShardReader."""
     shards: list[ShortShard | None] = []
     for short in await storage.read_short(paths):
-        frames = None if short is None else frame(short.data, options)
+        frames = None if short is None else frame_whole(short.data, options)
         shards.append(None if short is None or frames is None else ShortShard(short.info, frames))
     return shards
 
 
 async def open_short_shard(storage: Storage, path: str, options: ReadOptions) -> ShortShard | ByteStream:
-    """A shard by one response: whole where it is short and good, else its bytes, for a ShardReader."""
+    """Opens a shard by one response: whole if it is short and good, else its bytes, for a ShardReader."""
     stream = await open_bytes(storage, path)
     size = stream.info.size
     if not size or size > WHOLE_BYTES:
         return stream
-    came = await _read_whole(stream, size)
-    frames = frame(came.data, options) if came.error is None else None
+    received = await _read_whole(stream, size)
+    frames = frame_whole(received.data, options) if received.error is None else None
     if frames is None:
-        return came
+        return received
     await stream.aclose()
     return ShortShard(stream.info, frames)
 
 
 async def _read_whole(stream: ByteStream, size: int) -> ReceivedBytes:
     """All bytes of a stream of known length, or those before an error."""
-    data, filled = bytearray(size), 0
+    data, filled, failure = bytearray(size), 0, None
     try:
         with memoryview(data) as room:
             while filled < size and (count := await stream.readinto(room[filled:])):
                 filled += count
     except StreamrecError as error:
-        return ReceivedBytes(stream, data[:filled], error)
+        failure = error
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
         raise
-    return ReceivedBytes(stream, data[:filled], None)
+    return ReceivedBytes(stream, data[:filled], failure)
 
 
 class ReceivedBytes:
-    """A ByteStream that was read to its end, or to the error that ended it: its bytes, and the error, once more."""
+    """A ByteStream that was read to its end or to an error: it gives the bytes again, and then the error."""
 
     def __init__(self, stream: ByteStream, data: bytearray, error: StreamrecError | None) -> None:
         self.info, self.tally = stream.info, stream.tally
@@ -309,12 +304,11 @@ class ReceivedBytes:
         return len(data)
 
     async def aclose(self) -> None:
-        """Frees the connection."""
         await self._stream.aclose()
 
 
-def frame(data: bytes | bytearray, options: ReadOptions) -> Frames | None:
-    """The records of a whole shard; None where it has none, or is compressed, damaged or cut off."""
+def frame_whole(data: bytes | bytearray, options: ReadOptions) -> Frames | None:
+    """The records of a whole shard; None if it is empty, compressed, damaged or cut off."""
     spans, end, code, _ = kernels.scan_frames(data, 0, options.verify, options.max_record_bytes)
     if code != kernels.OK or end != len(data) or not data:
         return None

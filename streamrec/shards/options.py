@@ -1,4 +1,4 @@
-"""How shards are read, and from where: frozen descriptions."""
+"""Frozen descriptions of how shards are read, and from which byte on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, c
 __all__ = ["LONG_BYTES", "Expected", "Piece", "ReadOptions", "ShardPlace"]
 
 LONG_BYTES: Final = 64 << 20
-"""Records up to this length are held whole where records are only counted or checked."""
+"""Records up to this length are held in memory even if they are only counted or checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,16 @@ class ReadOptions:
     Args:
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Check each record's CRC32C; the lengths' are always checked.
-        max_record_bytes: A longer record is taken for corruption; by default none that a store can hold.
-        block_bytes: How much of a shard is framed at a time, and the unit of its buffers; None for what its
-            storage does best.
-        on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
-            `streamrec.open_shard`. What the network does is never damage.
+        max_record_bytes: A longer record counts as corruption; by default longer than a store can hold.
+        block_bytes: How much of a shard is framed at a time, and the size of its buffers; None for the storage's own.
+        on_error: How damage in a shard is handled: "raise", "skip_record", "resync" or "skip_shard"; see
+            `streamrec.open_shard`. Network faults are never damage.
         max_skipped: How many losses of one shard are tolerated before the next one is an error; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block.
-        block_records: Blocks end where that many records, or a multiple of it, have come since the shard's start, if
-            their size allows it: then a batch, or a turn, is in one block and need not be copied.
-        long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. One
-            that is damaged is read again, and held. None: records of all lengths are returned. Not for pieces of a
+        block_records: Blocks end after a multiple of this number of records since the shard's start, if their size
+            allows it: then a batch, or a turn of the interleave, is in one block and need not be copied.
+        long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. A
+            damaged one is read again, into memory. None: records of all lengths are returned. Not for pieces of a
             shard.
     """
 
@@ -63,8 +62,8 @@ class ShardPlace:
 
     Args:
         offset: Of the record's header in the (decompressed) shard, in bytes.
-        record: How many records were read before it: its index, counted from 0, where nothing was lost.
-        version: The object's version that the place was taken from; None for whichever is there.
+        record: The number of records read before it: its index, counted from 0, if nothing was lost.
+        version: The object's version that has this place; None for any version.
     """
 
     offset: int = 0
@@ -74,13 +73,13 @@ class ShardPlace:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a listing, a manifest or an index says of a shard: the shard is compared with it when it is opened.
+    """A shard as a listing, a manifest or an index describes it: an opened shard is compared with it.
 
     Args:
-        size: Bytes as they are stored; None where it is not known.
-        version: The object's version; None where it is not known.
-        records: How many records the shard holds; None where it is not known.
-        manifest: The URL of the manifest or the index that says so; None for a listing.
+        size: Bytes as they are stored; None if unknown.
+        version: The object's version; None if unknown.
+        records: The shard's number of records; None if unknown.
+        manifest: The URL of the manifest or the index; None for a listing.
     """
 
     size: int | None
@@ -89,11 +88,11 @@ class Expected:
     manifest: str | None = None
 
     def check(self, found: ObjectInfo) -> None:
-        """Compares the object that was opened; what one of the two does not know is not compared.
+        """Compares the opened object; a value that is None on one side is not compared.
 
         Raises:
-            ObjectChangedError: It has another size or version than the listing says.
-            ManifestError: It has another size or version than the manifest says.
+            ObjectChangedError: The size or the version is not that of the listing.
+            ManifestError: The size or the version is not that of the manifest.
         """
         if None not in (self.size, found.size) and self.size != found.size:
             self._differs(found.path, f"{self.size:,} bytes", f"{found.size:,}")
@@ -101,30 +100,30 @@ class Expected:
             self._differs(found.path, f"version {self.version}", f"version {found.version}")
 
     def check_records(self, path: str, records: int) -> None:
-        """Compares how many records were read, where the shard was read through to its end.
+        """Compares the number of records of a shard that was read to its end.
 
         Raises:
-            ManifestError: The manifest says another number.
-            ObjectChangedError: It was counted before, and had another number then.
+            ManifestError: The manifest has another number.
+            ObjectChangedError: An earlier count has another number.
         """
         if self.records is not None and self.records != records:
             self._differs(path, f"{self.records:,} records", f"{records:,}")
 
-    def _differs(self, path: str, said: str, found: str) -> NoReturn:
+    def _differs(self, path: str, expected: str, found: str) -> NoReturn:
         if self.manifest is not None:
             raise ManifestError(
-                f"{path}: {self.manifest} says that this shard has {said}, and it has {found}: the shard was written "
-                f"since, or the manifest is wrong; {rewrite_advice(self.manifest)}"
+                f"{path}: {self.manifest} says that this shard has {expected}, and it has {found}: the shard was "
+                f"written since, or the manifest is wrong; {rewrite_advice(self.manifest)}"
             )
         raise ObjectChangedError(
-            f"this shard had {said} when it was listed, and it has {found}: it was written since; to read it as it is "
-            "now, make the Dataset again, or run the command again",
+            f"this shard had {expected} when it was listed, and it has {found}: it was written since; to read it as it "
+            "is now, make the Dataset again, or run the command again",
             path,
         )
 
 
 def rewrite_advice(manifest: str) -> str:
-    """How a manifest or an index is made again."""
+    """The advice to write a manifest or an index again, with the command."""
     if manifest.endswith(".json"):
         return f"to accept the shards as they are, write it again: streamrec.write_manifest_sync(SHARDS, {manifest!r})"
     return f"to accept the shards as they are, write it again: streamrec index --update SHARDS {manifest}"
@@ -135,7 +134,7 @@ class Piece:
     """A byte range of an uncompressed shard: the records whose headers begin in it.
 
     Args:
-        start: Any byte; 0 is a record's header, from others on the first one is searched for.
+        start: Any byte. At 0 a record's header begins; from any other byte the reader searches for the first one.
         end: One past the last byte; None for the end of the shard.
     """
 

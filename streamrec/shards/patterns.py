@@ -1,13 +1,13 @@
-"""Which shards a name means: lists, braces and globs, pure until the one listing.
+"""The names of shards: lists, braces and globs, pure until the one listing.
 
 - `train-{00000..00127}.tfrecord`, `{train,test}.tfrecord`: braces as in a shell.
 - `gs://bucket/train-*.tfrecord`: a glob (`storage/urls.py`), answered by one listing.
-- An object that has the very name wins over what braces and wildcards stand for.
-- A glob's matches come sorted by name; what a list names keeps the list's order. The same call gives the same
-  order wherever and whenever it runs.
-- `train-{shard:05d}.tfrecord` names the shards that a writer makes; `{shards}` is how many there are, where that is
-  known before. A writer replaces no other braces.
-- A web URL is never a glob: `?` and `[` are its own, and web servers cannot list. Braces are never its own.
+- An object with exactly the given name wins over the names that its braces and wildcards stand for.
+- A glob's matches come sorted by name; the names of a list keep its order. So the same call always gives the same
+  order.
+- `train-{shard:05d}.tfrecord` names a writer's shards; `{shards}` is their number, if that is known before. A writer
+  replaces no other braces.
+- A web URL is never a glob: `?` and `[` are part of it, and web servers cannot list. Braces are never part of it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ WEB = re.compile(r"https?://", re.IGNORECASE)
 
 
 def to_names(filenames: Filenames) -> list[str]:
-    """The names that the caller gave, as strings, in order; braces and globs still to be answered.
+    """The caller's names as strings, in order, with their braces and globs.
 
-    A name may be bytes: the elements of `Dataset.list_files` are, as tf.data's.
+    A name may be bytes, as the elements of `Dataset.list_files` are.
 
     Raises:
-        TypeError: They are not names; the message says what was given.
+        TypeError: A name has another type, which the message names.
+        ValueError: A name is empty.
     """
     names: list[Any] = [filenames]
     if isinstance(filenames, Iterable) and not isinstance(filenames, str | bytes):
@@ -70,26 +71,23 @@ def to_names(filenames: Filenames) -> list[str]:
 def expand_braces(pattern: str) -> Iterator[str]:
     """All names that the braces of a pattern stand for, in order; braces without `..` or `,` stay as they are.
 
-    `[{]` stands for a brace itself, as in a glob.
+    `[{]` stands for a literal brace, as in a glob.
 
     Examples:
         >>> list(expand_braces("{a,b}-{08..10}"))
         ['a-08', 'a-09', 'a-10', 'b-08', 'b-09', 'b-10']
     """
-    for found in BRACES.finditer(pattern):
-        choices = list(brace_choices(found[1]))
+    for braces in BRACES.finditer(pattern):
+        choices = list(brace_choices(braces[1]))
         if choices:
-            head, tail = pattern[: found.start()], pattern[found.end() :]
-            rests = list(expand_braces(tail))
-            for choice in choices:
-                for rest in rests:
-                    yield head + choice + rest
+            head, tails = pattern[: braces.start()], list(expand_braces(pattern[braces.end() :]))
+            yield from (head + choice + tail for choice in choices for tail in tails)
             return
     yield pattern
 
 
 def brace_choices(inside: str) -> Iterator[str]:
-    """What one pair of braces stands for; nothing where it is neither a choice nor a range."""
+    """The texts that one pair of braces stands for; none if it is neither a choice nor a range."""
     numbers = RANGE.fullmatch(inside)
     if numbers:
         first, last = int(numbers[1]), int(numbers[2])
@@ -108,7 +106,7 @@ def has_braces(name: str) -> bool:
 
 
 def is_glob(name: str) -> bool:
-    """Whether a name must be answered by a listing."""
+    """Whether a name needs a listing."""
     return bool(MAGIC.search(split_chain(name).url)) and not is_web(name)
 
 
@@ -131,7 +129,7 @@ def fill_total(pattern: str, shards: int | None) -> str:
     """A writer's pattern with the number of its shards in place of `{shards}`.
 
     Raises:
-        ValueError: The pattern has it, and the number is None; or the format is none of a number.
+        ValueError: The pattern has `{shards}`, and the number is None; or the format is not one of a number.
 
     Examples:
         >>> fill_total("train-{shard:03d}-of-{shards:03d}", 8), fill_total("train-{shard}", None)
@@ -140,7 +138,7 @@ def fill_total(pattern: str, shards: int | None) -> str:
     if shards is None and TOTAL.search(pattern):
         raise ValueError(
             f"{display_name(pattern)!r}: {{shards}}, the number of all shards, is not known before they are written: "
-            "leave it out; or say how many there are, in Dataset.write(num_shards=) or streamrec reshard --shards"
+            "leave it out; or pass their number: Dataset.write(num_shards=), or streamrec reshard --shards"
         )
     return _fill(TOTAL, pattern, shards or 0)
 
@@ -149,7 +147,7 @@ def shard_path(pattern: str, number: int) -> str:
     """The URL of a writer's shard. All other braces stay as they are.
 
     Raises:
-        ValueError: The format is none of a number.
+        ValueError: The format is not one of a number.
 
     Examples:
         >>> shard_path("{a}-{shard:03d}", 7), shard_path("{a}", 7)
@@ -160,7 +158,7 @@ def shard_path(pattern: str, number: int) -> str:
 
 def _fill(field: re.Pattern[str], pattern: str, number: int) -> str:
     try:
-        return field.sub(lambda found: format(number, found[1] or ""), pattern)
+        return field.sub(lambda match: format(number, match[1] or ""), pattern)
     except ValueError as error:
         raise ValueError(f"{pattern!r}: this is not a format of a number ({error}): write {{shard:05d}}") from error
 
@@ -172,16 +170,14 @@ def is_shard_of(path: str, pattern: str) -> bool:
         >>> is_shard_of("d/train-007", "d/train-{shard:03d}"), is_shard_of("d/train-x", "d/train-{shard:03d}")
         (True, False)
     """
-    texts = NUMBER.split(pattern)  # a text, a format, a text, ...
-    digits = ["[0-9a-fA-F]+" if (spec or "").endswith(("x", "X")) else "[0-9]+" for spec in texts[1::2]]
-    return (
-        re.fullmatch("".join(map("".join, zip(map(re.escape, texts[::2]), [*digits, ""], strict=True))), path)
-        is not None
-    )
+    parts = NUMBER.split(pattern)  # a text, a format, a text, ...
+    parts[::2] = map(re.escape, parts[::2])
+    parts[1::2] = ["[0-9a-fA-F]+" if (spec or "").endswith(("x", "X")) else "[0-9]+" for spec in parts[1::2]]
+    return re.fullmatch("".join(parts), path) is not None
 
 
 async def list_numbered(storages: Storages, pattern: str) -> AsyncIterator[ObjectInfo]:
-    """The objects that could be shards of a writer's pattern, as the store lists them; none without a `{shard}`."""
+    """The listed objects that could be shards of a writer's pattern; none if it has no `{shard}`."""
     if is_numbered(pattern):
         before, url, after = split_chain(pattern)
         texts = NUMBER.split(url)[::2]

@@ -1,20 +1,21 @@
 """Pieces of an uncompressed shard: n readers of its pieces deliver each record once, without an index.
 
-A piece has the records whose headers begin in it. The reader of the piece before reads on to the end of its last
-record; this one passes that record's rest over and begins at the first header. A payload may hold whole records itself
-(a TFRecord file that is stored as a record), which break off where the payload ends, at the latest before its CRC. So a
-start is settled when whole records have followed one another for SETTLE_BYTES, or to the end of the shard
-(`find_start`). Only where they break off before, what precedes the start is read, back to where the longest record
-could begin: if a record begins there that spans the whole run, the run lay in its payload, and reading begins where
-that record ends. If there is none, the run is the shard's own, and what breaks it off is damage, and is reported.
+A piece has the records whose headers begin in it. The reader of the previous piece reads to the end of its last record;
+this one skips the rest of that record and begins at the first header. A payload may itself hold whole records (a
+TFRecord file that is stored as a record); these stop at the end of the payload, or before. So a start is certain when
+whole records have followed each other for SETTLE_BYTES, or to the end of the shard (`find_start`).
 
-So on an undamaged shard every record comes once, wherever the cuts are and whatever payloads hold, but for one case: a
-record that holds a TFRecord stream in which records follow one another for more than SETTLE_BYTES after a cut. Its
-inner records would come as the shard's own, up to where they break off, which is reported as damage. (Bytes that were
-written to deceive can do more: a CRC is not a signature.)
+If the run of records stops earlier, the reader reads the bytes before the start, back to where the longest possible
+record could begin. If a record begins there that spans the whole run, the run was in its payload, and reading begins
+after that record. Otherwise the run belongs to the shard, and the bytes that stop it are reported as damage.
 
-Bytes before the start are fetched in that case only; bytes after the end as far as the last record reaches, and
-at most SLACK_BYTES more, which mostly saves a request.
+So every record of an undamaged shard comes once, for all cuts and payloads, with one exception: a record that holds a
+TFRecord stream whose records follow each other for more than SETTLE_BYTES after a cut. Its inner records come as
+records of the shard, up to their end, which is reported as damage. (Bytes that were written to deceive can do more: a
+CRC is not a signature.)
+
+A reader fetches bytes before the start in that case only. After the end it fetches the bytes of the last record, and at
+most SLACK_BYTES more, which usually saves a request.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
 __all__ = ["PieceStream", "begin_piece", "find_start"]
 
 SETTLE_BYTES = 1 << 20
-"""How far records must follow one another before the first of them is believed to be the shard's own."""
+"""How far records must follow each other before the first one counts as a record of the shard."""
 
 SLACK_BYTES = 64 << 10
 FIRST_BYTES = 64 << 10
 LONG_BYTES = 16 << 20
-"""A record that is longer is not waited for: it is believed if another one begins where it ends."""
+"""The reader does not wait for a longer record: it counts if another one begins at its end."""
 
 
 class PieceStream:
-    """The bytes of a piece: an open range up to `limit`, and further ones as far as its last record reaches."""
+    """The bytes of a piece: an open range up to `limit`, and further ranges to the end of its last record."""
 
     def __init__(self, storage: Storage, path: str, stream: ByteStream, limit: int | None) -> None:
         self._storage = storage
@@ -60,7 +61,7 @@ class PieceStream:
         return self._stream.info
 
     def room(self, size: int, missing: int) -> int:
-        """How many of `size` bytes to make room for, where `missing` are wanted: none that would not be used."""
+        """The buffer size to use instead of `size` when `missing` bytes are needed: no more than will be read."""
         if self._limit is None:
             return size
         if self._stream.position >= self._limit:
@@ -69,14 +70,15 @@ class PieceStream:
 
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes up to the limit; 0 there, and at the end of the shard."""
-        count = await self._stream.readinto(buffer)
-        if count or self._limit is None or self._stream.position >= self._limit or not self._resumable():
+        count, position, size = await self._stream.readinto(buffer), self._stream.position, self.info.size
+        at_end = size is not None and position >= size
+        if count or self._limit is None or position >= self._limit or at_end:
             return count
-        await self.seek(self._stream.position)
+        await self.seek(position)
         return await self._stream.readinto(buffer)
 
     async def seek(self, position: int) -> None:
-        """Goes on from another byte of the same version."""
+        """Continues from another byte of the same version."""
         if self._limit is not None:
             self._limit = max(self._limit, position + SLACK_BYTES)
         version = self.info.version
@@ -84,20 +86,16 @@ class PieceStream:
         self._stream = await self._storage.stream(self._path, position, self._limit, version, self.tally)
 
     async def read_range(self, start: int, end: int) -> bytes:
-        """Bytes from anywhere in the same version of the shard."""
+        """Reads any bytes of the same version of the shard."""
         return await self._storage.read_range(self._path, start, end, self.info.version)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    def _resumable(self) -> bool:
-        size = self.info.size
-        return size is None or self._stream.position < size
 
-
-Begun = tuple[PieceStream, int, bytes | bytearray | None]
-"""An open piece: its stream, where its first record's header begins, and the bytes from there that are read
-already: None where no record begins in the piece."""
+OpenPiece = tuple[PieceStream, int, bytes | bytearray | None]
+"""An open piece: its stream, the offset of its first record's header, and the bytes from there that were read already
+(None if no record begins in the piece)."""
 
 
 async def begin_piece(
@@ -107,8 +105,8 @@ async def begin_piece(
     max_record_bytes: int,
     place: ShardPlace,
     expected: Expected | None = None,
-) -> Begun:
-    """Opens a piece at its first record; or at a later one, whose place is known.
+) -> OpenPiece:
+    """Opens a piece at its first record; or at a later one, if its place is given.
 
     Raises:
         ObjectChangedError, ManifestError: The object is not the expected one.
@@ -124,15 +122,15 @@ async def begin_piece(
             return stream, start, None
         if start == 0 or place.offset:
             return stream, start, b""
-        return await _Beginning(stream, piece, max_record_bytes).find()
+        return await _StartSearch(stream, piece, max_record_bytes).find()
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
         raise
 
 
-class _Beginning:
-    """The way to a piece's first record."""
+class _StartSearch:
+    """The search for a piece's first record."""
 
     def __init__(self, stream: PieceStream, piece: Piece, max_record_bytes: int) -> None:
         self._piece = piece
@@ -141,8 +139,8 @@ class _Beginning:
         self._position = piece.start
         self._data = bytearray()
 
-    async def find(self) -> Begun:
-        """Reads until the first record is settled."""
+    async def find(self) -> OpenPiece:
+        """Reads until the first record is certain."""
         wants = FIRST_BYTES
         while True:
             final = await self._read(wants)
@@ -163,7 +161,7 @@ class _Beginning:
             wants = FIRST_BYTES
 
     async def _read(self, size: int) -> bool:
-        """Reads until `size` bytes are there; True at the end of the shard."""
+        """Reads until the buffer has `size` bytes; returns True at the end of the shard."""
         filled = len(self._data)
         missing = size - filled
         while missing > 0:
@@ -189,10 +187,10 @@ class _Beginning:
         self._drop(position - self._position)
 
     async def _end_of_record_around(self, reach: int) -> int | None:
-        """The end of a record that begins before the piece and holds all up to `reach`; None if there is none.
+        """The end of a record that begins before the piece and holds all bytes up to `reach`; None if there is none.
 
-        It ends where another one begins. One whose payload is good counts before a nearer one whose is not: a payload
-        may hold a piece of a TFRecord file too, and the last length in such a piece leads anywhere.
+        Another record begins at its end. A record with a good payload is preferred to a nearer one without: a payload
+        may also hold a part of a TFRecord file, and the last length in such a part may point anywhere.
         """
         last, step = self._piece.start, 1 << 20
         first = max(0, last - self._max_record_bytes - HEADER_BYTES)
@@ -209,7 +207,7 @@ class _Beginning:
         return second_best
 
     async def _leads_on(self, end: int) -> bool:
-        """Whether another record begins where one ends, or the shard ends there."""
+        """Whether another record begins at `end`, or the shard ends there."""
         if end == self._stream.info.size:
             return True
         return is_record_header(await self._stream.read_range(end, end + HEADER_BYTES))
@@ -217,13 +215,13 @@ class _Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the bytes so far say about where the records begin; places are counted from the first of the bytes.
+    """A possible start of the records, as far as the bytes so far show; offsets count from the first of these bytes.
 
     Args:
-        at: The first header, or the first place that may still be one.
-        wants: How many bytes from there on are wanted before more can be said; 0 for none.
-        breaks: Where the run of records from `at` on breaks off, too soon to tell why; with `wants`, where the record
-            begins that is not all there, and may never be; None where a run goes on.
+        at: The offset of the first header, or the first offset that may still be one.
+        wants: The number of bytes from there on that the next decision needs; 0 for none.
+        breaks: The offset where the run of records from `at` on stops too early; with `wants`, the offset of the record
+            that is not complete, and may never be; None if the run does not stop.
     """
 
     at: int
@@ -235,12 +233,12 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
     """Looks for the first header.
 
     Args:
-        data: The bytes from the wanted start on.
-        max_record_bytes: A longer length is not believed.
-        final: They reach to the end of the shard.
+        data: The bytes from the start of the piece on.
+        max_record_bytes: A longer length counts as damage.
+        final: Whether they reach to the end of the shard.
 
     Returns:
-        With `wants`: more must be read. Else `at` is the first header, or the end where there is none.
+        With `wants`: more must be read. Else `at` is the first header, or the end if there is none.
     """
     size = memoryview(data).nbytes
     at, wants = kernels.find_header(data, 0, False, max_record_bytes)
@@ -261,21 +259,21 @@ def is_record(data: Buffer) -> bool:
 
 
 def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:
-    """Start and end of the records that begin in `data` and may hold all up to `reach`; the nearest first.
+    """Start and end of the records that begin in `data` and may hold all bytes up to `reach`; the nearest first.
 
     Args:
         data: Bytes from before a start.
-        reach: A place at or after the end of what they may hold, counted from the start of `data`.
-        max_record_bytes: A longer length is not believed.
+        reach: An offset at or after the end of the bytes that such a record holds, from the start of `data`.
+        max_record_bytes: A longer length counts as damage.
     """
-    found = []
-    within = memoryview(data).cast("B")[: reach + FOOTER_BYTES - 1]
-    at, wants = kernels.find_header(within, 0, False, max_record_bytes)
+    records = []
+    before = memoryview(data).cast("B")[: reach + FOOTER_BYTES - 1]
+    at, wants = kernels.find_header(before, 0, False, max_record_bytes)
     while wants != HEADER_BYTES:
-        _, at, code, wants = kernels.scan_frames(within, at, True, max_record_bytes)
+        _, at, code, wants = kernels.scan_frames(before, at, True, max_record_bytes)
         if code == kernels.OK and wants > HEADER_BYTES and at + wants >= reach + FOOTER_BYTES:
-            found.append((at, at + wants))
-        if at + 1 >= len(within):
+            records.append((at, at + wants))
+        if at + 1 >= len(before):
             break
-        at, wants = kernels.find_header(within, at + 1, False, max_record_bytes)
-    return found[::-1]
+        at, wants = kernels.find_header(before, at + 1, False, max_record_bytes)
+    return records[::-1]

@@ -1,11 +1,11 @@
-"""Places: the URLs that the names in a manifest or an index mean, and where these may be. Pure.
+"""The URLs that the names in a manifest or an index mean, and the directories that these may be in. Pure.
 
 A manifest may come from anywhere, and its reader has credentials and files of its own. So:
 
 - A name is relative to the directory of the manifest and stays below it, or is the full URL of an object below it.
-- Shards elsewhere need `shard_root`, which the caller gives: the one other directory that they may be in. Where the
-  caller names the shards itself, and asks the manifest only how many records they hold, no name leads anywhere.
-- Storage options are those of one store. So the manifest and `shard_root` are in one store, or one of them is local.
+- Shards elsewhere need `shard_root`: the caller passes the one other directory that they may be in. If the caller names
+  the shards and takes only their numbers of records from the manifest, the manifest's names are not followed.
+- Storage options are for one store. So the manifest and `shard_root` are in one store, or one of them is local.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from streamrec.storage import is_url, local_path, split_chain
 from streamrec.storage.identity import PORTS
 from streamrec.storage.urls import ALIASES
 
-__all__ = ["absolute", "check_places", "is_below", "location_of", "portable", "relative", "text_of_name"]
+__all__ = [
+    "absolute",
+    "check_name",
+    "check_named_once",
+    "check_places",
+    "find_repeated",
+    "is_below",
+    "location_of",
+    "portable",
+    "relative",
+]
 
 ONE_STORE: Final = {"s3", "gs", "memory"}
 """Protocols whose client serves all buckets with the same credentials."""
@@ -42,9 +52,9 @@ def absolute(path: str, name: str) -> str:
 
 
 def relative(path: str, url: str) -> str:
-    """A URL as a manifest at `path` names it: without the manifest's directory, where the object is below it."""
-    before, own, after = split_chain(path)
-    directory = before + _directory(own)
+    """A URL as a manifest at `path` names it: without the manifest's directory, if the object is below that."""
+    before, link, after = split_chain(path)
+    directory = before + _directory(link)
     name = url.removeprefix(directory).removesuffix(after)
     if name.startswith("./") or (directory and url.startswith(directory) and ("://" in name or name.startswith("/"))):
         name = f"./{name}"
@@ -63,11 +73,11 @@ def portable(path: str, url: str) -> str:
     return os.path.abspath(os.path.expanduser(url))
 
 
-def text_of_name(value: Any, path: str) -> str:
-    """A name in the manifest at `path`, which must be one that an object can have.
+def check_name(value: Any, path: str) -> str:
+    """Returns a name in the manifest at `path`; refuses one that no object can have.
 
     Raises:
-        ValueError: It is none, or climbs out of the manifest's directory.
+        ValueError: The value is not such a name, or leads out of the manifest's directory.
     """
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{value!r} is not a name of an object")
@@ -80,58 +90,74 @@ def text_of_name(value: Any, path: str) -> str:
     return value
 
 
+def find_repeated(urls: Iterable[str]) -> str | None:
+    """The first URL of an object that an earlier one names too; None if there is none."""
+    seen = set[tuple[str, str]]()
+    for url in urls:
+        if (location := location_of(url)) in seen:
+            return url
+        seen.add(location)
+    return None
+
+
+def check_named_once(urls: Iterable[str]) -> None:
+    """Refuses a list that names a shard twice: a manifest or an index of it could not be read."""
+    if (repeated := find_repeated(urls)) is not None:
+        raise ManifestError(f"{repeated}: this shard is named twice: name it once")
+
+
 def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None:
-    """Refuses a manifest that names objects where none of its shards may be.
+    """Refuses a manifest that names objects outside its directory.
 
     Args:
         path: The manifest's URL.
         urls: The objects that it names.
-        shard_root: The URL of the other directory that they may be in; None for none.
+        shard_root: The URL of another directory that they may be in; None for none.
 
     Raises:
-        ManifestError: One is neither below the manifest's directory nor below `shard_root`, or these two are in
+        ManifestError: An object is neither below the manifest's directory nor below `shard_root`, or these two are in
             different stores.
     """
-    before, own, after = split_chain(path)
-    roots = [_root(before + (_directory(own) or "./") + after)]
+    before, link, after = split_chain(path)
+    roots = [_root(before + (_directory(link) or "./") + after)]
     if shard_root is not None:
         roots.append(_root(shard_root))
         stores = {store for store, _ in roots} - {"file://"}
         if len(stores) > 1:
             raise ManifestError(
-                f"{path}: shard_root={shard_root!r} is in another store, and storage options are those of one store: "
+                f"{path}: shard_root={shard_root!r} is in another store, and storage options are for one store: "
                 "copy the manifest to a local directory, or next to the shards"
             )
     for url in urls:
         if not any(_is_in(url, root) for root in roots):
             raise ManifestError(
-                f"{path}: it names {url}, which is not below the manifest's directory: if this is right, say where its "
-                f"shards may be: shard_root={split_chain(url).before + _directory(split_chain(url).url)!r} "
+                f"{path}: it names {url}, which is not below the manifest's directory: if this is right, pass the "
+                f"directory of its shards: shard_root={split_chain(url).before + _directory(split_chain(url).url)!r} "
                 "(--shard-root on the command line)"
             )
 
 
 def is_below(url: str, directory: str) -> bool:
-    """Whether an object is below a directory, however both are written, and through whatever local links.
+    """Whether an object is below a directory, in all spellings of both, and through local links.
 
     >>> is_below("s3://b/d/x", "s3a://b/d"), is_below("s3://b/d/../x", "s3://b/d/"), is_below("s3://b/dx", "s3://b/d")
     (True, False, False)
     """
-    (store, place), (root, below) = location_of(url), _root(directory)
-    if "\0" in place or _climbs(place):
+    (store, key), (root_store, root) = location_of(url), _root(directory)
+    if "\0" in key or _climbs(key):
         return False
     if store == "file://":
-        place, below = os.path.realpath(place), os.path.join(os.path.realpath(below), "")
-    return store == root and place.startswith(below) and place != below
+        key, root = os.path.realpath(key), os.path.join(os.path.realpath(root), "")
+    return store == root_store and key.startswith(root) and key != root
 
 
 def _is_in(url: str, root: tuple[str, str]) -> bool:
-    store, place = location_of(url)
-    return store == root[0] and place.startswith(root[1]) and not _climbs(place)
+    store, key = location_of(url)
+    return store == root[0] and key.startswith(root[1]) and not _climbs(key)
 
 
 def location_of(url: str) -> tuple[str, str]:
-    """The store of a URL, and the place in it: equal for all spellings of one URL or path.
+    """The store of a URL, and the key in it: equal for all spellings of one URL or path.
 
     >>> location_of("s3a://b/x") == location_of("s3://b/x"), location_of("HTTPS://Host:443/x")
     (True, ('https://host', '/x'))
@@ -147,16 +173,16 @@ def location_of(url: str) -> tuple[str, str]:
         return "file://", os.path.abspath(local_path(link))
     if scheme in ONE_STORE:
         return f"{scheme}://", rest.lstrip("/")
-    host, slash, place = rest.partition("/")
+    host, slash, key = rest.partition("/")
     if scheme in PORTS:
         parts = urlsplit(f"//{host}")
         host = host.lower().removesuffix(f":{PORTS[scheme]}") if parts.username is None else host
-    return f"{scheme}://{host}", slash + place
+    return f"{scheme}://{host}", slash + key
 
 
 def _root(directory: str) -> tuple[str, str]:
-    store, place = location_of(directory)
-    return store, place if place.endswith("/") or not place else place + "/"
+    store, key = location_of(directory)
+    return store, key if key.endswith("/") or not key else key + "/"
 
 
 def _directory(url: str) -> str:
@@ -167,5 +193,5 @@ def _directory(url: str) -> str:
 
 
 def _climbs(name: str) -> bool:
-    """Whether a name has a step up, as some store may understand it."""
+    """Whether a name has a `..`, in any form that a store may understand."""
     return ".." in re.split(r"[/\\]", unquote(name))

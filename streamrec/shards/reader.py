@@ -1,18 +1,18 @@
-"""One shard, read: storage gives bytes, tfrecord makes Frames of them, this file moves blocks between the two.
+"""Reads one shard: storage gives bytes, tfrecord makes Frames of them, this file moves blocks between the two.
 
 Rules:
-- Bytes land in blocks of our own (`Framer.reserve`), are framed where they landed, and never copied again.
+- Bytes are received into the framer's blocks (`Framer.reserve`), framed in place, and never copied again.
 - Blocks grow from 64 KiB to their full size, so that the first record comes with the first bytes. A record that
-  is longer than a block gets room at once where the shard is known to be that long; else step by step, as its bytes
+  is longer than a block gets its memory at once if the shard is known to be that long; else step by step, as its bytes
   arrive: a length alone allocates nothing.
-- Records that came before damage, or before the network failed despite retries, are returned first; the error comes
-  from the next read.
-- What `on_error` leaves out is a Loss: kept, logged and given to `on_loss`. The framer does it within a shard; this
-  file handles what ends a shard: "skip_shard", and with "resync" a compressed stream that is broken: nothing is found
-  after that.
-- Several tasks may read one shard: calls take turns, and each block is read by a task of its own, which goes on where
-  its caller is cancelled; the next call has its result.
-- Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms a block.
+- Records before damage, or before the network failed despite retries, are returned first; the next read raises the
+  error.
+- Data that `on_error` skips is a Loss: kept, logged and given to `on_loss`. The framer skips damage within a shard.
+  This file handles damage that ends a shard: "skip_shard", and with "resync" a broken compressed stream, after which
+  no record can be found.
+- Several tasks may read one shard: calls take turns, and a separate task reads each block. If its caller is cancelled,
+  the task continues, and the next call gets its result.
+- Inflating runs in a worker thread; framing and CRC release the GIL and take about 0.1 ms for each block.
 """
 
 from __future__ import annotations
@@ -59,20 +59,19 @@ __all__ = ["ShardReader", "open_shard"]
 LOG = logging.getLogger("streamrec")
 
 KEPT = 1000
-"""Losses of a shard that are kept: those of a shard with damage everywhere must not fill the memory."""
+"""Losses of a shard that are kept, so that a shard with damage everywhere does not fill the memory."""
 
 LOGGED = 10
 """Losses that are logged one by one; then one line says that there are more."""
 
-
 GROUP_BLOCKS = 2
-"""A block may be larger than was asked for, up to this many of them, where it then holds one whole group of records."""
+"""A block may be up to this many times `block_bytes` long, if it then holds one whole group of records."""
 
 NO_FRAMES = Frames.of([])
 
 
 class LongRecord(NamedTuple):
-    """A good record that was not held.
+    """A good record that was checked and not returned.
 
     Attributes:
         offset: Of its header in the (decompressed) shard, in bytes.
@@ -89,23 +88,23 @@ class LongRecord(NamedTuple):
 
 
 class ShardReader:
-    """The records of one shard, in order. Made by `open_shard`, or over a Storage that is open already.
+    """The records of one shard, in order. Made by `open_shard`, or over an open Storage.
 
     Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. It is one stream of records:
-    each comes once, whichever way it is read, and iterating again continues where the last iteration stopped.
+    each record comes once by either way, and a new iteration continues where the last one stopped.
 
-    Sharing: any number of tasks of one event loop may take from one reader. A call that is cancelled (a timeout) loses
-    nothing: the next one gets what it would have got.
+    Sharing: any number of tasks of one event loop may read from one reader. A cancelled call (a timeout) loses nothing:
+    the next call gets its records.
 
     Attributes:
         path: The shard's URL.
-        info: Size and version, as they were when the shard was opened.
-        compression_type: How the shard turned out to be compressed.
+        info: Size and version of the opened object.
+        compression_type: The shard's compression.
         block_bytes: How much is framed at a time.
-        losses: What was left out because of damage so far, in order; the first thousand of it.
-        skipped: How many losses there were.
-        reserve: Called before a record that is longer than a block, with how many bytes it wants; waits until it may
-            have them. None: it may.
+        losses: The losses to damage so far, in order; the first thousand of them.
+        skipped: The number of losses.
+        reserve: Called before a record that is longer than a block, with its missing bytes; waits until they may be
+            allocated. None: they always may.
     """
 
     path: str
@@ -162,9 +161,10 @@ class ShardReader:
         stream: ByteStream | None = None,
         expected: Expected | None = None,
     ) -> Self:
-        """Opens a shard, or a piece of it, at a place: its first response has arrived, its version is pinned.
+        """Opens a shard, or a piece of it, at a place: waits for the first response, and pins the object's version.
 
-        A whole one goes on from `stream`, if its bytes are open already. One that is not as expected is an error.
+        A whole shard continues from `stream`, if its bytes are open already. An object that differs from `expected` is
+        an error.
         """
         options, place = options or ReadOptions(), place or ShardPlace()
         if piece is None:
@@ -180,12 +180,12 @@ class ShardReader:
 
     @property
     def most_block_bytes(self) -> int:
-        """How large a block may be, save for single records that are longer."""
+        """The largest size of a block that does not hold a longer single record."""
         return self.block_bytes * (1 if self._options.block_records == 1 else GROUP_BLOCKS)
 
     @property
     def statistics(self) -> Counts:
-        """What happened so far while this shard was read: requests, bytes, retries, waits."""
+        """Counts of this shard's reading so far: requests, bytes, retries, waits."""
         return self._source.tally.counts()
 
     async def read(self) -> Frames | None:
@@ -197,19 +197,19 @@ class ShardReader:
             ClosedError: The reader was closed.
         """
         async with self._turn:
-            left = length_hint(self._records)  # of the last block, those that iterating has not come to
+            left = length_hint(self._records)  # the rest of the block that is being iterated
             if left:
                 self._records = iter(())
                 return self._current[-left:]
             return await self._read_next()
 
     def take_long_records(self) -> list[LongRecord]:
-        """The good records above `long_bytes` since the last call. They come before the block that was read last."""
+        """The good records above `long_bytes` since the last call; they precede the last block."""
         records, self._long_records = self._long_records, []
         return records
 
     async def plain_bytes(self, start: int, end: int) -> AsyncIterator[Buffer]:
-        """The bytes of the (decompressed) shard from `start` to `end`, read once more, in pieces.
+        """The bytes of the (decompressed) shard from `start` to `end`, read again, in pieces.
 
         Raises:
             StorageError: The network or the store failed, and retrying did not help.
@@ -228,14 +228,14 @@ class ShardReader:
                 await opened.source.aclose()
 
     async def _open_at(self, offset: int) -> Opened:
-        """The same version of the shard, from a byte on."""
+        """Opens the same version of the shard, from a byte on."""
         kind, version, tally = self.compression_type, self.info.version, self._source.tally
         stream = await self._storage.stream(self.path, 0 if kind else offset, None, version, tally)
         options = replace(self._options, compression_type=kind)
         return await open_whole(self._storage, self.path, options, ShardPlace(offset), stream)
 
     async def _pass_long_record(self) -> None:
-        """Checks a record as its bytes come, and drops them. One that is damaged is read again, by the framer."""
+        """Checks a record while its bytes arrive, and drops them. The framer reads a damaged one again."""
         framer, offset, length = self._framer, self._framer.position, self._framer.length
         room, crc, footer = memoryview(kernels.allocate(self.block_bytes)), 0, b""
         data, left = memoryview(framer.take_held())[HEADER_BYTES:], length + FOOTER_BYTES
@@ -275,7 +275,7 @@ class ShardReader:
                     self._current, self._records = frames, iter(list(frames))
 
     async def _read_next(self) -> Frames | None:
-        """The next block, or what an earlier call was cancelled in front of."""
+        """The next block, which a cancelled call may already be reading."""
         if self._reading is None:
             self._reading = asyncio.get_running_loop().create_task(self.read_alone())
         task = self._reading
@@ -286,9 +286,9 @@ class ShardReader:
         return task.result()
 
     async def read_alone(self) -> Frames | None:
-        """As `read`, for the only task that reads this shard, and that never takes single records.
+        """As `read`, for a single task that does not iterate over records.
 
-        A cancellation ends the reader: nothing but `aclose` may follow.
+        A cancellation ends the reader: only `aclose` may follow.
         """
         while True:
             if self._error is not None:
@@ -300,7 +300,7 @@ class ShardReader:
                 return frames
 
     async def aclose(self) -> None:
-        """Closes the connection; reading afterwards raises ClosedError. Closing twice is fine."""
+        """Closes the connection; later reads raise ClosedError. A second call has no effect."""
         self._error = self._error or ClosedError(self._closed)
         self._records = iter(())
         with anyio.CancelScope(shield=True):
@@ -308,11 +308,11 @@ class ShardReader:
             if reading is not None:
                 reading.cancel()
                 await asyncio.wait([reading])
-                _ = reading.cancelled() or reading.exception()  # looked at, so that nothing is logged
+                _ = reading.cancelled() or reading.exception()  # marks it as retrieved, so that it is not logged
             await self._source.aclose()
 
     async def _next(self) -> Frames:
-        """The records of one step, maybe none. An error waits in `_error` for the next read."""
+        """The records of one step, which may be none. An error is kept in `_error` for the next read."""
         failure: StreamrecError | None = None
         frames = NO_FRAMES
         try:
@@ -336,7 +336,7 @@ class ShardReader:
         return frames
 
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
-        """Fills one block, or as much of it as there is, and frames it; with what ended the bytes, if an error did."""
+        """Fills a block, or less at the end, and frames it; returns its records, and the error that ended the bytes."""
         wanted, position = self._framer.wants, self._framer.position
         if self.reserve is not None and wanted > self.block_bytes and position != self._long_at:
             self._long_at = position
@@ -352,7 +352,7 @@ class ShardReader:
         return self._framer.commit(filled, 1 if self._exhausted else self._options.block_records), failure
 
     def _fail(self, error: StreamrecError) -> None:
-        """An error ends the shard: for its reader too, or as the loss of its rest."""
+        """Ends the shard, with this error, or with the loss of its rest."""
         limit = self._options.max_skipped
         rest_is_lost = self._options.on_error == "skip_shard" or (
             self._options.on_error == "resync" and self.compression_type != ""
@@ -369,7 +369,7 @@ class ShardReader:
         self._ended = True
 
     def _lose(self, losses: list[Loss]) -> None:
-        """Counts, keeps and logs what was left out."""
+        """Counts, keeps and logs losses."""
         for loss in losses:
             self.skipped += 1
             self._source.tally.count_loss(loss.nbytes or 0)
@@ -379,12 +379,12 @@ class ShardReader:
                 LOG.warning("%s", loss)
             elif self.skipped == LOGGED + 1:
                 where = display_name(loss.path or "")
-                LOG.warning("%s: more was lost than %d times; the rest is counted and not logged", where, LOGGED)
+                LOG.warning("%s: more than %d losses; further ones are counted and not logged", where, LOGGED)
             if self._options.on_loss is not None:
                 self._options.on_loss(loss)
 
     def _room(self) -> int:
-        """Bytes to make room for: a block, or what the next record is known to want, in growing steps.
+        """The bytes to receive next: a block, or the rest of a longer record, in growing steps.
 
         Blocks grow, and end after groups of records.
         """
@@ -400,9 +400,9 @@ class ShardReader:
         return self._source.room(size, missing) if isinstance(self._source, PieceStream) else size
 
     def _end_after_group(self, block: int, records: int) -> int:
-        """About to the end of a group of `block_records`, if all are as long as the `records` so far.
+        """The bytes to about the end of a group of `block_records`, if all are as long as the `records` so far.
 
-        That is up to a quarter more or less, or one group where that is at most `GROUP_BLOCKS` blocks.
+        That is up to a quarter more or less than a block, or one group of at most `GROUP_BLOCKS` blocks.
         """
         group = (self._framer.position - self._start.offset) * self._options.block_records // records
         groups = (block + block // 4) // group or int(group <= GROUP_BLOCKS * block)
@@ -411,7 +411,7 @@ class ShardReader:
 
 
 class _Blocks:
-    """The blocks of a reader in an `async for`. Unlike a generator, it goes on after a cancellation."""
+    """The blocks of a reader in an `async for`. Unlike a generator, it continues after a cancellation."""
 
     def __init__(self, reader: ShardReader) -> None:
         self._reader = reader
@@ -427,7 +427,7 @@ class _Blocks:
 
 
 class OpeningShard(AbstractAsyncContextManager[ShardReader]):
-    """What `open_shard` gives: `async with` opens the shard, and gives its reader."""
+    """The result of `open_shard`: `async with` opens the shard, and gives its reader."""
 
     def __init__(self, opening: AbstractAsyncContextManager[ShardReader]) -> None:
         self._opening = opening
@@ -461,9 +461,9 @@ def open_shard(
 ) -> AbstractAsyncContextManager[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
-    With `start` or `end`, exactly those records come whose headers begin in [start, end): readers of the pieces of one
-    shard, cut anywhere, deliver each record once. The shard must not be compressed. (Where payloads hold whole
-    TFRecord files, see `streamrec.shards.pieces` for what is still sure.)
+    With `start` or `end`, it gives exactly the records whose headers begin in [start, end): readers of the pieces of
+    one shard, cut anywhere, deliver each record once. The shard must not be compressed. (`streamrec.shards.pieces` says
+    what holds if payloads contain whole TFRecord files.)
 
     Args:
         url: Any fsspec URL, or a local path; with `filesystem`, a path in it.
@@ -471,21 +471,21 @@ def open_shard(
         start: First byte of the piece to read, any; None or 0 for the beginning.
         end: One past its last byte; None for the end of the shard.
         verify: Check each record's CRC32C.
-        on_error: What is done about damage. "raise" (default): an error, after the records before it. "skip_record": a
-            record whose payload is damaged and whose length is good is left out. "resync": that, and after a damaged
-            length the next good record is searched for. "skip_shard": the shard ends at its first damage.
-        max_skipped: How many losses are tolerated before the next one is an error after all; None for any number.
+        on_error: How damage is handled. "raise" (default): an error, after the records before it. "skip_record": a
+            record with a damaged payload and a good length is skipped. "resync": the same, and after a damaged length
+            the next good record is searched for. "skip_shard": the shard ends at its first damage.
+        max_skipped: How many losses are tolerated before the next one is an error; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
             "streamrec", as warnings) and kept in `shard.losses`.
-        max_record_bytes: A longer record is taken for corruption. By default none is that the shard can hold: a record
-            takes as much memory as it has bytes.
-        block_bytes: How much is framed at a time; None for what the storage does best.
-        buffer_bytes: How much is held ahead of what was read, where a large shard is fetched by several requests; by
-            default 96 MiB. 0: one request, and nothing ahead, for a service that has many shards open.
+        max_record_bytes: A longer record counts as corruption; by default longer than any shard. A record takes as much
+            memory as it has bytes.
+        block_bytes: How much is framed at a time; None for the storage's own size.
+        buffer_bytes: How much is held ahead of the reader when several requests fetch a large shard; by default 96 MiB.
+            0: one request, and nothing ahead, for a service that has many shards open.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:
-        NotFoundError, PermissionDeniedError, StorageError: It cannot be opened.
+        NotFoundError, PermissionDeniedError, StorageError: The shard cannot be opened.
         MissingExtraError: The package for this kind of URL is not installed.
         ValueError: An argument is out of its range, or a piece of a compressed shard was asked for.
     """
@@ -501,7 +501,7 @@ def open_shard(
 async def _opened(
     url: str, options: ReadOptions, piece: Piece | None, buffer_bytes: int, store: StoreOptions
 ) -> AsyncIterator[ShardReader]:
-    """An open shard, with connections of its own."""
+    """Opens a shard with connections of its own."""
     async with Storages(**store, buffer_bytes=buffer_bytes) as storages:
         reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
         try:

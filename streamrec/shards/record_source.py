@@ -1,11 +1,10 @@
 """RecordSource: an indexed data set as a sequence of records.
 
-Rules of what it keeps open:
-- Storages belong to the loop that they were made in, so each loop that asks has its own; sync callers share the
-  bridge's.
+Rules for its connections:
+- Storages belong to the loop that made them, so each calling loop has its own; sync callers share the bridge's.
 - They are closed when the source is dropped, and when their loop ends: an async generator holds them, and a loop closes
   its generators (`asyncio.run` and the bridge call `shutdown_asyncgens`).
-- A forked child starts again. What it inherits is never used and never freed: it belongs to loops of the parent.
+- A forked child opens its own. It never uses or frees the inherited ones: they belong to loops of the parent.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from streamrec.tfrecord import Frames
 __all__ = ["RecordSource"]
 
 Open = Callable[[], AsyncGenerator[IndexedRecords]]
-"""Opens storages, gives the records that are read by them, and closes them when it is closed."""
-
+"""Opens storages, gives their IndexedRecords, and closes the storages when the generator is closed."""
 
 Opening = asyncio.Future[IndexedRecords]
 
@@ -41,13 +39,13 @@ _inherited: list[object] = []
 
 
 class RecordSource:
-    """Any record of a data set at once, by its number.
+    """The records of an indexed data set, by their numbers.
 
-    A record's number counts from 0 through all shards, in the order of the index. Every call fetches what it asks for
-    by ranged reads: those near each other together, the others at the same time. So ask for many at once:
-    `source[a:b]`, `source.__getitems__([...])`, `await source.get([...])`.
+    A record's number counts from 0 through all shards, in the order of the index. Each call fetches its records by
+    ranged reads: one request for records near each other, and several requests at the same time. So fetch many records
+    by one call: `source[a:b]`, `source.__getitems__([...])`, `await source.get([...])`.
 
-    It is a map-style dataset for `torch.utils.data.DataLoader` (which asks for a batch by one call) and a source for
+    It is a map-style dataset for `torch.utils.data.DataLoader` (which fetches a batch by one call) and a source for
     `grain.MapDataset.source`. It can be pickled, and used after a fork; each process opens its own connections. Any
     number of threads, and of tasks of any event loops, may share it.
 
@@ -64,21 +62,21 @@ class RecordSource:
         [b'cat 4', b'cat 0', b'cat 4']
 
     Args:
-        index: The URL of the index; see `write_index` and `ShardWriter`. It is opened at once: in an event loop, take
+        index: The URL of the index; see `write_index` and `ShardWriter`. It is opened at once: in an event loop, use
             `await RecordSource.open(...)`, which does not block.
-        shard_root: The URL of the directory that the shards are in, where that is not the index's own. An index that
-            names objects outside both is refused.
+        shard_root: The URL of the shards' directory, if that is not the index's own. An index that names objects
+            outside both is refused.
         verify: Check each record's length and CRC32C.
-        parallel: How many requests one call has under way at most.
+        parallel: The largest number of requests of one call at the same time.
         cache_bytes: How much of the index is kept in memory, in bytes; a record takes about 2.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Attributes:
-        index: What the index says of the data set: its shards, their sizes and versions.
+        index: The tables of the index: the shards, their sizes and versions.
 
     Raises:
         NotFoundError: The index does not exist.
-        ManifestError: It is not an index, is cut off or damaged, has another version, or names objects
+        ManifestError: The object is not an index, is cut off or damaged, has another version, or names objects
             elsewhere.
         StorageError: The store failed, and retrying did not help.
     """
@@ -108,12 +106,12 @@ class RecordSource:
 
     @classmethod
     async def open(cls, index: str | os.PathLike[str], **arguments: Any) -> Self:
-        """The same for async code: the event loop goes on while the index is opened. Arguments as for the class."""
+        """Makes a source without blocking the event loop. Arguments as for the class."""
         running_loop()
         return await asyncio.to_thread(partial(cls, index, **arguments))
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return len(self.index)
 
     @overload
@@ -143,18 +141,15 @@ class RecordSource:
         return bridge.run(self.get, numbers)
 
     def _getitems(self, numbers: Sequence[int]) -> list[bytes]:
-        """What Grain calls for a batch (its `SupportsBatchedReadRandomAccessDataSource`)."""
+        """Fetches a batch for Grain (its `SupportsBatchedReadRandomAccessDataSource`)."""
         return list(self.__getitems__(numbers))
 
     async def get(self, numbers: npt.ArrayLike) -> Frames:
         """The records with these numbers, in this order.
 
         Args:
-            numbers: Whole numbers: a list, or an array. Negative ones count from the end; one that is there twice
-                comes twice.
-
-        Returns:
-            The records, as Frames.
+            numbers: Whole numbers: a list, or an array. Negative ones count from the end; a repeated number gives its
+                record again.
 
         Raises:
             IndexError: A number is out of range. Nothing was fetched.
@@ -168,7 +163,7 @@ class RecordSource:
         return await (await self._here()).fetch(wanted)
 
     async def places(self, numbers: npt.ArrayLike) -> Places:
-        """Where the records with these numbers are: shards, byte offsets in them, and lengths.
+        """The shards of the records with these numbers, their byte offsets in them, and their lengths.
 
         Arguments and errors as for `get`; no shard is read.
         """
@@ -192,12 +187,12 @@ class RecordSource:
             await kept[0].aclose()
 
     def _start(self) -> None:
-        """Nothing is open in this process."""
+        """Begins in this process, without open connections."""
         self._process = os.getpid()
         self._of_loop: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[IndexedRecords], Opening]] = {}
 
     async def _here(self) -> IndexedRecords:
-        """What is open in the running loop."""
+        """The open records of the running loop; opens them at its first call."""
         loop = running_loop()
         if self._process != os.getpid():
             _inherited.append(self._of_loop)
@@ -229,7 +224,7 @@ async def index_at(storages: Callable[[], Storages], url: str) -> Index:
 async def open_records(
     storages: Callable[[], Storages], index: Index, *, verify: bool, parallel: int, cache_bytes: int
 ) -> AsyncGenerator[IndexedRecords]:
-    """Opens what reads records; closes it when the generator is closed."""
+    """Opens storages, and closes them when the generator is closed."""
     async with storages() as opened:
         yield IndexedRecords(opened, index, verify=verify, parallel=parallel, cache_bytes=cache_bytes)
 
@@ -238,8 +233,8 @@ def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
     """Record numbers as int64 [n], from 0 on.
 
     Raises:
-        TypeError: They are not whole numbers.
-        IndexError: One is not that of a record.
+        TypeError: `numbers` are not whole numbers.
+        IndexError: A number is out of range.
 
     Examples:
         >>> in_bounds([0, -1], 10).tolist()
@@ -251,5 +246,5 @@ def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
     wanted = found.astype(np.int64)
     outside = (wanted >= count) | (wanted < -count)
     if outside.any():
-        raise IndexError(f"record {int(wanted[outside][0]):,} of {count:,}: there is no such record")
+        raise IndexError(f"record {int(wanted[outside][0]):,} of {count:,} does not exist: numbers are below {count:,}")
     return np.where(wanted < 0, wanted + count, wanted)

@@ -1,10 +1,10 @@
-"""The lengths of one shard's records: read whole, from its headers, or from an `.idx` file.
+"""The lengths of one shard's records: from all its bytes, from its headers, or from an `.idx` file.
 
-Of a local shard, payloads are passed over. Where records are short, reading all bytes costs less than a call for each
-header: READ_BYTES are read at a time then.
+The payloads of a local shard are skipped. If records are short, reading all bytes is faster than a call for each
+header: then READ_BYTES are read at a time.
 
-`.idx` and `.index` files are those that DALI's and vahidk's `tfrecord2idx` write: a line "offset size" a record, in the
-order of the shard. Offset and size count the frame: 16 bytes more than the payload.
+DALI's and vahidk's `tfrecord2idx` write `.idx` and `.index` files: a line "offset size" for each record, in the order
+of the shard. Offset and size are those of the frame, which has 16 bytes more than the payload.
 """
 
 from __future__ import annotations
@@ -51,56 +51,50 @@ __all__ = ["lengths_of_file", "lengths_of_idx", "scan", "scan_file", "scan_idx",
 
 READ_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 16 << 10
-"""Records that are longer than this on average are passed over one by one. A call costs as much as reading this."""
+"""Records that are longer than this on average are skipped one by one: a call costs as much as reading this."""
 
 
 def lengths_of_file(path: Path, url: str) -> PackedLengths:
-    """Goes through the headers of an uncompressed shard.
+    """Reads the headers of an uncompressed shard.
 
     Args:
         path: The file.
-        url: What it is called in errors.
+        url: Its name in errors.
 
     Raises:
         CorruptRecordError: A header is damaged.
         TruncatedShardError: The file ends within a record.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     packer = LengthPacker()
-    file = os.open(path, os.O_RDONLY)
-    try:
-        _go_through(file, os.fstat(file).st_size, packer, url)
-    finally:
-        os.close(file)
+    position = records = 0
+    skipped: list[int] = []
+    with open(path, "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while position < size:
+            skips = bool(records) and position > SKIP_BYTES * records
+            data = os.pread(file.fileno(), HEADER_BYTES if skips else READ_BYTES, position)
+            packed, end, code, wants = kernels.scan_frames(data, 0, False, MAX_RECORD_BYTES)
+            spans = as_spans(packed)
+            if len(spans):
+                packer.add(np.array(skipped + (spans[:, 1] - spans[:, 0]).tolist(), np.int64))
+                skipped = []
+            elif code == kernels.OK and wants > HEADER_BYTES and position + wants <= size:
+                skipped.append(wants - (HEADER_BYTES + 4))
+                end = wants
+            else:
+                raise _damage(data, position, records, url, size)
+            position += end
+            records += max(len(spans), 1)
+            if len(skipped) >= SKIP_BYTES:
+                packer.add(np.array(skipped, np.int64))
+                skipped = []
+    packer.add(np.array(skipped, np.int64))
     return packer.finish()
 
 
-def _go_through(file: int, size: int, packer: LengthPacker, url: str) -> None:
-    position = records = 0
-    alone: list[int] = []
-    while position < size:
-        skips = bool(records) and position > SKIP_BYTES * records
-        data = os.pread(file, HEADER_BYTES if skips else READ_BYTES, position)
-        packed, end, code, wants = kernels.scan_frames(data, 0, False, MAX_RECORD_BYTES)
-        spans = as_spans(packed)
-        if len(spans):
-            packer.add(np.array(alone + (spans[:, 1] - spans[:, 0]).tolist(), np.int64))
-            alone = []
-        elif code == kernels.OK and wants > HEADER_BYTES and position + wants <= size:
-            alone.append(wants - (HEADER_BYTES + 4))
-            end = wants
-        else:
-            raise _damage(data, position, records, url, size)
-        position += end
-        records += max(len(spans), 1)
-        if len(alone) >= SKIP_BYTES:
-            packer.add(np.array(alone, np.int64))
-            alone = []
-    packer.add(np.array(alone, np.int64))
-
-
 def _damage(data: bytes, position: int, record: int, url: str, size: int) -> CorruptRecordError | TruncatedShardError:
-    """What the framer says of bytes that hold no whole record."""
+    """The framer's error for bytes that do not begin with a whole record."""
     framer = Framer(verify=False, path=url, position=position, record=record, size=size)
     try:
         framer.feed(data)
@@ -120,7 +114,7 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
         size: The size of the shard in bytes.
 
     Raises:
-        ManifestError: It is not such a file, or it is that of another shard.
+        ManifestError: The file is not one of tfrecord2idx, or is that of another shard.
 
     Examples:
         >>> packed = lengths_of_idx(b"0 116\n116 117\n", "a.idx", "a", 233)
@@ -130,19 +124,21 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
     try:
         rows = np.array(data.split(), np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:
-        raise ManifestError(f"{path}: this is not a file of tfrecord2idx: two numbers a line were wanted") from error
+        raise ManifestError(
+            f"{path}: this is not a file of tfrecord2idx, which has two numbers in each line"
+        ) from error
     ends = np.concatenate([[0], np.cumsum(rows[:, 1])])
     wrong = np.flatnonzero((rows[:, 0] != ends[:-1]) | (rows[:, 1] < HEADER_BYTES + FOOTER_BYTES) | (rows[:, 1] > size))
     if len(wrong):
         line = int(wrong[0])
         raise ManifestError(
-            f"{path}, line {line + 1}: a frame at byte {rows[line, 0]:,} of {rows[line, 1]:,} bytes, where the one "
+            f"{path}, line {line + 1}: a frame at byte {rows[line, 0]:,} of {rows[line, 1]:,} bytes, and the one "
             f"before ends at byte {ends[line]:,}: make this file again with tfrecord2idx, or index the shard itself"
         )
     if ends[-1] != size:
         raise ManifestError(
-            f"{path}: it says that the last record ends at byte {ends[-1]:,}, and {shard} has {size:,} bytes: this is "
-            "the file of another shard, or the shard was written since; make it again, or index the shard itself"
+            f"{path}: the last record ends at byte {ends[-1]:,}, and {shard} has {size:,} bytes: this is the file of "
+            "another shard, or the shard was written since; make it again, or index the shard itself"
         )
     packer = LengthPacker()
     packer.add(rows[:, 1] - (HEADER_BYTES + FOOTER_BYTES))
@@ -150,7 +146,7 @@ def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengt
 
 
 class SummedStream:
-    """A ByteStream that passes on another one, counts its bytes and sums their CRC32C."""
+    """A ByteStream that forwards another one, counts its bytes and computes their CRC32C."""
 
     def __init__(self, stream: ByteStream) -> None:
         self.info, self.tally = stream.info, stream.tally
@@ -168,12 +164,12 @@ class SummedStream:
 
 
 class Scan(NamedTuple):
-    """What a shard turned out to be.
+    """The result of reading a whole shard.
 
     Attributes:
-        info: Its size, CRC32C, marks, and how many records come before any damage.
-        compression_type: How it is compressed.
-        damage: The first damage, if it was read to its end all the same.
+        info: Its size, CRC32C, marks, and the number of records before any damage.
+        compression_type: Its compression.
+        damage: The first damage, if it was read to its end in spite of it.
     """
 
     info: ShardInfo
@@ -190,18 +186,18 @@ async def scan(
     to_end: bool = False,
     lengths: LengthPacker | None = None,
 ) -> Scan:
-    """Reads a whole shard once, for what a manifest or an index says of it. Records are counted and dropped.
+    """Reads a whole shard once, for its entry in a manifest or an index. Records are counted and dropped.
 
     Args:
-        storage: Where it is.
-        stream: All of its bytes; closed when they are read.
+        storage: The store.
+        stream: All of the shard's bytes; closed when they are read.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Whether the CRC32C of each record's payload is checked.
         to_end: Whether bytes after damage are read and summed too, and damage is not an error.
-        lengths: Takes the lengths of the records, if they are wanted.
+        lengths: Collects the lengths of the records; None if they are not needed.
 
     Raises:
-        CorruptRecordError, TruncatedShardError: It is damaged.
+        CorruptRecordError, TruncatedShardError: The shard is damaged.
         StorageError: The store failed, and retrying did not help.
     """
     path, summed = stream.info.path, SummedStream(stream)
@@ -240,24 +236,24 @@ async def scan(
 
 
 async def scan_stream(storage: Storage, path: str) -> IndexedShard:
-    """Reads a shard to its end: its records' lengths, and the CRC32C of all its bytes.
+    """Indexes a shard from all its bytes.
 
     Raises:
-        CorruptRecordError, TruncatedShardError: It is damaged.
-        ManifestError: It is compressed.
+        CorruptRecordError, TruncatedShardError: The shard is damaged.
+        ManifestError: The shard is compressed.
         StorageError: The store failed, and retrying did not help.
     """
     packer = LengthPacker()
     try:
-        found = await scan(storage, await storage.stream(path), "", lengths=packer)
+        info = (await scan(storage, await storage.stream(path), "", lengths=packer)).info
     except StreamrecError as error:
         await _refuse_compressed(storage, path, error)
         raise
-    return IndexedShard(found.info, packer.finish())
+    return IndexedShard(info, packer.finish())
 
 
 async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
-    """Goes through the headers of a local shard.
+    """Indexes a local shard from its headers.
 
     Raises:
         As `scan_stream`; ObjectChangedError: The file was written meanwhile.
@@ -269,21 +265,21 @@ async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
         await _refuse_compressed(storage, path, error)
         raise
     except OSError as error:
-        raise StorageError(f"it cannot be read ({error})", path) from error
+        raise StorageError(f"this file cannot be read ({error})", path) from error
     if await storage.stat(path) != before:
         raise ObjectChangedError("this shard was written while it was indexed: index it again", path)
     return _make_index(before, lengths)
 
 
 async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) -> IndexedShard:
-    """Takes the lengths from a file of tfrecord2idx; of the shard itself its size and its last record's header.
+    """Indexes a shard from a file of tfrecord2idx; the shard itself gives its size and its last record's header.
 
     Raises:
-        ManifestError: It is not such a file, or it is that of another shard.
+        ManifestError: The file is not one of tfrecord2idx, or is that of another shard.
         StorageError: The store failed, and retrying did not help.
     """
-    about = await idx_storage.stat(idx)
-    data = await idx_storage.read_range(idx, 0, about.size or 0, about.version)
+    idx_info = await idx_storage.stat(idx)
+    data = await idx_storage.read_range(idx, 0, idx_info.size or 0, idx_info.version)
     info = await storage.stat(path)
     lengths = await anyio.to_thread.run_sync(lengths_of_idx, data, idx, path, info.size or 0)
     if lengths.records:
@@ -312,11 +308,11 @@ def _last_length(lengths: PackedLengths) -> int:
 
 
 async def _refuse_compressed(storage: Storage, path: str, error: StreamrecError) -> None:
-    """Where a shard's first bytes are damaged because they are compressed, says so."""
+    """Raises a ManifestError if a shard's first bytes look damaged because they are compressed."""
     if isinstance(error, CorruptRecordError) and not error.offset:
         kind = detect_compression(await storage.read_range(path, 0, DETECT_BYTES))
         if kind:
             raise ManifestError(
-                f"{path}: this shard is compressed ({kind}), and no record of it can be read from the middle, so it "
-                "has no index: write the data set again without compression: streamrec reshard --compression none"
+                f"{path}: this shard is compressed ({kind}), so its records cannot be read by number, and it has no "
+                "index: write the data set again without compression: streamrec reshard --compression none"
             ) from error

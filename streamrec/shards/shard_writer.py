@@ -1,20 +1,20 @@
-"""Shards, written: records are framed and compressed in blocks, and go to the store in parts.
+"""Writes shards: records are framed and compressed in blocks, and go to the store in parts.
 
-`ShardUpload` is one shard under way, `ShardOutput` all objects that one writer makes, `ShardWriter` what tasks share.
+`ShardUpload` is one unfinished shard, `ShardOutput` all objects of one writer, `ShardWriter` the part that tasks share.
 
 Rules:
-- A shard appears under its name when it is whole, and not before: an exception, a cancellation or a killed
-  process leaves no partial object there, and (but for the killed process) no unfinished upload either.
-- Shards that were finished before the exception stay: each is whole in itself. Where names are taken, the shards that
-  replace others appear together, when all is complete (`storage/replacement.py`).
-- Each shard is verified when it is complete: the store has what was sent (see `storage/upload.py`).
-- A writer that was killed can be run again with the same names: what it left unfinished is ended.
-- The manifest is written last, when all shards are there, and appears whole or not at all, too.
-- Memory is bounded: one block of records, and what the upload holds in flight.
-- Tasks of one loop may share a writer. Calls that wait take turns, in the order in which they were made; a record that
-  only joins a block takes no turn, unless a call waits for one. A caller that is cancelled before its call has begun
-  takes the call with it. A call that has begun continues without its caller, so that no half of it is lost: the next
-  call waits for it, and raises its error.
+- A shard appears under its name when it is complete, and not before: an exception, a cancellation or a killed process
+  leaves no partial object there, and (except the killed process) no unfinished upload either.
+- Shards that were finished before an exception stay, because each is complete. If names are taken, the shards that
+  replace others appear together, when all are complete (`storage/replacement.py`).
+- Each complete shard is verified: the store has the bytes that were sent (see `storage/upload.py`).
+- A writer that was killed can be run again with the same names: its unfinished uploads are removed.
+- The manifest is written last, when all shards are complete, and also appears complete or not at all.
+- Memory is bounded: one block of records, and the parts in flight of the upload.
+- Tasks of one loop may share a writer. Calls that wait take turns, in their order; a record that only joins a block
+  takes no turn, unless a call waits for one. A caller that is cancelled before its call has begun cancels the call. A
+  call that has begun continues without its caller, so that it is never half done: the next call waits for it, and
+  raises its error.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ BLOCK_BYTES: Final = 1 << 20
 
 
 class ShardUpload:
-    """One shard under way: its upload, its compressor, and the block of records that comes next."""
+    """An unfinished shard: its upload, its compressor, and the current block of records."""
 
     def __init__(self, path: str, upload: Upload, deflater: Deflater, lengths: LengthPacker | None = None) -> None:
         self.path = path
@@ -83,64 +83,64 @@ class ShardUpload:
 
     @property
     def size(self) -> int:
-        """Bytes sent, and those of the block under way before compression; without what a compressor still holds."""
+        """Bytes sent, and those of the current block before compression; without bytes inside a compressor."""
         return self._sent + self._block_bytes
 
     def add(self, record: bytes) -> bool:
-        """Takes a record; returns whether the block is full, so that `send_block` must come next."""
+        """Adds a record; returns whether the block is full, so that `send_block` must come next."""
         self._block.append(record)
         self._block_bytes += len(record) + FRAME_BYTES
         self.records += 1
         return self._block_bytes >= BLOCK_BYTES
 
     async def add_batch(self, batch: RecordBatch) -> None:
-        """Takes records in one buffer, without making an object of each."""
+        """Adds records in one buffer, without making an object of each."""
         await self.send_block()
         self.records += len(batch.spans)
         spans = np.ascontiguousarray(batch.spans)
-        self._note(spans[:, 1] - spans[:, 0])
+        self._add_lengths(spans[:, 1] - spans[:, 0])
         await self._compress(kernels.encode_block(batch.buffer, spans))
 
     async def add_records(self, records: list[bytes]) -> None:
-        """Takes a block of records that are objects."""
+        """Adds a block of records that are objects."""
         await self.send_block()
         self._block, self.records = records, self.records + len(records)
         await self.send_block()
 
     async def add_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
-        """Takes one record of `length` bytes whose frame comes in pieces."""
+        """Adds one record of `length` bytes whose frame comes in pieces."""
         await self.send_block()
         self.records += 1
-        self._note([length])
+        self._add_lengths([length])
         async for piece in frame:
             await self._compress(piece)
 
     async def send_block(self) -> None:
-        """Frames the block under way, compresses it where asked to, and hands it to the upload."""
+        """Frames the current block, compresses it if the shard is compressed, and sends it to the upload."""
         if self._block:
             block, self._block, self._block_bytes = self._block, [], 0
-            self._note(list(map(len, block)))
+            self._add_lengths(list(map(len, block)))
             await self._compress(kernels.encode_objects(block))
 
     async def flush(self) -> None:
-        """Sends all that was written so far towards the store."""
+        """Sends all records so far to the upload."""
         await self.send_block()
-        await self._pass_on(self._deflater.flush())
+        await self._send(self._deflater.flush())
 
     async def finish(self) -> ShardInfo:
         """Completes the upload: the shard appears under its name."""
         await self.send_block()
-        await self._pass_on(self._deflater.close())
+        await self._send(self._deflater.close())
         info = await self._upload.complete()
-        version = info.version if info.path == self.path else None  # a copy of what is staged has another
+        version = info.version if info.path == self.path else None  # the copy of a staged shard has another version
         return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, tuple(self._marks), version)
 
     async def abort(self) -> None:
-        """Drops the shard: nothing of it stays in the store."""
+        """Drops the shard: the store keeps nothing of it."""
         await self._upload.abort()
 
-    def _note(self, lengths: Any) -> None:
-        """The records that are sent next have these lengths."""
+    def _add_lengths(self, lengths: Any) -> None:
+        """Adds the lengths of the records that are sent next to the marks and the index."""
         if not self._deflater.compresses:
             add_mark(self._marks, self._framed, self._sent)
             self._framed += len(lengths)
@@ -150,10 +150,10 @@ class ShardUpload:
     async def _compress(self, framed: Buffer) -> None:
         if self._deflater.compresses:
             framed = await anyio.to_thread.run_sync(self._deflater.write, framed)
-        await self._pass_on(framed)
+        await self._send(framed)
 
-    async def _pass_on(self, data: Buffer) -> None:
-        """Hands bytes to the upload: they must not be written to any more."""
+    async def _send(self, data: Buffer) -> None:
+        """Sends bytes to the upload; the caller must not change them any more."""
         size = memoryview(data).nbytes
         if size:
             self._sent += size
@@ -162,11 +162,11 @@ class ShardUpload:
 
 @dataclass(frozen=True, slots=True)
 class ShardTarget:
-    """Where shards go.
+    """The objects to write.
 
     Attributes:
-        pattern: Their URL, with `{shard}` where the number goes; or that of the only one.
-        options: How they are compressed.
+        pattern: The shards' URL, with `{shard}` for the number; or that of the only one.
+        options: Their compression.
         overwrite: Whether objects of these names are replaced.
         manifest: The manifest's URL; None for none.
         num_shards: Record i goes into shard i modulo this; None for one shard after the other, up to the limits.
@@ -193,7 +193,7 @@ class ShardTarget:
             raise ValueError("num_shards and a limit of a shard's size exclude each other: leave one of them out")
         if not self.numbered and (limited or self.num_shards is not None):
             pattern = display_name(self.pattern)
-            raise ValueError(f"{pattern!r} names all shards alike: put '{{shard:05d}}' where their number goes")
+            raise ValueError(f"{pattern!r} gives all shards the same name: add '{{shard:05d}}' for their number")
         if self.index is not None and self.compression_type:
             index = display_name(self.index)
             raise ValueError(f"{index}: compressed shards have no index: leave out the compression, or index=")
@@ -209,30 +209,30 @@ class ShardTarget:
 
 
 class ShardOutput:
-    """The objects that one writer makes: its shards, then the tables that describe them.
+    """The objects of one writer: its shards, then the manifest and the index that describe them.
 
     Args:
-        target: Where they go.
+        target: The objects to write.
         storages: Their stores.
         at_once: How many shards a batch is written to at the same time.
-        how: How each shard is uploaded; see `Storage.upload`.
+        upload_options: How each shard is uploaded; see `Storage.upload`.
 
     Attributes:
-        current: The shard that takes the next record, where one shard follows the other; None: it is not begun.
-        finished: Those that are complete, by number.
-        objects: The set that all objects join, and that its caller commits; None for a set of its own.
+        current: The shard for the next record, if one shard follows the other; None if it has not been started.
+        finished: The complete shards, by number.
+        objects: The set that all objects join, and that its caller commits; None for the output's own set.
     """
 
-    def __init__(self, target: ShardTarget, storages: Storages, at_once: int = 1, **how: int) -> None:
+    def __init__(self, target: ShardTarget, storages: Storages, at_once: int = 1, **upload_options: int) -> None:
         self.current: ShardUpload | None = None
         self.finished: dict[int, ShardInfo] = {}
         self.objects: Replacement | None = None
         self._open: dict[int, ShardUpload] = {}
         self._target = target
         several = target.numbered or target.manifest is not None or target.index is not None
-        self._own = Replacement(storages, stages=target.overwrite and several)
+        self._own_objects = Replacement(storages, stages=target.overwrite and several)
         self._at_once = at_once
-        self._how = how
+        self._upload_options = upload_options
         self._lengths: dict[int, PackedLengths] = {}
         self._records = 0
 
@@ -242,7 +242,7 @@ class ShardOutput:
         return [self.finished[number] for number in sorted(self.finished)]
 
     async def shard_for(self, size: int, records: int) -> ShardUpload:
-        """The shard that takes `records` more of `size` bytes together: the one under way, or the next."""
+        """The shard for `records` more records of `size` bytes together: the current one, or the next."""
         if self.current is not None and self.is_full(self.current, size, records):
             await self._finish(len(self.finished))
             self.current = None
@@ -251,7 +251,7 @@ class ShardOutput:
         return self.current
 
     def is_full(self, shard: ShardUpload, size: int, records: int) -> bool:
-        """Whether a shard takes no more of them; one that is empty takes any."""
+        """Whether such records would exceed the shard's limits; an empty shard takes any."""
         if not shard.records:
             return False
         max_bytes, max_records = self._target.max_shard_bytes, self._target.max_shard_records
@@ -260,13 +260,13 @@ class ShardOutput:
         return max_records is not None and shard.records + records > max_records
 
     async def write(self, record: bytes) -> None:
-        """Writes one record into the shard under way."""
+        """Writes one record into the current shard."""
         shard = await self.shard_for(len(record) + FRAME_BYTES, 1)
         if shard.add(record):
             await shard.send_block()
 
     async def write_block(self, records: list[bytes]) -> None:
-        """Writes records that are objects, and given away, into the shard under way."""
+        """Writes records that are objects into the current shard; the caller must not change the list any more."""
         await (await self.shard_for(0, 0)).add_records(records)
 
     async def write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
@@ -274,7 +274,7 @@ class ShardOutput:
         await (await self.shard_for(length + FRAME_BYTES, 1)).add_frame(frame, length)
 
     async def flush(self) -> None:
-        """Sends what the shard under way got so far towards the store."""
+        """Sends the records of the current shard to its upload."""
         if self.current is not None:
             await self.current.flush()
 
@@ -298,9 +298,9 @@ class ShardOutput:
             first = last
 
     async def close(self) -> None:
-        """Completes all shards, and writes the tables. What replaces a shard has a version of its own."""
-        always_there = self._target.num_shards or (0 if self._target.numbered else 1)
-        missing = set(range(always_there)) - {*self._open, *self.finished}
+        """Completes all shards, and writes the manifest and the index."""
+        min_shards = self._target.num_shards or (0 if self._target.numbered else 1)
+        missing = set(range(min_shards)) - {*self._open, *self.finished}
         await for_each(self._start, sorted(missing), self._at_once)
         await for_each(self._finish, sorted(self._open), self._at_once)
         target = self._target
@@ -313,27 +313,27 @@ class ShardOutput:
                 for number, info in sorted(self.finished.items())
             ]
             await self._write(target.index, encode_index(target.index, shards, portable(target.index, target.pattern)))
-        found = await self._own.commit()
+        replaced = await self._own_objects.commit()
         for number, shard in self.finished.items():
-            if shard.path in found:
-                self.finished[number] = replace(shard, version=found[shard.path].version)
+            if shard.path in replaced:  # the object in place has a version of its own
+                self.finished[number] = replace(shard, version=replaced[shard.path].version)
 
     async def abort(self, cause: BaseException | None = None) -> None:
-        """Drops the shards under way; what goes wrong with that is a note on the cause, where there is one."""
-        left, self._open = list(self._open.values()), {}
+        """Drops the unfinished shards; an error of that becomes a note on the cause, if there is one."""
+        unfinished, self._open = list(self._open.values()), {}
         try:
-            await run_concurrently(*(shard.abort for shard in left))
+            await run_concurrently(*(shard.abort for shard in unfinished))
         except StreamrecError as error:
             if cause is None:
                 raise
-            cause.add_note(display_text(f"A shard under way could not be ended either: {error}"))
+            cause.add_note(display_text(f"An unfinished shard could not be dropped either: {error}"))
         finally:
-            await self._own.abort(cause)
+            await self._own_objects.abort(cause)
 
     async def _start(self, number: int) -> ShardUpload:
         path, deflater = shard_path(self._target.pattern, number), Deflater(self._target.options)
         lengths = None if self._target.index is None else LengthPacker()
-        upload = await self._upload(path, **self._how)
+        upload = await self._upload(path, **self._upload_options)
         self._open[number] = shard = ShardUpload(path, upload, deflater, lengths)
         return shard
 
@@ -345,17 +345,17 @@ class ShardOutput:
         del self._open[number]
 
     async def _write_every(self, batch: Frames, shards: int, number: int) -> None:
-        """Writes one shard's records of a batch: of all that come in turn, every `shards`-th."""
-        own = batch.take(slice((number - self._records) % shards, None, shards))
-        ends, first = np.cumsum(own.lengths), 0
-        while first < len(own):
+        """Writes one shard's records of a batch: every `shards`-th record of all batches."""
+        records = batch.take(slice((number - self._records) % shards, None, shards))
+        ends, first = np.cumsum(records.lengths), 0
+        while first < len(records):
             before = int(ends[first - 1]) if first else 0
             last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_BYTES, "right")))
-            await (self._open.get(number) or await self._start(number)).add_batch(own.window(first, last))
+            await (self._open.get(number) or await self._start(number)).add_batch(records.window(first, last))
             first = last
 
-    async def _upload(self, path: str, **how: Any) -> Upload:
-        return await (self.objects or self._own).upload(path, overwrite=self._target.overwrite, **how)
+    async def _upload(self, path: str, **options: Any) -> Upload:
+        return await (self.objects or self._own_objects).upload(path, overwrite=self._target.overwrite, **options)
 
     async def _write(self, path: str, data: bytes) -> None:
         async with await self._upload(path, describes=True) as upload:
@@ -363,11 +363,11 @@ class ShardOutput:
 
 
 class ShardWriter:
-    """Writes records into one shard, or into as many as their sizes ask for.
+    """Writes records into one shard, or into a new one whenever a limit is reached.
 
     Sharing: any number of tasks of one event loop may write to one writer. Each record is written once, in the order of
-    the calls, and those of a batch stay together. A write that is cancelled is written whole or not at all. `close`
-    comes after the writes before it, and refuses those after it (ClosedError). Threads share a TFRecordWriter.
+    the calls; the records of a batch stay together. A cancelled write is written whole or not at all. `close` waits for
+    the writes before it, and refuses those after it (ClosedError). Threads share a TFRecordWriter.
 
     Examples:
         >>> async def write(images):
@@ -376,35 +376,35 @@ class ShardWriter:
         ...             await writer.write(image)
         ...     return [shard.path for shard in writer.shards]
 
-    On local disks a symbolic link is followed, and what is not a plain file (/dev/stdout, a named pipe) is written
-    straight through: nothing of it can be taken back.
+    On local disks a symbolic link is followed. A target that is not a plain file (/dev/stdout, a named pipe) is written
+    directly, and keeps the bytes that were written before an error.
 
     Args:
-        pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. All other
-            braces are its own, but for `{shards}`: the number of all shards is not known before they are written.
+        pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. Other braces
+            stay as they are. `{shards}` is refused: the number of all shards is not known before they are written.
         options: Compression; None for none.
-        max_shard_bytes: A shard is finished before a record would take it above this (a single longer record
-            has a shard to itself; where shards are compressed, the block that is not compressed yet counts in full;
-            what `compression_threads` hold, about 2 MiB each, does not count yet). None for one shard.
-        max_shard_records: Likewise, a limit to the number of records.
-        overwrite: Whether a shard replaces an object of its name. Of several shards, and of one with a manifest or an
-            index, those that replace objects appear together when all is complete; on any failure the old ones are as
-            they were, and nothing new stays. If not, and there is one, writing the shard is an AlreadyExistsError: at
-            its beginning where the object is there by then, else at its end. S3, GCS, local files and memory keep this;
-            for any other filesystem it is refused (UnsupportedOperationError).
-        manifest: The URL to write a manifest to, on a clean close: records, bytes and CRC32C of each shard, as JSON;
-            see `verify`. None for none. `overwrite` holds for it, too.
-        index: The URL to write an index to, on a clean close: what a manifest says, and the length of each record, so
-            that `RecordSource` finds any of them. Shards must not be compressed. About 2 bytes a record are held until
-            then. None for none.
+        max_shard_bytes: A shard is finished before a record would exceed this; a single longer record gets a shard of
+            its own. In compressed shards the current block counts before compression, and bytes inside
+            `compression_threads`, about 2 MiB each, do not count yet. None for one shard.
+        max_shard_records: The same, as a number of records.
+        overwrite: Whether a shard replaces an existing object of its name. With several shards, a manifest or an index,
+            the replacing objects appear together when all are complete; after any failure the old ones are unchanged,
+            and nothing new stays. If False, writing over an object is an AlreadyExistsError: at the shard's beginning
+            if the object exists by then, else at its end. S3, GCS, local files and memory support False; any other
+            filesystem refuses it (UnsupportedOperationError).
+        manifest: The URL for a manifest, which a successful close writes: records, bytes and CRC32C of each shard, as
+            JSON; see `verify`. None for none. `overwrite` applies to it, too.
+        index: The URL for an index, which a successful close writes: a manifest and the length of each record, for
+            `RecordSource`. Shards must not be compressed. Until then it takes about 2 bytes of memory for each record.
+            None for none.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Attributes:
-        warns: Whether the log says so if the writer is dropped without close; set before it is entered.
+        warns: Whether a writer that is dropped without `close` is logged; set it before entering the writer.
 
     Raises:
-        ValueError: A limit is given and the pattern has no `{shard}`, or one with a format that is none of a number;
-            or it has `{shards}`; or an index is wanted of compressed shards.
+        ValueError: A limit is given and the pattern has no `{shard}`, or one whose format is not that of a number; or
+            the pattern has `{shards}`; or `index` is given for compressed shards.
     """
 
     def __init__(
@@ -447,7 +447,7 @@ class ShardWriter:
         return self._output.shards
 
     def join(self, objects: Replacement) -> None:
-        """Makes its objects part of a set that the caller commits; called before it is entered."""
+        """Makes the writer's objects part of a set that the caller commits; call it before entering the writer."""
         self._output.objects = objects
 
     async def __aenter__(self) -> Self:
@@ -475,20 +475,20 @@ class ShardWriter:
         """Writes one record.
 
         Raises:
-            TypeError: It is not bytes-like; the message says what to write instead.
-            StorageError: The store failed, and retrying did not help. The shard under way is lost.
+            TypeError: The record is not bytes-like; the message says what to write instead.
+            StorageError: The store failed, and retrying did not help. The unfinished shard is lost.
             ClosedError: The writer was closed, or not entered (`async with`) in this process.
         """
         self._check_open()
-        kept = as_record(record)
+        data = as_record(record)
         shard, waits = self._output.current, self._callers or self._running is not None
-        if shard is None or waits or self._output.is_full(shard, len(kept) + FRAME_BYTES, 1):
-            await self._in_turn(self._output.write, kept)
-        elif shard.add(kept):
+        if shard is None or waits or self._output.is_full(shard, len(data) + FRAME_BYTES, 1):
+            await self._in_turn(self._output.write, data)
+        elif shard.add(data):
             await self._in_turn(shard.send_block)
 
     async def write_batch(self, records: Iterable[Buffer] | RecordBatch) -> None:
-        """Writes many records; Frames and other RecordBatches go without an object per record.
+        """Writes many records; Frames and other RecordBatches are written without an object for each record.
 
         Raises:
             TypeError, StorageError, ClosedError: As `write`. The records before one that is not bytes-like are written.
@@ -502,17 +502,17 @@ class ShardWriter:
         await self._in_turn(self._output.write_frame, frame, length)
 
     async def flush(self) -> None:
-        """Sends what was written so far towards the store. It becomes visible with its whole shard only."""
+        """Sends the records so far to the store. They become visible when their shard is complete."""
         self._check_open()
         await self._in_turn(self._output.flush)
 
     async def close(self) -> None:
-        """Finishes the last shard and closes the connections. Closing twice is fine.
+        """Finishes the last shard and closes the connections. A second call has no effect.
 
-        A writer whose URL has no `{shard}` and that was given no record leaves a shard without a record.
+        A writer without a record writes an empty shard if its URL has no `{shard}`, else none.
 
         Raises:
-            ClosedError: It was never entered, or another process entered it.
+            ClosedError: The writer was never entered, or another process entered it.
         """
         if not self._closing:
             self._check_open()
@@ -524,16 +524,16 @@ class ShardWriter:
             raise
 
     async def abort(self) -> None:
-        """Drops the shard under way and closes the connections; finished shards stay."""
+        """Drops the unfinished shard and closes the connections; finished shards stay."""
         if self._process not in (None, os.getpid()):
-            return  # the shard under way is another process's
+            return  # the unfinished shard belongs to another process
         self._closing = self._closed = True
         with anyio.CancelScope(shield=True):
             task, self._running = self._running, None
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
-                _ = task.cancelled() or task.exception()  # looked at, so that nothing is logged
+                _ = task.cancelled() or task.exception()  # marks the exception as retrieved, so that it is not logged
             self._stop_warning()
             try:
                 await self._output.abort()
@@ -545,9 +545,9 @@ class ShardWriter:
         self._callers += 1
         try:
             async with self._turn:
-                await self._finish_call()  # one whose caller was cancelled
+                await self._finish_call()  # an earlier call whose caller was cancelled
                 if self._closed and function != self._close:
-                    self._check_open()  # it was aborted meanwhile
+                    self._check_open()  # another task aborted the writer
                 self._running = asyncio.get_running_loop().create_task(function(*args))
                 await self._finish_call()
         finally:
@@ -573,7 +573,7 @@ class ShardWriter:
         )
 
     async def write_block(self, records: list[bytes]) -> None:
-        """Writes records that are objects, and given away, into the shard under way; for writers of one shard."""
+        """Writes a list of records, which the caller must not change any more; for writers of one shard."""
         self._check_open()
         await self._in_turn(self._output.write_block, records)
 
@@ -598,10 +598,10 @@ class ShardWriter:
 
 
 def warn_dropped(pattern: str, maker: int) -> None:
-    """Warns of a writer that is gone, or of the interpreter's end, before `close`."""
+    """Warns when the writer is collected, or the interpreter ends, before `close`."""
     if os.getpid() == maker:
         logger.warning(
-            "%s: its ShardWriter was dropped without close(), so the shard under way is not kept: use an `async with` "
+            "%s: its ShardWriter was dropped without close(), so the unfinished shard is not kept: use an `async with` "
             "block, or close it",
             display_name(pattern),
         )

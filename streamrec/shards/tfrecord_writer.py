@@ -32,20 +32,20 @@ BLOCK_BYTES = 2 << 20
 class TFRecordWriter:
     """Writes records to one shard, as `tf.io.TFRecordWriter` does, to any URL or path.
 
-    Unlike TensorFlow's, the shard appears when it is closed and whole: leaving the `with` block by an exception leaves
-    nothing under the name (and what stood there before stays). So does a writer that is dropped without `close`, or
-    that is open when the interpreter exits; the log says so in both cases.
+    Unlike TensorFlow's, the shard appears when it is closed and complete. If an exception leaves the `with` block, no
+    new object appears, and an old one of this name stays. The same holds for a writer that is dropped without `close`,
+    or is open when the interpreter exits; both are logged.
 
-    A symbolic link is followed. What is not a plain file (/dev/stdout, a named pipe) is written straight through: what
-    was written before an error cannot be taken back.
+    A symbolic link is followed. A target that is not a plain file (/dev/stdout, a named pipe) is written directly, and
+    keeps the bytes that were written before an error.
 
     Sharing: any number of threads may write to one writer; each record is written once, those of one thread in order.
-    `close` comes after the writes that have begun, and refuses later ones (ClosedError).
+    `close` waits for the writes that have begun, and refuses later ones (ClosedError).
 
     Args:
         path: The shard's URL or path.
         options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
-        overwrite: Whether an object of this name is replaced; if not, and there is one, writing is an
+        overwrite: Whether an existing object of this name is replaced. If False, writing over one is an
             AlreadyExistsError (see ShardWriter).
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
@@ -78,32 +78,32 @@ class TFRecordWriter:
         """Writes one record.
 
         Raises:
-            TypeError: It is not bytes-like; the message says what to write instead.
+            TypeError: The record is not bytes-like; the message says what to write instead.
             StorageError: The store failed, and retrying did not help.
             ClosedError: The writer was closed, or is used in a process that was forked since it was made.
         """
-        kept = record if type(record) is bytes else as_record(record)
+        data = record if type(record) is bytes else as_record(record)
         with self._lock:
             if self._closed or self._process != os.getpid():
                 self._check_open()
-            self._block.append(kept)
-            self._block_bytes += len(kept) + FRAME_BYTES
+            self._block.append(data)
+            self._block_bytes += len(data) + FRAME_BYTES
             if self._block_bytes >= BLOCK_BYTES:
                 self._send()
 
     def flush(self) -> None:
-        """Sends what was written so far towards the store. It becomes visible with `close` only."""
+        """Sends the records so far to the store. The shard appears with `close` only."""
         with self._lock:
             self._check_open()
             self._send()
             bridge.run(self._writer.flush)
 
     def close(self) -> None:
-        """Finishes the shard: it appears under its name. Closing twice is fine.
+        """Finishes the shard: it appears under its name. A second call has no effect.
 
         Raises:
-            StorageError: The store failed, and retrying did not help. Nothing of the shard is kept.
-            ClosedError: An earlier write failed or was interrupted, so nothing of the shard is kept.
+            StorageError: The store failed, and retrying did not help. The shard is dropped.
+            ClosedError: An earlier write failed or was interrupted, and the shard was dropped.
         """
         with self._lock:
             if self._failed:
@@ -136,13 +136,13 @@ class TFRecordWriter:
             block, self._block, self._block_bytes = self._block, [], 0
             if block:
                 bridge.run(self._writer.write_block, block)
-        except BaseException:  # a shard with a hole must not appear
+        except BaseException:  # a shard that lacks records must not appear
             self._failed = True
             self._abort()
             raise
 
     def _abort(self) -> None:
-        """Nothing of the shard stays."""
+        """Drops the shard."""
         self._closed = True
         bridge.run(self._writer.abort)
         self._dropped.detach()
@@ -157,7 +157,7 @@ class TFRecordWriter:
 
 
 def warn_dropped(path: str, abort: Callable[[], bool]) -> None:
-    """Warns of a writer that is gone, or of the interpreter's end, before `close`."""
+    """Drops the shard and warns, when the writer is collected, or the interpreter ends, before `close`."""
     if abort():
         logger.warning(
             "%s: its TFRecordWriter was dropped without close(), so nothing of it is kept: "

@@ -1,8 +1,9 @@
-"""What the tests of all adapters share: bad input and what is checked of it, and where programs find a store."""
+"""Shared by the tests of all adapters: bad input and its checks, and the environment of programs that use a store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,38 @@ FEATURES = {"id": FixedLenFeature((), np.int64)}
 Load = Callable[[Dataset[Any]], Iterable[Any]]
 ROOT = Path(__file__).parents[2]
 
+LOADER_WARNINGS = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, of torch
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
+    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
+]
+
+
+def write_examples(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Writes a shard with an Example for each row; returns its path."""
+    path.write_bytes(encode_records([encode_example(row) for row in rows]))
+    return str(path)
+
+
+def write_numbered(path: Path, count: int) -> str:
+    """Writes a shard of Examples whose "id" counts from 0."""
+    return write_examples(path, ({"id": number} for number in range(count)))
+
+
+def ids(batches: Iterable[Any]) -> list[int]:
+    """The ids of all batches, in order."""
+    return [number for batch in batches for number in batch["id"].tolist()]
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
 
 @dataclass(frozen=True)
 class Leaving:
-    """A store that can be closed, and batches of one record from it, "id" alone, that wait for its bytes."""
+    """A server that can be closed, and batches of one record from it, with "id" alone, that wait for its bytes."""
 
     server: ServerProcess
     dataset: Dataset[dict[str, np.ndarray]]
@@ -40,11 +69,11 @@ class Leaving:
 
 @pytest.fixture
 def leaving(tmp_path: Path) -> Iterator[Leaving]:
-    """A store of its own, with two shards of 32 MB: more than the kernel's buffers hold when the store is closed."""
+    """A server with two shards of 32 MB: more than the kernel's buffers hold when the server is closed."""
     (tmp_path / "bucket").mkdir()
     for shard in range(2):
-        rows = [encode_example({"id": number, "filler": bytes(400_000)}) for number in range(RECORDS // 2)]
-        (tmp_path / "bucket" / f"train-{shard}").write_bytes(encode_records(rows))
+        rows = ({"id": number, "filler": bytes(400_000)} for number in range(RECORDS // 2))
+        write_examples(tmp_path / "bucket" / f"train-{shard}", rows)
     with ServerProcess("tests.servers.objectstore", ("--root", str(tmp_path)), Faults(rate=8e6)) as server:
         options = {"endpoint_url": server.url, "anon": True}
         records = TFRecordDataset("s3://bucket/train-*", storage_options=options, retry=QUICK).distribute()
@@ -53,7 +82,7 @@ def leaving(tmp_path: Path) -> Iterator[Leaving]:
 
 
 def failure(batches: Iterable[Any], between: Callable[[], object] = lambda: None) -> tuple[int, str]:
-    """How many ids came, and the one error after them, with its notes."""
+    """The number of ids, and the one error after them, with its notes."""
     seen = 0
     with pytest.raises((StreamrecError, OSError)) as caught:
         for batch in batches:
@@ -63,7 +92,7 @@ def failure(batches: Iterable[Any], between: Callable[[], object] = lambda: None
 
 
 def check_damage(folder: Path, load: Load, alone: bool = True) -> None:
-    """All records before the damage come, then an error that names it; of several readers, each numbers its own."""
+    """All records before the damage come, then an error that names it; several readers number their own records."""
     data = bytearray(encode_records([encode_example({"id": number}) for number in range(64)]))
     data[len(data) * 50 // 64] ^= 1
     (folder / "damaged").write_bytes(data)
@@ -78,8 +107,7 @@ def check_damage(folder: Path, load: Load, alone: bool = True) -> None:
 
 def check_missing_feature(folder: Path, load: Load) -> None:
     """After a shuffle, too, the error names the record that lacks it."""
-    rows = [encode_example({"id": number} if number != 10 else {"other": 1}) for number in range(21)]
-    (folder / "shard").write_bytes(encode_records(rows))
+    write_examples(folder / "shard", ({"id": number} if number != 10 else {"other": 1} for number in range(21)))
     dataset = TFRecordDataset(str(folder / "shard")).distribute().shuffle(8).batch(4).parse_example(FEATURES)
     _, said = failure(load(dataset))
     assert "FeatureError: " in said
@@ -88,7 +116,7 @@ def check_missing_feature(folder: Path, load: Load) -> None:
 
 
 def check_leaving(leaving: Leaving, load: Load) -> None:
-    """A server that goes away is one error that names what was read."""
+    """A server that goes away is one error that names the object."""
     seen, said = failure(load(leaving.dataset), leaving.server.close)
     assert 0 < seen < RECORDS
     assert "StorageError: " in said

@@ -15,18 +15,21 @@ import grain
 import pytest
 from absl import flags
 
-from streamrec import Dataset, TFRecordDataset, encode_example, encode_records
+from streamrec import Dataset, TFRecordDataset
 from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
-from tests.adapters.conftest import FEATURES, Leaving, check_damage, check_leaving, check_missing_feature
+from tests.adapters.conftest import (
+    FEATURES,
+    Leaving,
+    check_damage,
+    check_leaving,
+    check_missing_feature,
+    ids,
+    write_numbered,
+)
 from tests.effort import THOROUGH
 
 flags.FLAGS.mark_as_parsed()  # Grain asks for flags of absl, which a program reads from its command line
-
-
-def examples(path: Path, count: int) -> str:
-    path.write_bytes(encode_records([encode_example({"id": number}) for number in range(count)]))
-    return str(path)
 
 
 def rows(name: str) -> Dataset[Any]:
@@ -49,12 +52,8 @@ def in_a_worker(dataset: Any) -> Any:
     return in_workers(dataset, 1)
 
 
-def ids(batches: Any) -> list[int]:
-    return [number for batch in batches for number in batch["id"].tolist()]
-
-
-def test_a_state_at_every_step(tmp_path: Path) -> None:
-    dataset = rows(examples(tmp_path / "a", 25))
+def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
+    dataset = rows(write_numbered(tmp_path / "a", 25))
     whole = ids(batches_of(dataset))
     assert sorted(whole) == list(range(0, 50, 2))
     first, before = iter(batches_of(dataset)), []
@@ -69,20 +68,17 @@ def test_a_state_at_every_step(tmp_path: Path) -> None:
     assert ids(first) == whole
 
 
-def test_each_iterator_gives_the_same() -> None:
+def test_each_iterator_gives_the_same_epoch_and_repeat_gives_several() -> None:
     dataset = IterDataset(Dataset.range(20).shuffle(20))
     assert list(dataset) == list(dataset)
     assert "Shuffle" in str(dataset)
-
-
-def test_epochs_are_the_datasets() -> None:
     twice = list(IterDataset(Dataset.range(20).shuffle(20).repeat(2)))
     assert sorted(twice[:20]) == sorted(twice[20:]) == list(range(20))
     assert twice[:20] != twice[20:]
 
 
-def test_worker_processes(tmp_path: Path) -> None:
-    name = examples(tmp_path / "a", 40)
+def test_worker_processes_share_the_records_and_resume(tmp_path: Path) -> None:
+    name = write_numbered(tmp_path / "a", 40)
     whole = ids(in_workers(batches_of(rows(name))))
     assert sorted(whole) == list(range(0, 80, 2))
     elements = iter(in_workers(batches_of(rows(name))))
@@ -95,17 +91,18 @@ def test_worker_processes(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
-    dataset = IterDataset(TFRecordDataset(examples(tmp_path / "a", 4)))
+def test_several_workers_need_distribute(tmp_path: Path) -> None:
+    records = TFRecordDataset(write_numbered(tmp_path / "a", 4))
+    dataset = IterDataset(records)
     dataset.set_slice(slice(1, None, 2))
     with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
         iter(dataset)
-    dealt = IterDataset(TFRecordDataset(examples(tmp_path / "a", 4)).distribute().with_options(rank=1, world_size=2))
-    dealt.set_slice(slice(1, None, 2))
-    assert len(list(dealt)) == 1
+    assigned = IterDataset(records.distribute().with_options(rank=1, world_size=2))
+    assigned.set_slice(slice(1, None, 2))
+    assert len(list(assigned)) == 1
 
 
-def test_wrong_use() -> None:
+def test_a_wrong_state_and_a_closed_iterator_are_errors() -> None:
     elements = iter(IterDataset(Dataset.range(3)))
     with pytest.raises(PositionMismatchError, match="has the key 'streamrec'"):
         elements.set_state({"step": 1})
@@ -115,22 +112,22 @@ def test_wrong_use() -> None:
         next(elements)
 
 
-@pytest.mark.parametrize("place", [iter, in_a_worker])
-def test_bad_input(tmp_path: Path, leaving: Leaving, place: Any) -> None:
-    check_leaving(leaving, lambda dataset: place(IterDataset(dataset)))
-    if THOROUGH or place is iter:
-        check_damage(tmp_path, lambda dataset: place(IterDataset(dataset)))
-        check_missing_feature(tmp_path, lambda dataset: place(IterDataset(dataset)))
+@pytest.mark.parametrize("load", [iter, in_a_worker])
+def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving, load: Any) -> None:
+    check_leaving(leaving, lambda dataset: load(IterDataset(dataset)))
+    if THOROUGH or load is iter:
+        check_damage(tmp_path, lambda dataset: load(IterDataset(dataset)))
+        check_missing_feature(tmp_path, lambda dataset: load(IterDataset(dataset)))
 
 
-def test_an_iterator_that_is_open_at_exit() -> None:
+def test_an_iterator_that_is_open_at_exit_prints_nothing() -> None:
     code = "from streamrec import Dataset, grain; it = iter(grain.IterDataset(Dataset.range(10**9))); print(next(it))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    dataset = rows(examples(tmp_path / "a", 10_000)).repeat()
+def test_a_worker_that_is_killed_is_an_error(tmp_path: Path) -> None:
+    dataset = rows(write_numbered(tmp_path / "a", 10_000)).repeat()
     elements = iter(in_a_worker(batches_of(dataset)))
     next(elements)
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import ml_dtypes
@@ -13,27 +12,24 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from streamrec import (
-    Dataset,
-    FixedLenFeature,
-    RaggedTensor,
-    SparseTensor,
-    TFRecordDataset,
-    VarLenFeature,
-    encode_example,
-    encode_records,
-)
+from streamrec import Dataset, FixedLenFeature, RaggedTensor, SparseTensor, TFRecordDataset, VarLenFeature
 from streamrec.errors import PositionMismatchError
 from streamrec.jax import Loader, rank_among
-from tests.adapters.conftest import Leaving, check_damage, check_leaving, check_missing_feature
+from tests.adapters.conftest import (
+    Leaving,
+    check_damage,
+    check_leaving,
+    check_missing_feature,
+    ids,
+    write_examples,
+)
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
 ROWS = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
 
 
 def examples(path: Path, count: int) -> str:
-    path.write_bytes(encode_records([encode_example({"id": n, "pair": [n / 2, n / 4]}) for n in range(count)]))
-    return str(path)
+    return write_examples(path, ({"id": n, "pair": [n / 2, n / 4]} for n in range(count)))
 
 
 def test_batches_are_global_arrays(tmp_path: Path) -> None:
@@ -61,7 +57,7 @@ def test_a_sharding_for_each_column(tmp_path: Path) -> None:
         next(iter(Loader(dataset, {"pair": both})))
 
 
-def test_without_a_sharding() -> None:
+def test_without_a_sharding_batches_are_on_the_default_device() -> None:
     rows = [{"n": np.array([number]), "name": np.array([b"x"], object)} for number in range(3)]
     batches = list(Loader(Dataset.from_generator(lambda: rows), prefetch=0))
     assert [int(batch["n"][0]) for batch in batches] == [0, 1, 2]
@@ -69,13 +65,9 @@ def test_without_a_sharding() -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
-def test_a_state_at_every_step(tmp_path: Path, prefetch: int) -> None:
+def test_a_state_of_any_step_resumes_there(tmp_path: Path, prefetch: int) -> None:
     dataset = TFRecordDataset(examples(tmp_path / "a", 80)).distribute().shuffle(20, seed=2)
     dataset = dataset.batch(8).parse_example(FEATURES)
-
-    def ids(batches: Any) -> list[int]:
-        return [number for batch in batches for number in batch["id"].tolist()]
-
     whole = ids(Loader(dataset, ROWS))
     first, before = Loader(dataset, ROWS, prefetch=prefetch), []
     assert first.state_dict() == {}
@@ -117,7 +109,7 @@ def test_integers_that_do_not_fit_are_an_error() -> None:
         assert [batch["id"].tolist()[0] for batch in Loader(dataset, ROWS)] == [2**31 - 2, 2**31 - 1, 2**31]
 
 
-def test_what_cannot_be_divided_is_an_error(tmp_path: Path) -> None:
+def test_a_column_that_cannot_be_divided_is_an_error(tmp_path: Path) -> None:
     dataset = TFRecordDataset(examples(tmp_path / "a", 21)).batch(16).parse_example(FEATURES)
     seen = []
     with pytest.raises(ValueError, match=r"column 'id': an array of shape \[5\] .*drop_remainder=True"):
@@ -143,20 +135,20 @@ def test_ragged_and_sparse_tensors_are_trees_of_arrays() -> None:
     assert doubled[1].values.tolist() == [2, 4]
 
 
-def test_bfloat16() -> None:
+def test_bfloat16_stays_bfloat16() -> None:
     [batch] = Loader(Dataset.range(1).map(lambda _: np.full((8, 3), 1.5, ml_dtypes.bfloat16)), ROWS)
     assert batch.dtype == jax.numpy.bfloat16
     assert float(batch.sum()) == 36
 
 
-def test_bad_input(tmp_path: Path, leaving: Leaving) -> None:
+def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving) -> None:
     check_damage(tmp_path, Loader)
     check_missing_feature(tmp_path, Loader)
     check_leaving(leaving, partial(Loader, prefetch=1))
 
 
-def test_ranks() -> None:
+def test_processes_with_the_same_rows_are_one_rank() -> None:
     assert [rank_among({0: {(0, 4)}, 1: {(4, 8)}}, process).rank for process in (0, 1)] == [0, 1]
     assert rank_among({0: {(0, 4)}, 1: {(0, 4)}}, 1).world_size == 1
-    with pytest.raises(ValueError, match="share some of their rows and not all"):
+    with pytest.raises(ValueError, match="share some of their rows but not all"):
         rank_among({0: {(0, 2), (2, 4)}, 1: {(2, 4), (4, 6)}}, 0)

@@ -1,8 +1,8 @@
-"""A training run in JAX or Grain that keeps its place in a file: started again, it goes on where that says.
+"""A training run in JAX or Grain that saves its state in a file and resumes from it.
 
     python -m tests.adapters.killed_run jax|grain URLS OPTIONS STATE
 
-The file holds all that it learned, too: the records of each step. It prints a line for each step.
+The file also holds the records of each step. The program prints a line for each step.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FEATURES = {"id": FixedLenFeature((), np.int64)}
 
 
 def dataset_of(urls: str, options: dict[str, Any]) -> Dataset[Any]:
-    """What is trained on, without the adapter: batches in random order, over epochs."""
+    """The data without the adapter: batches in random order, over all epochs."""
     records = TFRecordDataset(urls, storage_options=options, num_parallel_reads=2).shuffle(50, seed=3)
     return records.repeat(EPOCHS).batch(8, drop_remainder=True).parse_example(FEATURES)
 
 
 def with_jax(dataset: Dataset[Any], saved: dict[str, Any] | None) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Batches on eight devices, and the state behind each."""
+    """Batches on eight devices, and the state after each."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 
@@ -43,7 +43,7 @@ def with_jax(dataset: Dataset[Any], saved: dict[str, Any] | None) -> Iterator[tu
 
 
 def with_grain(dataset: Dataset[Any], saved: dict[str, Any] | None) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Batches through a Grain pipeline, and its state behind each."""
+    """Batches through a Grain pipeline, and its state after each."""
     from absl import flags
 
     from streamrec.grain import IterDataset

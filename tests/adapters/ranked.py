@@ -1,8 +1,8 @@
-"""One of several processes that read their parts with PyTorch or JAX: prints what it read, as JSON.
+"""One of several processes that read their parts with PyTorch or JAX: prints its records as JSON.
 
 python -m tests.adapters.ranked torch|jax RANK WORLD_SIZE MEETING SHARDS
 
-They meet at a file (PyTorch) or a port (JAX).
+The processes meet at a file (PyTorch) or a port (JAX).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from streamrec import FixedLenFeature, TFRecordDataset
 
 
 def with_torch(rank: int, world_size: int, meeting: str, shards: str) -> list[Any]:
-    """The records of this rank, without a worker and from one that is spawned."""
+    """The records of this rank, read without a worker and by a spawned one."""
     import torch.distributed
     from torch.utils.data import DataLoader
 
@@ -33,7 +33,7 @@ def with_torch(rank: int, world_size: int, meeting: str, shards: str) -> list[An
 
 
 def with_jax(rank: int, world_size: int, meeting: str, shards: str) -> list[Any]:
-    """Its part of global batches, sums over all processes, and its places under shardings of rows and of columns."""
+    """This process's part of global batches, sums over all, and its ranks under shardings of rows and of columns."""
     import jax
     from jax.sharding import NamedSharding, PartitionSpec
 

@@ -24,6 +24,7 @@ import streamrec
 from streamrec import Example, FixedLenFeature, RaggedFeature
 from streamrec.cli import program
 from streamrec.ray import TFRecordDatasource, read_tfrecords, write_tfrecords
+from tests.adapters.conftest import write_examples
 from tests.cli.conftest import interrupt_stalled, still_running
 from tests.pages import blocks
 from tests.servers.faults import Faults
@@ -50,7 +51,7 @@ def cluster() -> Iterator[str]:
 
 
 def started(log_to_driver: bool = False) -> Any:
-    """A cluster. A node gives up where its agent takes longer than 30 s to start, as it may beside much other work."""
+    """A cluster. A node gives up if its agent takes longer than 30 s to start, which can happen under load."""
     for attempt in range(4):
         try:
             return ray.init(
@@ -73,9 +74,16 @@ def write(path: Path, count: int, first: int = 0) -> list[bytes]:
     return records
 
 
+def damage(path: Path, position: int | None = None) -> None:
+    """Flips a bit of a file, in its middle if no position is given."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if position is None else position] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs a command that ends well; what it printed."""
+    """Runs a command that succeeds, and returns its output."""
 
     def run(*arguments: object) -> str:
         assert program.run([str(part) for part in arguments]) == 0, capsys.readouterr().err
@@ -84,7 +92,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Call:
     return run
 
 
-def test_one_large_shard_spreads(tmp_path: Path) -> None:
+def test_one_large_shard_is_read_by_many_tasks(tmp_path: Path) -> None:
     write(tmp_path / "a.tfrecord", COUNT)
     size = (tmp_path / "a.tfrecord").stat().st_size
     source = TFRecordDatasource(str(tmp_path / "a.tfrecord"), FEATURES)
@@ -151,10 +159,9 @@ OPTIONAL: list[dict[str, Any]] = [
 ]
 
 
-def test_what_is_missing_is_null(tmp_path: Path) -> None:
+def test_a_missing_feature_is_null(tmp_path: Path) -> None:
     rows = OPTIONAL * 500
-    data = streamrec.encode_records([streamrec.encode_example(row) for row in rows])
-    (tmp_path / "a.tfrecord").write_bytes(data)
+    write_examples(tmp_path / "a.tfrecord", rows)
     dataset = read_tfrecords(f"{tmp_path}/a.tfrecord", text=["name", "tags"], override_num_blocks=5)
     types = {field.name: str(field.type) for field in dataset.schema().base_schema}
     assert types == {
@@ -203,8 +210,7 @@ def test_a_record_unlike_the_sample_is_null_or_named(tmp_path: Path, bad: dict[s
         records[900] = {}
         if shard:
             records[567] = bad
-        data = streamrec.encode_records([streamrec.encode_example(row) for row in records])
-        (tmp_path / f"{shard}.tfrecord").write_bytes(data)
+        write_examples(tmp_path / f"{shard}.tfrecord", records)
     [task] = TFRecordDatasource(f"{tmp_path}/0.tfrecord").get_read_tasks(1)
     table = pyarrow.concat_tables(task())
     assert (table["id"].null_count, table["pair"].null_count) == (1, 1)
@@ -224,9 +230,7 @@ def test_a_sequence_example_is_refused_and_loses_no_feature_list(tmp_path: Path)
 
 def test_a_feature_of_two_kinds_is_named_with_its_shard(tmp_path: Path) -> None:
     for shard, value in enumerate([1, "one"]):
-        (tmp_path / f"{shard}.tfrecord").write_bytes(
-            streamrec.encode_records([streamrec.encode_example({"id": value})])
-        )
+        write_examples(tmp_path / f"{shard}.tfrecord", [{"id": value}])
     with pytest.raises(streamrec.FeatureError, match=rf"feature 'id': .*\(in {tmp_path}/1.tfrecord\)"):
         read_tfrecords(f"{tmp_path}/*.tfrecord")
 
@@ -245,9 +249,7 @@ def test_a_sequence_feature_is_a_list_of_one_type(tmp_path: Path) -> None:
 def test_damage_is_one_error_or_a_loss_that_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.tfrecord"
     write(path, 1000)
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    damage(path)
     with pytest.raises(streamrec.CorruptRecordError) as caught:
         read_tfrecords(str(path), FEATURES, override_num_blocks=2).materialize()
     assert str(path) in str(caught.value)
@@ -255,7 +257,7 @@ def test_damage_is_one_error_or_a_loss_that_is_reported(tmp_path: Path, caplog: 
     assert read_tfrecords(str(path), FEATURES, on_error="resync", override_num_blocks=2).count() == 999
     for task in TFRecordDatasource(str(path), FEATURES, on_error="resync").get_read_tasks(1):
         list(task())
-    assert f"{path}: 0 requests made again, 1 damaged places left out (" in caplog.text
+    assert f"{path}: repeated 0 requests; skipped 1 damaged places (" in caplog.text
     with pytest.raises(streamrec.FeatureError, match="feature 'colour'"):
         features = {"colour": FixedLenFeature([], "int64")}
         read_tfrecords(str(path), features, on_error="resync").materialize()
@@ -283,7 +285,7 @@ def test_a_missing_feature_is_named_with_shard_and_record(tmp_path: Path, cluste
 PROGRAM = """
 import sys, ray, streamrec.ray
 from tests.adapters.ray_cases import started
-started(log_to_driver=True)  # a cluster of its own: what other tests read is not among its metrics
+started(log_to_driver=True)  # a cluster of its own, whose metrics do not count the reads of other tests
 options = {"anon": True, "endpoint_url": sys.argv[1]}
 shards = "s3://data/*.tfrecord"
 dataset = streamrec.ray.read_tfrecords(shards, on_error="resync", storage_options=options, override_num_blocks=4)
@@ -299,10 +301,7 @@ def test_retries_and_losses_are_reported(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for shard in range(4):
         write(tmp_path / "data" / f"{shard}.tfrecord", 2000)
-    damaged = tmp_path / "data" / "2.tfrecord"
-    data = bytearray(damaged.read_bytes())
-    data[len(data) // 2] ^= 1
-    damaged.write_bytes(data)
+    damage(tmp_path / "data" / "2.tfrecord")
     with ObjectStore(tmp_path) as store:
         command = [sys.executable, "-c", PROGRAM, store.url]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -321,8 +320,8 @@ def test_retries_and_losses_are_reported(tmp_path: Path) -> None:
             while sum(map(retries_in, said)) < failed:
                 said.append(process.stdout.readline())
             assert sum(map(retries_in, said)) == failed
-            assert [line for line in said if "2.tfrecord: " in line and " again, 1 damaged places left out (" in line]
-            size = sum(path.stat().st_size for path in damaged.parent.iterdir())
+            assert [line for line in said if "2.tfrecord: " in line and "; skipped 1 damaged places (" in line]
+            size = sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
             if not url.endswith((":0/metrics", ":-1/metrics")):  # ray[default] is installed
                 wanted = {"bytes": size, "losses": 1, "retries": failed}
                 while metrics_at(url) != wanted:
@@ -330,7 +329,7 @@ def test_retries_and_losses_are_reported(tmp_path: Path) -> None:
 
 
 def metrics_at(url: str) -> dict[str, float]:
-    """The counters that Ray has for Prometheus; those of all workers together."""
+    """Ray's counters for Prometheus, summed over all workers."""
     found: dict[str, float] = {}
     with urllib.request.urlopen(url) as answer:
         text = answer.read().decode()
@@ -340,7 +339,7 @@ def metrics_at(url: str) -> dict[str, float]:
 
 
 def lines_to(stream: Any, last: str) -> Iterator[str]:
-    """The lines of a program up to one that begins so."""
+    """The lines of a program up to the first one that begins with `last`."""
     for line in iter(stream.readline, ""):
         yield line
         if line.startswith(last):
@@ -348,8 +347,8 @@ def lines_to(stream: Any, last: str) -> Iterator[str]:
 
 
 def retries_in(line: str) -> int:
-    """How many a task tells of."""
-    found = re.search(r": (\d+) requests made again, ", line)
+    """The number of repeated requests in a line of a task."""
+    found = re.search(r": repeated (\d+) requests; ", line)
     return int(found[1]) if found else 0
 
 
@@ -370,7 +369,7 @@ def test_a_worker_that_is_killed_costs_no_row(tmp_path: Path) -> None:
     assert sorted(row["id"] for row in found) == list(range(2000))
 
 
-def test_commands_run_on_the_cluster(
+def test_the_commands_run_on_the_cluster(
     tmp_path: Path, cluster: str, call: Call, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # workers have another working directory
@@ -397,9 +396,7 @@ def test_commands_run_on_the_cluster(
     call("convert", *far, f"{tmp_path}/c-*.parquet", back)
     found = list(streamrec.TFRecordDataset(f"{tmp_path}/d-*.tfrecord"))
     assert [Example.FromString(record) for record in found] == [Example.FromString(record) for record in wanted]
-    data = bytearray(shards[1].read_bytes())
-    data[50] ^= 1
-    shards[1].write_bytes(data)
+    damage(shards[1], 50)
     assert program.run(["verify", *far, "--repair", f"{tmp_path}/clean/", f"{tmp_path}/b/"]) == 1
     assert "1 shard damaged" in capsys.readouterr().out
     assert program.run(["reshard", *far, "--shards", "2", f"{tmp_path}/b/", f"{tmp_path}/e/"]) == 1
@@ -427,14 +424,14 @@ def test_ctrl_c_ends_the_tasks(tmp_path: Path, cluster: str, command: str, words
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_no_cluster_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_without_a_cluster_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     assert program.run(["verify", "--ray", address, str(tmp_path)]) == 3
     assert capsys.readouterr().err.startswith(f"streamrec: no Ray cluster answers at {address} (")
 
 
-def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippets_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs" / "ray.md"
     snippets = [block.text for block in blocks(page) if block.kind == "python"]

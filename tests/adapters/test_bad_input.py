@@ -1,12 +1,12 @@
 """Bad input through `for`, `async for`, Arrow and each way to load in PyTorch: one clear error, and no hang.
 
-`grain_cases.py` and `jax_cases.py` have the same for their adapters.
+`grain_cases.py` and `jax_cases.py` test their adapters in the same way.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,23 @@ from typing import Any
 import pytest
 
 from streamrec import Dataset
-from tests.adapters.conftest import Leaving, Load, check_damage, check_leaving, check_missing_feature
+from tests.adapters.conftest import (
+    LOADER_WARNINGS,
+    Leaving,
+    Load,
+    check_damage,
+    check_leaving,
+    check_missing_feature,
+)
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, of torch
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
-    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
-]
+pytestmark = LOADER_WARNINGS
 
 
 def on_the_loop(dataset: Dataset[Any]) -> Iterator[Any]:
-    async def all_of_them() -> AsyncIterator[Any]:
-        async with dataset.aiterate() as batches:
-            async for batch in batches:
-                yield batch
-
     async def following() -> Any:
-        return await anext(run, None)
+        return await anext(batches, None)
 
-    run = all_of_them()
+    batches = dataset.aiterate()
     with asyncio.Runner() as runner:
         while (batch := runner.run(following())) is not None:
             yield batch
@@ -49,12 +47,12 @@ def with_the_loader(dataset: Dataset[Any]) -> Iterable[Any]:
     return Loader(dataset)
 
 
-def in_one_process(dataset: Dataset[Any], workers: int = 0) -> Iterable[Any]:
+def in_one_process(dataset: Dataset[Any], workers: int = 0, loader: Any = None) -> Iterable[Any]:
     from torch.utils.data import DataLoader
 
     from streamrec.torch import IterableDataset
 
-    batches: Iterable[Any] = DataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers)
+    batches: Iterable[Any] = (loader or DataLoader)(IterableDataset(dataset), batch_size=None, num_workers=workers)
     return batches
 
 
@@ -65,10 +63,7 @@ def in_workers(dataset: Dataset[Any]) -> Iterable[Any]:
 def in_stateful_workers(dataset: Dataset[Any]) -> Iterable[Any]:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    from streamrec.torch import IterableDataset
-
-    batches: Iterable[Any] = StatefulDataLoader(IterableDataset(dataset), batch_size=None, num_workers=2)
-    return batches
+    return in_one_process(dataset, workers=2, loader=StatefulDataLoader)
 
 
 def needs(package: str, *marks: pytest.MarkDecorator) -> list[pytest.MarkDecorator]:
@@ -90,15 +85,15 @@ ways = pytest.mark.parametrize(
 
 
 @ways
-def test_a_damaged_shard(tmp_path: Path, way: Load) -> None:
+def test_damage_is_one_error(tmp_path: Path, way: Load) -> None:
     check_damage(tmp_path, way, alone=way not in (in_workers, in_stateful_workers))
 
 
 @ways
-def test_a_missing_feature(tmp_path: Path, way: Load) -> None:
+def test_a_missing_feature_is_one_error(tmp_path: Path, way: Load) -> None:
     check_missing_feature(tmp_path, way)
 
 
 @ways
-def test_a_server_that_goes_away(leaving: Leaving, way: Load) -> None:
+def test_a_server_that_goes_away_is_one_error(leaving: Leaving, way: Load) -> None:
     check_leaving(leaving, way)

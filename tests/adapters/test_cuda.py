@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import Dataset, FixedLenFeature, RaggedTensor, TFRecordDataset, encode_example, encode_records
-from streamrec.tfrecord import Frames
+from streamrec import Dataset, FixedLenFeature, Frames, RaggedTensor, TFRecordDataset
+from tests.adapters.conftest import write_examples
 
 torch = pytest.importorskip("torch")
 
@@ -30,14 +30,15 @@ def batches(tmp_path: Path) -> Any:
     """Batches whose pixels are all the record's number: memory that is used too soon shows."""
     for shard in range(2):
         numbers = range(shard * RECORDS // 2, (shard + 1) * RECORDS // 2)
-        rows = [encode_example({"id": n, "pixels": np.full((64, 64), n, np.float32)}) for n in numbers]
-        (tmp_path / f"train-{shard}").write_bytes(encode_records(rows))
+        write_examples(
+            tmp_path / f"train-{shard}", ({"id": n, "pixels": np.full((64, 64), n, np.float32)} for n in numbers)
+        )
     records = TFRecordDataset(str(tmp_path / "train-*"), num_parallel_reads=2)
     return records.distribute().shuffle(500, seed=1).batch(BATCH).parse_example(FEATURES)
 
 
 def checked(batch: Any) -> list[int]:
-    """The numbers of a batch, whose pixels are looked at behind much other work of the device."""
+    """The numbers of a batch, after a check of its pixels that waits for much other work of the device."""
     busy = torch.ones((WORK, WORK), device="cuda")
     for _ in range(10):
         busy = busy @ busy * 1e-4
@@ -86,7 +87,7 @@ def test_every_kind_of_column_arrives(ahead: int) -> None:
             assert element["records"] == [b"r%d" % number]
 
 
-def test_a_state_continues_exactly(batches: Any) -> None:
+def test_a_state_resumes_exactly(batches: Any) -> None:
     loader = Loader(batches, device="cuda")
     elements = iter(loader)
     for _ in range(7):
@@ -96,7 +97,7 @@ def test_a_state_continues_exactly(batches: Any) -> None:
     assert [checked(batch) for batch in again] == [checked(batch) for batch in elements]
 
 
-def test_bfloat16(batches: Any) -> None:
+def test_bfloat16_stays_bfloat16(batches: Any) -> None:
     types = pytest.importorskip("ml_dtypes")
     halves = batches.map(lambda batch: batch["pixels"].astype(types.bfloat16))
     batch = next(iter(Loader(halves, device="cuda:0")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamrec import encode_example, encode_records
+from tests.adapters.conftest import free_port, write_examples
 
 pytestmark = [
     pytest.mark.peer,
@@ -45,7 +44,7 @@ def devices(count: int) -> dict[str, str]:
         pytest.param("ray", ["-W", "default"], RAY, marks=needs("ray")),
     ],
 )
-def test_cases(package: str, options: list[str], environment: dict[str, str]) -> None:
+def test_the_cases_of_an_adapter(package: str, options: list[str], environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *options]
     command.append(str(Path(__file__).with_name(f"{package}_cases.py")))
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=800)
@@ -54,13 +53,9 @@ def test_cases(package: str, options: list[str], environment: dict[str, str]) ->
 
 @needs("jax")
 def test_processes_read_their_parts_of_global_batches(tmp_path: Path) -> None:
-    rows = [encode_example({"id": number}) for number in range(64)]
     for shard in range(2):
-        (tmp_path / f"train-{shard}").write_bytes(encode_records(rows[32 * shard : 32 * shard + 32]))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    command = [sys.executable, "-m", "tests.adapters.ranked", "jax"]
+        write_examples(tmp_path / f"train-{shard}", ({"id": 32 * shard + number} for number in range(32)))
+    port, command = free_port(), [sys.executable, "-m", "tests.adapters.ranked", "jax"]
     ranks = [
         subprocess.Popen(
             [*command, str(rank), "2", port, str(tmp_path / "train-*")],
@@ -78,7 +73,7 @@ def test_processes_read_their_parts_of_global_batches(tmp_path: Path) -> None:
     assert sums == same_sums
     assert sum(sums) == sum(range(64))
     assert places == [[0, 2], [0, 1]]
-    assert other_places == [[1, 2], [0, 1]]  # whoever holds the same rows is one rank
+    assert other_places == [[1, 2], [0, 1]]  # processes that hold the same rows are one rank
 
 
 @needs("ray")

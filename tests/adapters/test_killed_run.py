@@ -1,4 +1,4 @@
-"""Training runs in JAX, Grain and Accelerate, killed at random steps, go on with exactly the records that follow."""
+"""Training runs in JAX, Grain and Accelerate that are killed at random steps resume with exactly the next records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from streamrec import TFRecordWriter, encode_example, write_manifest_sync
-from tests.adapters.conftest import client_environment
+from tests.adapters.conftest import ROOT, client_environment, free_port
 from tests.adapters.killed_run import EPOCHS, dataset_of
 from tests.effort import thorough
 from tests.pages import blocks
 from tests.servers.real import Store
 
-ROOT = Path(__file__).parents[2]
 RECORDS, SHARDS, KILLS = 400, 4, 3
 STEPS = EPOCHS * RECORDS // 8
 
@@ -61,7 +59,7 @@ def test_a_killed_run_continues_where_it_was(s3_store: Store, tmp_path: Path, ad
 
 @pytest.mark.parametrize("ranks", [2, *thorough(1)])
 def test_a_killed_run_of_accelerate_continues_where_it_was(s3_store: Store, tmp_path: Path, ranks: int) -> None:
-    """The program of docs/pytorch.md: each rank's records and losses are those of a run that nobody killed."""
+    """The program of docs/pytorch.md: each rank has the records and losses of a run that was not killed."""
     if importlib.util.find_spec("accelerate") is None:
         pytest.skip("not installed: accelerate")
     folder = f"{s3_store.url}/killed-accelerate-{ranks}/"
@@ -87,11 +85,9 @@ def test_a_killed_run_of_accelerate_continues_where_it_was(s3_store: Store, tmp_
 
 
 def accelerated(folder: Path, ranks: int, environment: dict[str, str], steps: int | None = None) -> list[str]:
-    """What all ranks print, to the end or until rank 0 has printed a number of steps: then all are killed."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    """The output of all ranks, to the end; with `steps`, all are killed when rank 0 has printed that many lines."""
+    world = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    world["ACCELERATE_USE_CPU"] = "true"
     started = [
         subprocess.Popen(
             [sys.executable, "../train.py"],

@@ -1,4 +1,4 @@
-"""RecordSource where others want a map-style dataset: torch's DataLoader and Grain, in one process and in workers."""
+"""RecordSource as a map-style dataset of torch's DataLoader and of Grain, in one process and in workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamrec import RecordSource, encode_records, write_index_sync
+from tests.adapters.conftest import LOADER_WARNINGS
 
 torch = pytest.importorskip("torch")
 grain = pytest.importorskip("grain")
@@ -16,11 +17,7 @@ grain = pytest.importorskip("grain")
 from absl import flags  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-pytestmark = [
-    pytest.mark.peer,
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
-    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
-]
+pytestmark = [pytest.mark.peer, *LOADER_WARNINGS]
 
 RECORDS = [b"%d" % number for number in range(200)]
 
@@ -68,17 +65,12 @@ def test_torch_loads_each_record_once(source: RecordSource, workers: int, method
     assert found != sorted(found)
 
 
-def test_torch_makes_a_batch_one_call(source: RecordSource) -> None:
+def test_torch_fetches_a_batch_by_one_call(source: RecordSource) -> None:
     counted = Counted(source.index.path)
     Counted.calls = 0
-    batches = list(DataLoader(counted, batch_size=50, collate_fn=list))  # type: ignore[arg-type]
+    batches = list(DataLoader(counted, batch_size=50))  # type: ignore[arg-type]
     assert [record for batch in batches for record in batch] == RECORDS
     assert Counted.calls == 4
-
-
-def test_torch_collates_bytes_by_itself(source: RecordSource) -> None:
-    first = next(iter(DataLoader(source, batch_size=3)))  # type: ignore[arg-type]
-    assert list(first) == RECORDS[:3]
 
 
 def test_grain_takes_it_as_a_source(source: RecordSource) -> None:
@@ -92,7 +84,7 @@ def test_grain_takes_it_as_a_source(source: RecordSource) -> None:
 
 
 def test_grains_batched_reads_are_one_call(source: RecordSource) -> None:
-    """Grain makes them where its experiment of batch pushdown is on."""
+    """Grain makes them if its experiment of batch pushdown is on."""
     counted = Counted(source.index.path)
     Counted.calls = 0
     assert grain.MapDataset.source(counted)._getitems([5, 150, 7]) == [RECORDS[5], RECORDS[150], RECORDS[7]]
@@ -100,7 +92,7 @@ def test_grains_batched_reads_are_one_call(source: RecordSource) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_grains_data_loader(source: RecordSource, workers: int) -> None:
+def test_grains_data_loader_loads_each_record_once(source: RecordSource, workers: int) -> None:
     flags.FLAGS(["test"])  # Grain's workers ask for flags, which a program of absl has parsed
     sampler = grain.samplers.IndexSampler(len(source), shuffle=True, seed=1, num_epochs=1)
     loader = grain.DataLoader(data_source=source, sampler=sampler, worker_count=workers)

@@ -25,10 +25,10 @@ from streamrec import (
     RaggedTensor,
     SparseTensor,
     TFRecordDataset,
-    encode_example,
     encode_records,
     write_manifest_sync,
 )
+from tests.adapters.conftest import FEATURES, LOADER_WARNINGS, ids, write_examples, write_numbered
 from tests.effort import THOROUGH
 
 torch = pytest.importorskip("torch")
@@ -38,12 +38,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from streamrec.torch import IterableDataset, to_tensors  # noqa: E402
 
-pytestmark = [
-    pytest.mark.peer,
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # by torchdata, of torch
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
-    pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
-]
+pytestmark = [pytest.mark.peer, *LOADER_WARNINGS]
 
 
 def shards(folder: Path, counts: Sequence[int], compressed: Sequence[int] = ()) -> str:
@@ -82,7 +77,7 @@ def test_ranks_and_workers_read_each_record_once(
     assert sorted(record for own in seen for record in own) == everything(counts)
 
 
-def test_workers_of_even_ranks_give_as_many_batches(tmp_path: Path) -> None:
+def test_workers_of_even_ranks_give_the_same_number_of_batches(tmp_path: Path) -> None:
     names = shards(tmp_path, [31, 12, 5])
     write_manifest_sync(names, str(tmp_path / "manifest.json"))
     dataset = TFRecordDataset(names).distribute(even="pad", manifest=str(tmp_path / "manifest.json")).batch(4)
@@ -92,21 +87,21 @@ def test_workers_of_even_ranks_give_as_many_batches(tmp_path: Path) -> None:
     assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
 
 
-def test_workers_that_get_nothing_are_warned(tmp_path: Path) -> None:
-    """Those of a rank that reads: two compressed shards for four workers."""
+def test_a_warning_names_workers_that_get_nothing(tmp_path: Path) -> None:
+    """Two compressed shards for four workers."""
     dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [9, 9], compressed=[0, 1])).distribute().batch(3))
-    told = logging.FileHandler(tmp_path / "told.log")
+    log = logging.FileHandler(tmp_path / "log")
     logger = logging.getLogger("streamrec")
-    logger.addHandler(told)
+    logger.addHandler(log)
     try:
         assert sum(map(len, load(dataset, 4, multiprocessing_context="fork"))) == 18
     finally:
-        logger.removeHandler(told)
-        told.close()
-    assert "of 4 readers (ranks times loader workers), these get nothing of" in (tmp_path / "told.log").read_text()
+        logger.removeHandler(log)
+        log.close()
+    assert "of 4 readers (ranks times loader workers), these get nothing of" in (tmp_path / "log").read_text()
 
 
-def test_a_loader_that_batches_batches_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_dataloader_that_batches_batches_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     numbers = Dataset.range(8)
     assert [batch.shape for batch in DataLoader(IterableDataset(numbers), batch_size=4)] == [(4,), (4,)]
     assert [batch.shape for batch in load(IterableDataset(numbers.batch(8)), 0)] == [(8,)]
@@ -115,7 +110,7 @@ def test_a_loader_that_batches_batches_is_warned_of(caplog: pytest.LogCaptureFix
     assert caplog.messages == ["a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"]
 
 
-def test_a_lambda_for_a_spawned_worker() -> None:
+def test_a_lambda_for_a_spawned_worker_is_refused() -> None:
     dataset = IterableDataset(Dataset.range(8).map(lambda number: number))
     with pytest.raises(
         TypeError, match=r"cannot be sent to a worker process \(.*lambda.*\): define .* with def, at the"
@@ -124,7 +119,7 @@ def test_a_lambda_for_a_spawned_worker() -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-def test_kept_workers_and_epochs(tmp_path: Path, context: str) -> None:
+def test_kept_workers_read_each_epoch_once(tmp_path: Path, context: str) -> None:
     records = everything([20])
     dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])).distribute().batch(3))
     loader = load(dataset, 2, multiprocessing_context=context, persistent_workers=True)
@@ -179,7 +174,7 @@ def test_each_iteration_is_the_next_epoch(tmp_path: Path, workers: int, options:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_stateful_loaders_go_on_exactly(tmp_path: Path, workers: int) -> None:
+def test_stateful_loaders_resume_exactly(tmp_path: Path, workers: int) -> None:
     dataset = TFRecordDataset(shards(tmp_path, [20, 9, 14]), num_parallel_reads=2).distribute().batch(4)
 
     def loader() -> Any:
@@ -198,7 +193,7 @@ def test_stateful_loaders_go_on_exactly(tmp_path: Path, workers: int) -> None:
         del batches, first
 
 
-def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
+def test_several_processes_need_distribute(tmp_path: Path) -> None:
     dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [20])))
     assert len(list(load(dataset, 1))) == 20
     with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
@@ -209,7 +204,7 @@ def test_a_dataset_that_is_not_dealt_is_refused_to_many(tmp_path: Path) -> None:
         IterableDataset("x")  # type: ignore[arg-type]
 
 
-def test_states_before_and_after() -> None:
+def test_states_before_and_after_an_epoch() -> None:
     dataset = IterableDataset(Dataset.range(3))
     assert dataset.state_dict() == {}
     assert [int(number) for number in dataset] == [0, 1, 2]
@@ -259,10 +254,9 @@ def test_arrays_become_tensors_without_a_copy() -> None:
 
 
 def test_columns_come_as_tensors_from_workers(tmp_path: Path) -> None:
-    examples = [encode_example({"id": number, "name": b"n%d" % number}) for number in range(6)]
-    (tmp_path / "a").write_bytes(encode_records(examples))
-    features = {"id": FixedLenFeature((), np.int64), "name": FixedLenFeature((), bytes)}
-    dataset = TFRecordDataset(str(tmp_path / "a")).distribute().batch(3).parse_example(features)
+    name = write_examples(tmp_path / "a", ({"id": number, "name": b"n%d" % number} for number in range(6)))
+    features = {**FEATURES, "name": FixedLenFeature((), bytes)}
+    dataset = TFRecordDataset(name).distribute().batch(3).parse_example(features)
     batches = list(load(IterableDataset(dataset), 1))
     assert torch.equal(batches[1]["id"], torch.tensor([3, 4, 5]))
     assert batches[0]["name"] == [b"n0", b"n1", b"n2"]
@@ -277,13 +271,13 @@ def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> N
         subprocess.Popen([*command, str(rank), "2", str(tmp_path / "meeting"), names], stdout=subprocess.PIPE)
         for rank in range(2)
     ]
-    told = [json.loads(rank.communicate()[0]) for rank in ranks]
-    assert [here for here, _ in told] == [there for _, there in told]
-    assert sorted(told[0][0] + told[1][0]) == [record.decode() for record in everything([30, 10, 20])]
+    output = [json.loads(rank.communicate()[0]) for rank in ranks]
+    assert [here for here, _ in output] == [there for _, there in output]
+    assert sorted(output[0][0] + output[1][0]) == [record.decode() for record in everything([30, 10, 20])]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_a_worker_that_is_killed(tmp_path: Path, persistent: bool) -> None:
+def test_a_worker_that_is_killed_is_an_error(tmp_path: Path, persistent: bool) -> None:
     (tmp_path / "shard").write_bytes(encode_records([bytes(1000)] * 20_000))
     dataset = IterableDataset(TFRecordDataset(str(tmp_path / "shard")).distribute().repeat().batch(8))
     loader: Any = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
@@ -297,14 +291,8 @@ def test_a_worker_that_is_killed(tmp_path: Path, persistent: bool) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
-def test_pinned_memory(tmp_path: Path, workers: int) -> None:
-    (tmp_path / "shard").write_bytes(encode_records([encode_example({"id": number}) for number in range(20)]))
-    dataset = (
-        TFRecordDataset(str(tmp_path / "shard"))
-        .distribute()
-        .batch(4)
-        .parse_example({"id": FixedLenFeature((), np.int64)})
-    )
-    loader: Any = DataLoader(IterableDataset(dataset), batch_size=None, num_workers=workers, pin_memory=True)
+def test_a_dataloader_may_pin_memory(tmp_path: Path, workers: int) -> None:
+    records = TFRecordDataset(write_numbered(tmp_path / "shard", 20)).distribute()
+    loader = load(IterableDataset(records.batch(4).parse_example(FEATURES)), workers, pin_memory=True)
     for _ in range(2):
-        assert sorted(number for batch in loader for number in batch["id"].tolist()) == list(range(20))
+        assert sorted(ids(loader)) == list(range(20))

@@ -1,9 +1,8 @@
-"""A global shuffle in PyTorch: loader workers, StatefulDataLoader, and jobs that go on with others."""
+"""A global shuffle in PyTorch: loader workers, StatefulDataLoader, and jobs that resume with other numbers of them."""
 
 import json
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +29,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
     return indexed(tmp_path_factory.mktemp("data"), numbered([90, 0, 110, 33, 5]))
 
 
-def shared(data: Indexed, rank: int, world_size: int, **told: Any) -> streamrec.torch.IterableDataset:
-    told = {"quality": "blocks", "global_batch_size": BATCH, **told}
-    return streamrec.torch.IterableDataset(data.shuffled(**told, rank=rank, world_size=world_size))
+def shuffled(data: Indexed, rank: int, world_size: int) -> streamrec.Dataset[Any]:
+    return data.shuffled(quality="blocks", global_batch_size=BATCH, rank=rank, world_size=world_size)
+
+
+def shared(data: Indexed, rank: int, world_size: int) -> streamrec.torch.IterableDataset:
+    return streamrec.torch.IterableDataset(shuffled(data, rank, world_size))
 
 
 def loader(dataset: Any, workers: int) -> StatefulDataLoader[Any]:
@@ -40,13 +42,12 @@ def loader(dataset: Any, workers: int) -> StatefulDataLoader[Any]:
 
 
 def alone(data: Indexed, epoch: int = 0) -> list[list[bytes]]:
-    told: dict[str, Any] = {"quality": "blocks", "global_batch_size": BATCH}
-    return [list(frames) for frames in data.shuffled(**told, rank=0, world_size=1).with_options(epoch=epoch)]
+    return [list(frames) for frames in shuffled(data, 0, 1).with_options(epoch=epoch)]
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_workers_do_not_change_the_batches(data: Indexed, workers: int) -> None:
-    """Nor do ranks: each has its slots of each global batch; the next iteration is the next epoch."""
+    """Ranks do not either: each has its slots of each global batch; the next iteration is the next epoch."""
     ranks = [DataLoader(shared(data, rank, 2), batch_size=None, num_workers=workers) for rank in range(2)]
     for epoch in range(2):
         first, second = (list(rank) for rank in ranks)
@@ -56,7 +57,7 @@ def test_workers_do_not_change_the_batches(data: Indexed, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loader_resumes(data: Indexed, workers: int) -> None:
-    """With its own state, after any step, also where several workers have gone different ways."""
+    """From its own state, after any step, also if its workers are at different steps."""
     whole = alone(data)
     for step in (1, 5, 6):
         begun = loader(shared(data, 0, 1), workers)
@@ -70,7 +71,7 @@ def test_a_loader_resumes(data: Indexed, workers: int) -> None:
 
 @pytest.mark.parametrize(("workers", "ranks", "others"), [(2, 3, 0), (0, 4, 2), (3, 2, 2)])
 def test_a_job_continues_with_other_ranks_and_workers(data: Indexed, workers: int, ranks: int, others: int) -> None:
-    """Its state is one, the same on all ranks; the epoch after it is a whole one."""
+    """All ranks have the same state; the epoch after it is complete."""
     whole, step = alone(data), 5
     states = []
     for rank in range(2):
@@ -93,7 +94,7 @@ def test_a_job_continues_with_other_ranks_and_workers(data: Indexed, workers: in
 
 
 def test_states_of_other_workers_are_refused(data: Indexed) -> None:
-    """And the error says what makes one of them that anybody can resume from."""
+    """The error names the function that makes a state for any number of workers."""
     begun = loader(shared(data, 0, 1), 2)
     steps: Iterator[Any] = iter(begun)
     next(steps)
@@ -104,8 +105,7 @@ def test_states_of_other_workers_are_refused(data: Indexed) -> None:
         list(dataset)
 
 
-def test_what_is_not_a_state_of_a_job(data: Indexed, tmp_path: Path) -> None:
-    """Stages that count, and pipelines without a global shuffle."""
+def test_job_state_refuses_stages_that_count_and_pipelines_without_a_global_shuffle(data: Indexed) -> None:
     counting = streamrec.torch.IterableDataset(data.shuffled(rank=0, world_size=1).take(9))
     next(iter(counting))
     with pytest.raises(ValueError, match="counts elements"):

@@ -1,4 +1,4 @@
-"""streamrec.torch.Loader: tensors on a device without worker processes; and the staging, with a device that is late."""
+"""streamrec.torch.Loader: tensors on a device without worker processes, converted ahead of their turn."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import (
-    Dataset,
-    FixedLenFeature,
-    TFRecordDataset,
-    VarLenFeature,
-    encode_example,
-    encode_records,
-)
+from streamrec import Dataset, FixedLenFeature, TFRecordDataset, VarLenFeature
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs
+from tests.adapters.conftest import ids, write_examples
 
 torch = pytest.importorskip("torch")
 
@@ -31,16 +25,8 @@ FEATURES = {"id": FixedLenFeature((), np.int64), "name": FixedLenFeature((), byt
 
 
 def examples(path: Path, count: int, first: int = 0) -> str:
-    rows = [
-        encode_example({"id": number, "name": b"n%d" % number, "seen": [number / 2] * (number % 3)})
-        for number in range(first, first + count)
-    ]
-    path.write_bytes(encode_records(rows))
-    return str(path)
-
-
-def ids(batches: Any) -> list[int]:
-    return [number for batch in batches for number in batch["id"].tolist()]
+    rows = ({"id": n, "name": b"n%d" % n, "seen": [n / 2] * (n % 3)} for n in range(first, first + count))
+    return write_examples(path, rows)
 
 
 def test_columns_become_tensors_without_a_copy(tmp_path: Path) -> None:
@@ -78,7 +64,7 @@ def test_layouts_and_dtypes_that_torch_does_not_take_are_copied() -> None:
     assert loaded["read_only"].tolist() == [[1, 1], [1, 1]]
 
 
-def test_a_state_at_every_step(tmp_path: Path) -> None:
+def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
     names = [examples(tmp_path / f"{shard}", 9 + shard, 100 * shard) for shard in range(3)]
     dataset = TFRecordDataset(names, num_parallel_reads=2).distribute().shuffle(7, seed=1).batch(4)
     dataset = dataset.parse_example(FEATURES)
@@ -99,7 +85,7 @@ def test_a_state_at_every_step(tmp_path: Path) -> None:
     assert before == whole
 
 
-def test_a_state_that_is_none_is_refused() -> None:
+def test_a_wrong_state_is_refused() -> None:
     loader = Loader(Dataset.range(3))
     with pytest.raises(PositionMismatchError, match="it must be a dict that `state_dict"):
         loader.load_state_dict({"step": 3})
@@ -133,11 +119,9 @@ def test_an_iterator_that_is_never_used_is_not_an_epoch() -> None:
 
 
 def epochs_trained(loader: Any, stop: tuple[int, int] | None) -> tuple[list[tuple[int, int]], dict[str, Any]]:
-    """The epoch and number of each batch of a training loop over three epochs; and the state where it is killed.
+    """The epoch and number of each batch of a training loop over three epochs, and the state where it is killed.
 
-    Args:
-        loader: What is trained on.
-        stop: The epoch and how many of its batches are trained before the run is killed; None for none.
+    `stop` is the epoch, and the number of its batches before the run is killed.
     """
     trained: list[tuple[int, int]] = []
     if stop == (loader.epoch, 0):
@@ -154,7 +138,7 @@ def epochs_trained(loader: Any, stop: tuple[int, int] | None) -> tuple[list[tupl
 
 @pytest.mark.parametrize("stop", [(0, 0), (0, 1), (1, 2), (1, 4), (1, 5), (2, 4), (2, 5)])
 @pytest.mark.parametrize("kind", [Loader, IterableDataset])
-def test_a_resumed_loop_trains_as_many_epochs_as_were_asked_for(stop: tuple[int, int], kind: Any) -> None:
+def test_a_resumed_loop_trains_the_number_of_epochs_that_was_asked_for(stop: tuple[int, int], kind: Any) -> None:
     """Killed before the first batch, within an epoch, after its last batch (4), and at its end (5)."""
     dataset = Dataset.range(8).batch(2)
     killed, state = epochs_trained(kind(dataset), stop)
@@ -178,7 +162,7 @@ def test_a_state_after_the_end_is_the_start_of_the_next_epoch(seed: int | None) 
     assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
 
 
-def test_a_state_after_an_error_is_in_its_epoch() -> None:
+def test_a_state_after_an_error_belongs_to_its_epoch() -> None:
     def checked(number: int) -> int:
         if number == 3:
             raise ValueError("three")
@@ -192,23 +176,27 @@ def test_a_state_after_an_error_is_in_its_epoch() -> None:
     assert loader.state_dict()["epoch"] == 0
 
 
-def test_ranks(tmp_path: Path) -> None:
+def test_ranks_read_each_record_once_and_need_distribute(tmp_path: Path) -> None:
     name = examples(tmp_path / "a", 30)
     whole = TFRecordDataset(name).batch(4).parse_example(FEATURES)
     with pytest.raises(ValueError, match=r"2 processes .* would each read all"):
         iter(Loader(whole.with_options(rank=0, world_size=2)))
-    dealt = TFRecordDataset(name).distribute().batch(4).parse_example(FEATURES)
-    ranks = [dealt.with_options(rank=rank, world_size=2) for rank in range(2)]
-    assert sorted(record for own in ranks for record in ids(Loader(own))) == list(range(30))
+    assigned = TFRecordDataset(name).distribute().batch(4).parse_example(FEATURES)
+    ranks = [assigned.with_options(rank=rank, world_size=2) for rank in range(2)]
+    assert sorted(record for rank in ranks for record in ids(Loader(rank))) == list(range(30))
+
+
+def test_a_loader_has_a_length_where_the_dataset_has_one(tmp_path: Path) -> None:
+    records = TFRecordDataset(examples(tmp_path / "a", 30)).distribute()
     with pytest.raises(TypeError, match="how many elements it has depends on its data"):
-        len(Loader(dealt))
+        len(Loader(records.batch(4).parse_example(FEATURES)))
     sized, optimizer = Dataset.range(30).batch(4), torch.optim.SGD([torch.zeros(1, requires_grad=True)])
     for loader in (Loader(sized), torch.utils.data.DataLoader(IterableDataset(sized), batch_size=None)):
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, epochs=2, steps_per_epoch=len(loader))
         assert schedule.total_steps == 2 * len(list(loader)) == 16
 
 
-def test_devices() -> None:
+def test_a_device_that_is_not_there_is_refused() -> None:
     [moved] = Loader(Dataset.from_tensor_slices(np.arange(6).reshape(1, 6)), device="meta")
     assert moved.device.type == "meta"
     if not torch.cuda.is_available():
@@ -218,7 +206,7 @@ def test_devices() -> None:
         Loader(Dataset.range(1), prefetch=-1)
 
 
-def test_states_of_what_is_moved_ahead() -> None:
+def test_states_do_not_depend_on_the_elements_converted_ahead() -> None:
     def loader() -> Epochs[Any]:
         return Epochs(Dataset.range(20).batch(2), to_tensors, lambda tensors: tensors, 3, lambda: Rank(0, 1))
 

@@ -1,7 +1,7 @@
-"""Real processes for the bridge's contract: each row runs in a fresh interpreter, warnings being errors.
+"""Runs scripts in new interpreters, with warnings as errors, for the bridge's contract.
 
-A script says on stdout how far it is; the test reads the lines and sends signals in between. Nobody sleeps.
-A script that hangs is aborted, and its stderr shows where it was.
+A script prints its progress to stdout; the test reads the lines and sends signals between them, without a sleep. A
+script that hangs is aborted, and its stderr shows where it was.
 """
 
 import os
@@ -28,7 +28,7 @@ LIMIT = 100.0  # seconds that any row may take, on a busy machine
 
 
 class Child:
-    """A script under way."""
+    """A running script."""
 
     def __init__(self, flags: list[str], script: str, *args: str) -> None:
         self._moment = 0.0
@@ -60,15 +60,12 @@ class Child:
         self._process.send_signal(signal.SIGINT)
 
     def finish(self, *lines: str, code: int = 0, errors: str = "") -> float:
-        """Let the script end.
+        """Wait for the script's end; return the seconds since the last line of `expect`.
 
         Args:
-            lines: All that it may still say.
-            code: Exit code wanted.
-            errors: What stderr must contain; empty: it must be empty.
-
-        Returns:
-            Seconds since the last line of `expect`.
+            lines: The remaining lines of stdout.
+            code: The expected exit code.
+            errors: A text that stderr must contain; empty: stderr must be empty.
         """
         assert self._process.stdout is not None
         stdout = self._process.stdout.read()  # with what `expect` has buffered; communicate() would lose that

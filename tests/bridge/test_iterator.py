@@ -1,4 +1,4 @@
-"""What run and iterate give: results, order, errors, the limit; all in this process."""
+"""`run` and `iterate` in this process: results, order, errors, the limit."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streamrec.bridge import Put, iterate, run
 from streamrec.errors import ClosedError
 
-VARIABLE = ContextVar("VARIABLE", default="nobody")
+VARIABLE = ContextVar("VARIABLE", default="default")
 
 
 async def three(put: Put[str]) -> None:
@@ -38,26 +38,25 @@ def test_run_returns_and_raises() -> None:
     assert "divide" in [entry.name for entry in traceback.extract_tb(caught.tb)]
 
 
-def test_run_takes_anything_that_returns_an_awaitable() -> None:
+def test_run_takes_any_function_that_returns_an_awaitable() -> None:
     assert run(lambda: asyncio.sleep(0, "result")) == "result"
 
 
-def test_run_of_work_that_others_cancel_is_an_error() -> None:
+def test_run_of_work_that_other_code_cancels_is_an_error() -> None:
     async def cancels_itself() -> None:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
         await asyncio.Event().wait()
 
-    with pytest.raises(ClosedError, match="cancelled from outside"):
+    with pytest.raises(ClosedError, match="other code cancelled this work"):
         run(cancels_itself)
 
 
 def test_the_end_stays_the_end() -> None:
     iterator = iterate(three, 2)
     assert list(iterator) == ["a", "b", "c"]
-    for _ in range(3):
-        assert next(iterator, "end") == "end"
+    assert [next(iterator, "end") for _ in range(3)] == ["end"] * 3
     iterator.close()
     assert next(iterator, "end") == "end"
 
@@ -68,8 +67,7 @@ def test_an_error_comes_once_after_all_items_with_its_traceback() -> None:
     with pytest.raises(LookupError, match="after three") as caught:
         next(iterator)
     assert "fails" in [entry.name for entry in traceback.extract_tb(caught.tb)]
-    for _ in range(3):
-        assert next(iterator, "end") == "end"
+    assert [next(iterator, "end") for _ in range(3)] == ["end"] * 3
 
 
 def test_an_error_before_the_first_await_is_delivered() -> None:
@@ -105,33 +103,22 @@ def test_close_raises_what_the_cleanup_raised_once() -> None:
     iterator.close()
 
 
-def test_put_after_close_is_refused() -> None:
+def test_a_put_after_close_is_refused_and_is_not_a_failure_of_the_cleanup() -> None:
     refused = []
 
-    async def produce(put: Put[int]) -> None:
-        try:
-            await put(0, 1)
-            await asyncio.Event().wait()
-        finally:
-            try:
-                await put(1, 1)
-            except ClosedError as error:
-                refused.append(str(error))
-
-    with iterate(produce, 1) as iterator:
-        next(iterator)
-    assert len(refused) == 1
-
-
-def test_a_put_after_close_is_not_a_failure_of_the_cleanup() -> None:
     async def produce(put: Put[int]) -> None:
         await put(0, 1)
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
-        await put(1, 1)
+        try:
+            await put(1, 1)
+        except ClosedError:
+            refused.append(True)
+            raise
 
     with iterate(produce, 1) as iterator:
         assert next(iterator) == 0
+    assert refused == [True]
 
 
 def test_close_frees_what_is_queued() -> None:
@@ -159,7 +146,7 @@ def test_close_frees_what_is_queued() -> None:
 
 @pytest.mark.parametrize("noted", [True, False])
 def test_of_a_dropped_iterator_only_errors_of_cleanup_are_logged(noted: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Not the work's own, which lie ahead of what was taken."""
+    """Errors of the work itself, which the consumer has not reached, are not logged."""
     error, begun, ended = LookupError("ahead"), threading.Event(), threading.Event()
 
     async def produce(put: Put[str]) -> None:
@@ -175,7 +162,7 @@ def test_of_a_dropped_iterator_only_errors_of_cleanup_are_logged(noted: bool, ca
     del iterator
     gc.collect()
     ended.wait()
-    run(asyncio.sleep, 0)  # what follows on the loop has run, too
+    run(asyncio.sleep, 0)  # the loop has handled the end, too
     assert ("cleanup failed" in caplog.text) is not noted
 
 

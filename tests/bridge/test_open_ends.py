@@ -1,4 +1,4 @@
-"""What a program leaves open when it ends, and iterators that are left before their end."""
+"""Programs that end with something open, and iterators that are left before their end."""
 
 import subprocess
 import sys
@@ -10,16 +10,21 @@ import streamrec
 from streamrec import Dataset, TFRecordDataset
 
 
+def end_program(folder: Path, case: str, ending: str, *flags: str) -> "subprocess.CompletedProcess[str]":
+    (folder / "x.tfrecord").write_bytes(streamrec.encode_records([b"%d" % number for number in range(50_000)]))
+    command = [sys.executable, *flags, "-m", "tests.bridge.scripts.open_ends", str(folder), case, ending]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
 @pytest.mark.parametrize("ending", ["normal", "error", "exit"])
 @pytest.mark.parametrize("case", ["cached", "sync_writer", "async_writer"])
-def test_what_is_open_when_a_program_ends_leaves_nothing(tmp_path: Path, case: str, ending: str) -> None:
-    """At most one line, and no file."""
-    (tmp_path / "x.tfrecord").write_bytes(streamrec.encode_records([b"%d" % number for number in range(50_000)]))
-    command = [sys.executable, "-m", "tests.bridge.scripts.open_ends", str(tmp_path), case, ending]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+def test_a_program_that_ends_with_something_open_prints_at_most_one_line_and_leaves_no_file(
+    tmp_path: Path, case: str, ending: str
+) -> None:
+    done = end_program(tmp_path, case, ending)
     assert done.returncode == {"normal": 0, "error": 1, "exit": 7}[ending]
-    said = [line for line in done.stderr.splitlines() if "tfrecord:" in line or "cleanup" in line]
-    assert len(said) == (case != "cached"), done.stderr
+    lines = [line for line in done.stderr.splitlines() if "tfrecord:" in line or "cleanup" in line]
+    assert len(lines) == (case != "cached"), done.stderr
     assert len(done.stderr.splitlines()) <= 1 + 8 * (ending == "error"), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["x.tfrecord"]
     if case != "cached":
@@ -27,17 +32,13 @@ def test_what_is_open_when_a_program_ends_leaves_nothing(tmp_path: Path, case: s
 
 
 def test_a_dropped_async_iterator_leaves_no_file_open(tmp_path: Path) -> None:
-    (tmp_path / "x.tfrecord").write_bytes(streamrec.encode_records([b"%d" % number for number in range(50_000)]))
-    command = [sys.executable, "-W", "error::ResourceWarning", "-m", "tests.bridge.scripts.open_ends", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "dropped_iterators", "normal"], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = end_program(tmp_path, "dropped_iterators", "normal", "-W", "error::ResourceWarning")
     assert "ResourceWarning" not in done.stderr
     assert done.returncode == 0
 
 
 def test_closing_raises_no_error_of_elements_not_yet_taken(tmp_path: Path) -> None:
-    """A damaged record further on, a function that will fail: the consumer had enough before."""
+    """The consumer stops before a damaged record, or before an element for which a function will fail."""
     data = bytearray(streamrec.encode_records([b"%d" % number for number in range(30_000)]))
     data[-5] ^= 1
     (tmp_path / "x.tfrecord").write_bytes(data)

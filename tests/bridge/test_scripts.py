@@ -1,10 +1,10 @@
-"""The bridge's contract in processes of their own: what each function in `scripts/` says, and how its process ends.
+"""The bridge's contract in processes of their own: the output of each function in `scripts/`, and its process's end.
 
-- consumers: early leave, several consumers, a running loop, the loop's own thread, a loop that is stopped.
-- forks: a forked or spawned child works with a loop thread of its own, and the parent does not notice.
+- consumers: leaving early, several consumers, a running loop, the loop's own thread, a loop that is stopped.
+- forks: a forked or spawned child works with a loop thread of its own, and the parent is not affected.
 - trio_program: the bridge inside a trio program, as any sync code, or in a thread of trio's.
-- exits: at the interpreter's exit pending work is cancelled and awaited, quietly, in time, the exit code kept.
-- interrupts: Ctrl-C cancels, cleanup finishes, then control returns; insisting gets the user out.
+- exits: at the interpreter's exit pending work is cancelled and awaited, quietly and in time; the exit code stays.
+- interrupts: Ctrl-C cancels, cleanup finishes, then control returns; a second and a third one end it sooner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANEW = "anew True 42"
 LEFT = "child left with 7"
 TOTAL = str(sum(range(1_000)))
 
-SAID = [
+OUTPUT = [
     ("consumers", "leaves_by_break", "first", "cleaned", "nothing"),
     ("consumers", "leaves_by_exception", "cleaned", "first", "nothing"),
     ("consumers", "with_block", "cleaned", "first", "nothing"),
@@ -58,8 +58,8 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize("row", SAID, ids=lambda row: row[1])
-def test_what_it_says(start: Start, row: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("row", OUTPUT, ids=lambda row: row[1])
+def test_a_script_prints_these_lines(start: Start, row: tuple[str, ...]) -> None:
     script, name, *lines = row
     start(f"{script}.py", name).finish(*lines)
 
@@ -69,26 +69,27 @@ def test_what_it_says(start: Start, row: tuple[str, ...]) -> None:
     ("target", "lines"),
     [("mp_target", [ANEW, "word"]), ("mp_pending", ["first", "cleaned"]), ("mp_threads", ["cleaned", "True"])],
 )
-def test_multiprocessing(start: Start, method: str, target: str, lines: list[str]) -> None:
-    """It works; at its end the cleanup of pending work is awaited, and threads that still wait are told."""
+def test_a_child_of_multiprocessing_works_and_awaits_cleanup_at_its_end(
+    start: Start, method: str, target: str, lines: list[str]
+) -> None:
     start("forks.py", "processes", method, target).finish(*lines, "child left with 0", "True", "nothing")
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_pool(start: Start, method: str) -> None:
+def test_a_pool_of_processes_works(start: Start, method: str) -> None:
     start("forks.py", "pool", method).finish("[0, 1, 4, 9]")
 
 
 def test_a_loop_that_cannot_be_made_is_an_error_and_not_a_hang(start: Start) -> None:
-    half_made = "unclosed event loop"  # asyncio warns of its own
-    start("consumers.py", "no_loop").finish("EMFILE", "True", "nothing", errors=half_made)
+    warning = "unclosed event loop"  # asyncio warns of its own half-made loop
+    start("consumers.py", "no_loop").finish("EMFILE", "True", "nothing", errors=warning)
 
 
 @pytest.mark.parametrize("row", ["pending", "blocked_daemon"])
 @pytest.mark.parametrize(
     ("how", "code", "errors"), [("return", 0, ""), ("exit", 3, ""), ("exception", 1, "LookupError"), ("thread", 0, "")]
 )
-def test_what_is_under_way_at_exit_is_awaited(start: Start, row: str, how: str, code: int, errors: str) -> None:
+def test_running_work_is_awaited_at_exit(start: Start, row: str, how: str, code: int, errors: str) -> None:
     child = start("exits.py", row, how)
     child.expect("leaving")
     assert child.finish("cleaned", code=code, errors=errors) < SOON
@@ -101,13 +102,13 @@ def test_a_daemon_blocked_in_run_is_silent(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("how", "code"), [("return", 0), pytest.param("exit", 3, marks=pytest.mark.thorough)])
-def test_cleanup_that_hangs_is_bounded(start: Start, how: str, code: int) -> None:
+def test_cleanup_that_hangs_ends_in_bounded_time(start: Start, how: str, code: int) -> None:
     child = start("exits.py", "hanging", how)
     child.expect("leaving")
     assert SOON < child.finish("deaf", code=code) < LIMIT
 
 
-def test_a_second_thought_at_exit_leaves_at_once(start: Start) -> None:
+def test_an_interrupt_during_the_exit_leaves_at_once(start: Start) -> None:
     child = start("exits.py", "hanging", "exit")
     child.expect("leaving", "deaf")
     child.interrupt()
@@ -119,7 +120,7 @@ def test_an_error_of_the_cleanup_is_logged(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("row", "lines"), [("forgotten_writer", "1"), ("dropped_writer", "1 0")])
-def test_an_unclosed_writer_leaves_no_shard_and_says_so(start: Start, tmp_path: Path, row: str, lines: str) -> None:
+def test_an_unclosed_writer_leaves_no_shard_and_warns(start: Start, tmp_path: Path, row: str, lines: str) -> None:
     path = str(tmp_path / "shard")
     errors = f"{path}: its TFRecordWriter was dropped without close()"
     start("exits.py", row, path).finish(*lines.split(), errors=errors)
@@ -142,12 +143,13 @@ INTERRUPTED: list[tuple[str, str, list[list[str]], list[str]]] = [
     ("trio_program", "interrupted", [["first", "ready"]], ["cleaned", "interrupted", "nothing"]),
     ("trio_program", "interrupted_in_a_thread", [["ready"]], ["cleaned", "interrupted"]),
 ]
-"""What is said before each Ctrl-C, and after the last one."""
+"""The lines before each Ctrl-C, and those after the last one."""
 
 
 @pytest.mark.parametrize(("script", "row", "before", "after"), INTERRUPTED, ids=[row for _, row, _, _ in INTERRUPTED])
-def test_ctrl_c(start: Start, script: str, row: str, before: list[list[str]], after: list[str]) -> None:
-    """One cancels, and cleanup finishes; a second one cuts it short, and a third one returns at once."""
+def test_ctrl_c_cancels_a_second_one_cuts_cleanup_short_and_a_third_one_returns_at_once(
+    start: Start, script: str, row: str, before: list[list[str]], after: list[str]
+) -> None:
     child = start(f"{script}.py", row)
     for lines in before:
         child.expect(*lines)
@@ -155,7 +157,7 @@ def test_ctrl_c(start: Start, script: str, row: str, before: list[list[str]], af
     assert child.finish(*after) < (SOON if len(before) > 2 else LIMIT)
 
 
-def test_after_a_second_one_deaf_work_is_abandoned_in_bounded_time(start: Start) -> None:
+def test_work_that_ignores_two_interrupts_is_abandoned_in_bounded_time(start: Start) -> None:
     child = start("interrupts.py", "left_behind")
     for line in ("ready", "heard 0"):
         child.expect(line)

@@ -75,7 +75,7 @@ def test_what_is_typed_wrong(shard: Path, tmp_path: Path, called: Call) -> None:
         ("index --part 3/3 SHARD INDEX", "is not a part"),
         ("cat --records 0 SHARD", "--records needs one index"),
         ("cat --records x INDEX", "is not a list of numbers"),
-        ("cat --records 240 INDEX", "record 240 of 240: there is no such record"),
+        ("cat --records 240 INDEX", "record 240 of 240 does not exist"),
         ("cat --records 0 --from-record 1 INDEX", "leave out --from-record"),
     ):
         done = called(*words.replace("SHARD", str(shard)).replace("INDEX", index).split())

@@ -189,7 +189,7 @@ def test_a_value_that_is_not_a_feature_is_named(place: str) -> None:
 
 
 def test_arguments_are_checked(place: str) -> None:
-    with pytest.raises(ValueError, match=r"names all shards alike: put '\{shard:05d\}'"):
+    with pytest.raises(ValueError, match=r"gives all shards the same name: add '\{shard:05d\}'"):
         records().write_sync(f"{place}/x", num_shards=2)
     for write in (records().write_sync, streamrec.ShardWriter, streamrec.TFRecordWriter):
         with pytest.raises(ValueError, match=r"of-\{shards\}': .* not known before they are written: leave it out"):

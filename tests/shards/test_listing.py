@@ -1,4 +1,4 @@
-"""From names and patterns to shards: all listings at once, their answers in order."""
+"""From names and patterns to shards: listings run at the same time, and their results come in order."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from streamrec.storage import Glob, ObjectInfo, Storages
 
 
 class Lister:
-    """Storages and Storage in one: a listing is answered when its prefix is let go."""
+    """Storages and Storage in one: a listing gives its result after `answer(prefix)`."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -51,7 +51,7 @@ def listing_of(lister: Lister, *names: str) -> Listing:
     return Listing(cast(Any, lister), names)
 
 
-async def test_all_listings_are_under_way_at_once_and_come_in_order() -> None:
+async def test_listings_run_at_the_same_time_and_come_in_order() -> None:
     lister = Lister("m://b2", "m://b1", "m://c1", "m://a1")
     listing = listing_of(lister, "m://a*", "x", "y", "m://b*", "m://c*")
     async with anyio.create_task_group() as tasks:
@@ -69,7 +69,7 @@ async def test_all_listings_are_under_way_at_once_and_come_in_order() -> None:
     assert listing.error is None
 
 
-async def test_no_more_listings_at_once_than_the_limit() -> None:
+async def test_at_most_eight_listings_run_at_the_same_time() -> None:
     lister = Lister(*(f"m://{number:02d}" for number in range(20)))
     listing = listing_of(lister, *(f"m://{number:02d}*" for number in range(20)))
     async with anyio.create_task_group() as tasks:
@@ -105,7 +105,7 @@ async def test_names_need_no_listing() -> None:
     assert lister.asked == []
 
 
-async def test_braces_cost_one_look_at_the_name_and_listings_within_them_are_under_way_at_once() -> None:
+async def test_braces_cost_one_stat_and_the_listings_within_them_run_at_the_same_time() -> None:
     lister = Lister("m://x/a1", "m://x/b1")
     listing = listing_of(lister, "x-{1..2}", "m://x/{a,b}*", "https://h/y-{1..2}", "m{1,2}://b{3..4}/z")
     async with anyio.create_task_group() as tasks:
@@ -119,7 +119,7 @@ async def test_braces_cost_one_look_at_the_name_and_listings_within_them_are_und
     assert listing.error is None
 
 
-async def test_an_object_of_the_very_name_wins(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_object_with_exactly_the_name_wins(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "streamrec")
     names = ("m://x/a*", "m://x/a1", "m://x/b[1]", "m://x/b1", "m://x/{c,d}", "m://x/c", "m://x/d", "m://x/[e]")
     for patterns, expected in (
@@ -138,7 +138,7 @@ async def test_an_object_of_the_very_name_wins(caplog: pytest.LogCaptureFixture)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-async def test_no_name_at_all() -> None:
+async def test_no_name_and_no_match_are_errors() -> None:
     async with Storages() as storages:
         with pytest.raises(NotFoundError, match="no file name"):
             await find_shards(storages, [])
@@ -226,7 +226,7 @@ def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
         ("zip://d/*/x::s3://b/c.zip", ["zip://d/e/::s3://b/c.zip"], ["zip://d/e/f/::s3://b/c.zip"]),
     ],
 )
-def test_which_directories_a_glob_enters(pattern: str, entered: list[str], passed: list[str]) -> None:
+def test_a_glob_enters_only_directories_that_may_match(pattern: str, entered: list[str], passed: list[str]) -> None:
     glob = Glob(pattern)
     assert [name for name in entered if not glob.enters(name)] == []
     assert [name for name in passed if glob.enters(name)] == []
@@ -243,13 +243,13 @@ def test_which_directories_a_glob_enters(pattern: str, entered: list[str], passe
         ("%s %(shard)s \\1 \\g<0>-{shard}", "%s %(shard)s \\1 \\g<0>-7"),
     ],
 )
-def test_a_number_is_put_into_a_name_and_nothing_else_is_changed(pattern: str, path: str) -> None:
+def test_shard_path_replaces_the_number_and_nothing_else(pattern: str, path: str) -> None:
     assert shard_path(pattern, 7) == path
     assert is_shard_of(path, pattern)
     assert not is_shard_of(path + "x", pattern)
 
 
-def test_a_format_that_is_none_of_a_number() -> None:
+def test_a_format_that_is_not_one_of_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"write \{shard:05d\}"):
         shard_path("x-{shard:zz}", 0)
 
@@ -260,7 +260,7 @@ def test_web_urls_are_never_globs() -> None:
     assert not is_glob("gs://b/x-{0..3}")
 
 
-def test_listed_keeps_order_and_takes_paths() -> None:
+def test_names_keep_their_order_and_may_be_paths() -> None:
     assert to_names(["b", Path("a"), "c-{1..2}"]) == ["b", "a", "c-{1..2}"]
     assert to_names(Path("a")) == ["a"]
     assert to_names(name for name in "ba") == ["b", "a"]

@@ -1,4 +1,4 @@
-"""What a reader does about damage, and what it tells of it; and what `verify` finds."""
+"""A reader skips damage and reports it; `verify` finds the differences from a manifest."""
 
 import gzip
 import logging
@@ -46,16 +46,16 @@ REST = [record for index, record in enumerate(RECORDS) if index not in BAD]
 async def test_damaged_records_are_left_out(
     place: str, on_error: str, at: int, block_bytes: int | None, compress: bool
 ) -> None:
-    """From a compressed shard too, where it was damaged before it was compressed."""
+    """Also from a compressed shard that was damaged before it was compressed."""
     url = put(f"{place}/x", gzip.compress(damaged(at), 1) if compress else damaged(at))
-    told: list[Loss] = []
-    async with streamrec.open_shard(url, on_error=on_error, on_loss=told.append, block_bytes=block_bytes) as shard:
+    reported: list[Loss] = []
+    async with streamrec.open_shard(url, on_error=on_error, on_loss=reported.append, block_bytes=block_bytes) as shard:
         assert [record async for record in shard] == REST
-        assert shard.losses == told
-        assert shard.skipped == shard.statistics.losses == len(told)
-        assert shard.statistics.lost_bytes == sum(loss.nbytes or 0 for loss in told)
+        assert shard.losses == reported
+        assert shard.skipped == shard.statistics.losses == len(reported)
+        assert shard.statistics.lost_bytes == sum(loss.nbytes or 0 for loss in reported)
         assert shard.place.record == len(REST)
-    places = [(loss.path, loss.offset, loss.nbytes, loss.record) for loss in told]
+    places = [(loss.path, loss.offset, loss.nbytes, loss.record) for loss in reported]
     apart = [(url, STARTS[bad], len(RECORDS[bad]) + 16, bad - before) for before, bad in enumerate(BAD)]
     two = (url, STARTS[2_000], STARTS[2_002] - STARTS[2_000], 1_999)
     assert places == (apart if at == 12 else [apart[0], two, apart[3]])
@@ -93,7 +93,7 @@ async def test_skip_shard_of_a_piece_loses_the_rest_of_the_piece(place: str) -> 
 @pytest.mark.parametrize("on_error", ["skip_shard", "resync"])
 @pytest.mark.parametrize("harm", ["cut", "changed"])
 async def test_a_compressed_stream_that_breaks_loses_the_rest(place: str, on_error: str, harm: str) -> None:
-    """Nothing can be found behind it; how much that is, nobody knows."""
+    """No record can be found after it, and the size of the loss is unknown."""
     data = bytearray(gzip.compress(encode_records(RECORDS)))
     if harm == "cut":
         del data[len(data) // 2 :]
@@ -111,7 +111,7 @@ async def test_a_compressed_stream_that_breaks_loses_the_rest(place: str, on_err
             await read(url, on_error=other)
 
 
-async def test_an_end_within_a_record(place: str) -> None:
+async def test_an_end_within_a_record_loses_that_record(place: str) -> None:
     url = put(f"{place}/x", encode_records(RECORDS)[:-3])
     for on_error in ("resync", "skip_shard"):
         async with streamrec.open_shard(url, on_error=on_error) as shard:
@@ -151,21 +151,22 @@ async def test_losses_are_logged(place: str, caplog: pytest.LogCaptureFixture) -
     )
 
 
-async def test_a_shard_that_is_damaged_all_over(place: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Every loss is counted and told; not every one is kept and logged."""
+async def test_all_losses_are_counted_and_reported_and_some_are_kept_and_logged(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
     data = bytearray(encode_records([b"x"] * 3_000))
     for offset in range(12, len(data), 34):
         data[offset] ^= 1
     url = put(f"{place}/x", bytes(data))
-    told: list[Loss] = []
-    async with streamrec.open_shard(url, on_error="skip_record", on_loss=told.append) as shard:
+    reported: list[Loss] = []
+    async with streamrec.open_shard(url, on_error="skip_record", on_loss=reported.append) as shard:
         assert [record async for record in shard] == [b"x"] * 1_500
         assert (shard.skipped, len(shard.losses)) == (1_500, KEPT)
-    assert len(told) == 1_500
+    assert len(reported) == 1_500
     assert len(caplog.records) == LOGGED + 1
 
 
-async def test_nothing_is_lost_of_what_is_not_damaged(place: str) -> None:
+async def test_a_shard_without_damage_has_no_loss(place: str) -> None:
     url = put(f"{place}/x", encode_records(RECORDS))
     for on_error in ("skip_record", "resync", "skip_shard"):
         async with streamrec.open_shard(url, on_error=on_error) as shard:
@@ -174,8 +175,7 @@ async def test_nothing_is_lost_of_what_is_not_damaged(place: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP"])
-async def test_random_damage(place: str, kind: str) -> None:
-    """Exactly what was touched is lost, in any size of blocks."""
+async def test_random_damage_loses_exactly_the_damaged_records(place: str, kind: str) -> None:
     for seed in range(few(400)):
         case = random_case(seed)
         url = put(f"{place}/x", gzip.compress(case.data, 1) if kind else case.data)
@@ -223,7 +223,7 @@ def rows(report: VerifyReport) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB", "ZSTD"])
 @pytest.mark.parametrize("parallel", [1, 8])
-async def test_all_is_well(root: str, compression: str, parallel: int) -> None:
+async def test_verify_of_a_good_data_set_has_no_problem(root: str, compression: str, parallel: int) -> None:
     shards = await write(root, compression)
     report = await look(root, parallel=parallel)
     assert report == VerifyReport(f"{root}/m.json", 6, sum(shard.bytes for shard in shards), ())
@@ -256,7 +256,7 @@ async def test_each_kind_of_problem_is_a_row(root: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP", "ZLIB", "ZSTD"])
-async def test_what_can_be_framed_is_counted(root: str, compression: str) -> None:
+async def test_verify_counts_the_records_before_damage(root: str, compression: str) -> None:
     shards = await write(root, compression)
     change(root, "train-003", shards[3].bytes // 2, 255)
     change(root, "train-005", 0, 255)
@@ -270,7 +270,7 @@ async def test_what_can_be_framed_is_counted(root: str, compression: str) -> Non
     assert report.bytes == sum(shard.bytes for shard in shards)
 
 
-async def test_a_wrong_number_of_records(root: str) -> None:
+async def test_a_wrong_number_of_records_is_a_problem(root: str) -> None:
     await write(root)
     memory = fsspec.filesystem("memory")
     text = memory.cat_file(f"{root}/m.json").replace(b'"records": 1,', b'"records": 2,')
@@ -278,43 +278,31 @@ async def test_a_wrong_number_of_records(root: str) -> None:
     assert (await look(root)).problems == (VerifyProblem(f"{root}/train-005", "records", "2", "1"),)
 
 
-async def test_one_shard_and_no_record(root: str) -> None:
-    async with ShardWriter(f"{root}/one", manifest=f"{root}/m.json"):
+@pytest.mark.parametrize(
+    ("name", "limit", "shards", "extra"), [("one", None, 1, []), ("x-{shard}", 9, 0, [("x-0", "extra")])]
+)
+async def test_verify_without_a_record(
+    root: str, name: str, limit: int | None, shards: int, extra: list[tuple[str, str]]
+) -> None:
+    async with ShardWriter(f"{root}/{name}", max_shard_bytes=limit, manifest=f"{root}/m.json"):
         pass
-    assert await look(root)
-    fsspec.filesystem("memory").pipe_file(f"{root}/one-more", b"")
-    assert await look(root)
+    report = await look(root)
+    assert (report.ok, report.shards) == (True, shards)
+    for other in ("one-more", "x-0"):
+        fsspec.filesystem("memory").pipe_file(f"{root}/{other}", b"")
+    assert rows(await look(root)) == extra
 
 
-async def test_no_shard(root: str) -> None:
-    async with ShardWriter(f"{root}/x-{{shard}}", max_shard_bytes=9, manifest=f"{root}/m.json"):
-        pass
-    assert (await look(root)).shards == 0
-    fsspec.filesystem("memory").pipe_file(f"{root}/x-0", b"")
-    assert rows(await look(root)) == [("x-0", "extra")]
-
-
-async def test_what_keeps_us_from_looking_is_an_error(root: str) -> None:
-    with pytest.raises(NotFoundError):
-        await look(root)
-    fsspec.filesystem("memory").pipe_file(f"{root}/m.json", b"{}")
-    with pytest.raises(ManifestError):
-        await look(root)
-
-
-def test_in_sync_code(root: str) -> None:
+def test_a_manifest_that_cannot_be_read_is_an_error(root: str) -> None:
     with pytest.raises(NotFoundError):
         streamrec.verify_sync(f"{root}/m.json")
-    streamrec.TFRecordWriter(f"{root}/x").close()
-    manifest = streamrec.shards.Manifest(
-        f"{root}/m.json", f"{root}/x", "", (streamrec.shards.ShardInfo(f"{root}/x", 0, 0, 0),)
-    )
-    fsspec.filesystem("memory").pipe_file(manifest.path, manifest.to_json())
-    assert streamrec.verify_sync(manifest.path) == VerifyReport(manifest.path, 1, 0, ())
+    fsspec.filesystem("memory").pipe_file(f"{root}/m.json", b"{}")
+    with pytest.raises(ManifestError):
+        streamrec.verify_sync(f"{root}/m.json")
 
 
 @pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
-async def test_a_real_store_in_bad_network(request: pytest.FixtureRequest, store: str) -> None:
+async def test_verify_survives_network_faults_of_a_real_store(request: pytest.FixtureRequest, store: str) -> None:
     found: Store = request.getfixturevalue(store)
     root = f"{found.url}/{uuid.uuid4().hex}"
     shards = await write(root, storage_options=found.options)

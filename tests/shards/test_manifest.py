@@ -1,4 +1,4 @@
-"""Manifests: there and back, what is none, and write_manifest, for shards that are there already."""
+"""Manifests: encoding and parsing, damaged and hostile ones, and write_manifest for existing shards."""
 
 import gzip
 import json
@@ -42,7 +42,7 @@ def shard_of(path: str, entry: Entry, compressed: bool) -> ShardInfo:
     st.dictionaries(NAMES, st.tuples(RECORDS, RECORDS, st.integers(0, 0xFFFFFFFF), st.sets(st.integers(1, 1 << 40)))),
     st.sampled_from(["", "GZIP", "ZLIB", "ZSTD"]),
 )
-def test_there_and_back(directory: str, entries: dict[str, Entry], kind: str) -> None:
+def test_a_parsed_manifest_equals_the_encoded_one(directory: str, entries: dict[str, Entry], kind: str) -> None:
     shards = tuple(shard_of(directory + name, entry, bool(kind)) for name, entry in entries.items())
     manifest = Manifest(f"{directory}m.json", f"{directory}t-{{shard:05d}}", kind, shards)  # type: ignore[arg-type]
     assert Manifest.from_json(manifest.path, manifest.to_json()) == manifest
@@ -70,8 +70,7 @@ def test_shards_elsewhere_keep_their_urls() -> None:
     assert Manifest.from_json("s3://other/m.json", manifest.to_json()).shards == (shard,)
 
 
-def test_the_format() -> None:
-    """Written as it always was, and what was written before is read."""
+def test_the_format_stays_the_same() -> None:
     shards = (ShardInfo("d/x-0", 5, 100, 0xAB), ShardInfo("d/x-1", 4, 90, 0xFFFFFFFF))
     manifest = Manifest("d/m.json", "d/x-{shard}", "GZIP", shards)
     written = {
@@ -126,7 +125,7 @@ def damaged(**changes: Any) -> bytes:
         b"{" + b"\0" * 100 + b"}",
     ],
 )
-def test_a_hostile_manifest(data: bytes) -> None:
+def test_a_hostile_manifest_is_one_error(data: bytes) -> None:
     with pytest.raises(ManifestError, match=r"^m\.json: .*(write it again|pass the URL|needs another streamrec)"):
         Manifest.from_json("m.json", data)
 
@@ -139,12 +138,11 @@ def test_a_hostile_manifest(data: bytes) -> None:
         ("d/one", ["d/one"], ["d/one1"]),
     ],
 )
-def test_names_of_shards(pattern: str, names: list[str], others: list[str]) -> None:
+def test_the_names_of_a_pattern_are_those_of_its_shards(pattern: str, names: list[str], others: list[str]) -> None:
     assert [name for name in names + others if is_shard_of(name, pattern)] == names
 
 
-def test_what_no_shard_can_hold_allocates_nothing(tmp_path: Path) -> None:
-    """Whoever asks."""
+def test_an_impossible_number_of_records_is_refused_before_anything_is_allocated(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(encode_records([b"abc"]))
     manifest = tmp_path / "m.json"
     for records in (1 << 62, 2, 0, -1):
@@ -160,7 +158,7 @@ def test_what_no_shard_can_hold_allocates_nothing(tmp_path: Path) -> None:
 COUNTED = [b"record %d" % number for number in range(100)]
 
 
-async def test_it_is_the_writers_own_but_for_the_pattern() -> None:
+async def test_write_manifest_finds_the_shards_of_the_writer() -> None:
     folder = "memory://counting-same"
     async with ShardWriter(f"{folder}/{{shard}}", max_shard_records=30, manifest=f"{folder}/own.json") as writer:
         await writer.write_batch(COUNTED)
@@ -170,7 +168,7 @@ async def test_it_is_the_writers_own_but_for_the_pattern() -> None:
     assert (await verify(f"{folder}/counted.json")).ok
 
 
-def test_compressed_shards(tmp_path: Path) -> None:
+def test_all_shards_of_a_manifest_have_one_compression(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(gzip.compress(encode_records(COUNTED)))
     shards = write_manifest_sync(f"{tmp_path}/?", f"{tmp_path}/manifest.json")
@@ -180,7 +178,7 @@ def test_compressed_shards(tmp_path: Path) -> None:
         write_manifest_sync(f"{tmp_path}/?", f"{tmp_path}/manifest.json")
 
 
-async def test_marks_stand_where_records_begin(tmp_path: Path) -> None:
+async def test_marks_are_the_offsets_of_records(tmp_path: Path) -> None:
     records = [b"." * 700_000 for _ in range(60)]
     async with ShardWriter(str(tmp_path / "own"), manifest=str(tmp_path / "own.json")) as writer:
         await writer.write_batch(records)
@@ -202,7 +200,7 @@ def test_the_end_of_a_shard_is_not_a_mark(tmp_path: Path, length: int, count: in
     assert verify_sync(str(tmp_path / "manifest.json")).ok
 
 
-async def test_a_damaged_shard_has_no_count() -> None:
+async def test_write_manifest_refuses_a_damaged_shard() -> None:
     with fsspec.open("memory://counting-cut/a", "wb") as file:
         file.write(encode_records(COUNTED)[:-3])
     with pytest.raises(TruncatedShardError):

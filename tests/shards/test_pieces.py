@@ -1,4 +1,4 @@
-"""Pieces of a shard, and which reader gets which: n readers deliver each record once, wherever it is cut."""
+"""Pieces of a shard, and their assignment to readers: n readers deliver each record once, for all cuts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NESTED = {
 
 
 async def pieces(url: str, cuts: Sequence[int], **options: Any) -> list[bytes]:
-    """What the readers of all pieces give, one after the other."""
+    """The records of all pieces, one after the other."""
     found: list[bytes] = []
     for start, end in zip([0, *cuts], [*cuts, None], strict=True):
         async with streamrec.open_shard(url, "", start=start, end=end, **options) as shard:
@@ -55,7 +55,7 @@ async def pieces(url: str, cuts: Sequence[int], **options: Any) -> list[bytes]:
     return found
 
 
-async def test_cut_at_every_byte(place: str) -> None:
+async def test_a_shard_may_be_cut_at_every_byte(place: str) -> None:
     data = encode_records(PLAIN)
     url = put(f"{place}/x", data)
     for cut in range(len(data) + 20):
@@ -72,7 +72,7 @@ async def test_a_piece_has_the_records_whose_headers_begin_in_it(place: str) -> 
 
 
 @pytest.mark.parametrize("records", NESTED.values(), ids=NESTED)
-async def test_payloads_that_hold_records(records: list[bytes], tmp_path: Path) -> None:
+async def test_payloads_may_hold_records(records: list[bytes], tmp_path: Path) -> None:
     data = encode_records(records)
     url = put(str(tmp_path / "x"), data)
     ends = len(encode_records(records[:3])) + 1
@@ -84,7 +84,7 @@ async def test_payloads_that_hold_records(records: list[bytes], tmp_path: Path) 
 
 
 def deceiving(rng: np.random.Generator, depth: int) -> bytes:
-    """A payload of TFRecord files, of pieces of them, of zeros and noise, down to a depth."""
+    """A payload of TFRecord files, parts of them, zeros and noise, nested to a depth."""
     parts = []
     for kind in rng.integers(0, 5, int(rng.integers(0, 4))).tolist():
         if kind == 0 or depth == 0:
@@ -99,8 +99,8 @@ def deceiving(rng: np.random.Generator, depth: int) -> bytes:
 
 
 @pytest.mark.parametrize("first", [0, 5_000, 7_300])
-async def test_payloads_that_deceive(first: int) -> None:
-    """Among these seeds are some whose inner lengths lead, by accident, to where a record begins."""
+async def test_random_payloads_may_hold_records(first: int) -> None:
+    """With some of these seeds an inner length points, by accident, to the start of a record."""
     for seed in range(first, first + few(500)):
         rng = np.random.default_rng(seed)
         records = [deceiving(rng, 3) for _ in range(int(rng.integers(1, 7)))]
@@ -111,8 +111,8 @@ async def test_payloads_that_deceive(first: int) -> None:
 
 
 @pytest.mark.parametrize("size", [30_000, 65_000, 300_000, 900_000])
-async def test_longer_payloads_that_hold_records(place: str, size: int) -> None:
-    """Up to SETTLE_BYTES, however the reads fall; what stands before the cut is longer than one look back."""
+async def test_longer_payloads_may_hold_records(place: str, size: int) -> None:
+    """Up to SETTLE_BYTES, for all sizes of reads; the bytes before the cut take several reads."""
     inner = encode_records([bytes([i % 251]) * 997 for i in range(size // 1013)])
     outer = bytes(1_500_000) + inner + b"rest" * 100
     records = [b"first", outer, *[b"%d" % i * 100 for i in range(2_000)], inner]
@@ -124,8 +124,7 @@ async def test_longer_payloads_that_hold_records(place: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("length", [1 << 30, 20 << 20])
-async def test_a_length_inside_a_payload_is_not_waited_for(place: str, length: int) -> None:
-    """Neither a gigabyte, nor with room made for it."""
+async def test_a_long_length_inside_a_payload_costs_no_reads(place: str, length: int) -> None:
     stale = encode_record(length.to_bytes(8, "little"))[12:]
     records = [b"first", b"#" * 30 + stale + b"#" * 30, *[b"%d" % i * 1_000 for i in range(10_000)]]
     url = put(f"{place}/x", encode_records(records))
@@ -137,21 +136,21 @@ async def test_a_length_inside_a_payload_is_not_waited_for(place: str, length: i
     assert sum(end - start for start, end in storage.ranges if end is not None) < 4 * SETTLE_BYTES
 
 
-async def test_records_that_are_longer_than_is_waited_for(place: str) -> None:
+async def test_very_long_records_come_once(place: str) -> None:
     records = [b"first", bytes(20 << 20), bytes(18 << 20), b"last"]
     url = put(f"{place}/x", encode_records(records))
     assert await pieces(url, [5, 25 << 20]) == records
 
 
 async def test_an_overlong_run_of_inner_records_is_reported_as_damage(place: str) -> None:
-    """The one case that the search cannot know: an error, where it breaks off."""
+    """The one case that the search cannot detect: an error at the end of the run."""
     inner = encode_records([bytes([i % 251]) * 997 for i in range(2 * SETTLE_BYTES // 1013)])
     url = put(f"{place}/x", encode_records([b"first", inner, b"behind"]))
     with pytest.raises(streamrec.CorruptRecordError):
         await pieces(url, [1000])
 
 
-async def test_random_cuts_of_a_larger_shard(place: str) -> None:
+async def test_a_larger_shard_may_be_cut_anywhere(place: str) -> None:
     rng = np.random.default_rng(3)
     records = [rng.bytes(int(size)) for size in rng.exponential(3_000, 1_500)] + [rng.bytes(5_000_000), b"end"]
     data = encode_records(records)
@@ -161,8 +160,8 @@ async def test_random_cuts_of_a_larger_shard(place: str) -> None:
         assert await pieces(url, cuts) == records, cuts
 
 
-async def test_what_follows_damage_comes_once(place: str) -> None:
-    """Pieces of a damaged shard give what reading it whole gives; at any cut, with none of them losing a word."""
+async def test_records_after_damage_come_once(place: str) -> None:
+    """The pieces of a damaged shard give the same records as the whole shard, for all cuts."""
     rng = np.random.default_rng(4)
     for seed in range(few(300)):
         case = random_case(seed)
@@ -176,7 +175,7 @@ async def test_what_follows_damage_comes_once(place: str) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 8])
-async def test_what_follows_damage_at_every_cut(tmp_path: Path, seed: int) -> None:
+async def test_records_after_damage_come_once_for_every_cut(tmp_path: Path, seed: int) -> None:
     case = random_case(seed)
     url = put(str(tmp_path / "x"), case.data)
     for cut in range(0, len(case.data) + 1, 1 if THOROUGH else 7):
@@ -184,19 +183,19 @@ async def test_what_follows_damage_at_every_cut(tmp_path: Path, seed: int) -> No
 
 
 async def test_damage_at_a_cut_is_reported_once(place: str) -> None:
-    """By the piece that a damaged length follows, which knows where it stands; by the one that a payload begins in."""
+    """The piece before a damaged length reports it; the piece where a damaged payload begins reports that."""
     starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
-    for at, teller in ((2, 0), (15, 1)):
+    for at, reporter in ((2, 0), (15, 1)):
         data = bytearray(encode_records(PLAIN))
         data[starts[2] + at] ^= 1
         url = put(f"{place}/x", bytes(data))
         for cut in range(starts[1] + 1, starts[2] + 1):
-            told = []
+            reported = []
             for number, (start, end) in enumerate(((0, cut), (cut, None))):
                 async with streamrec.open_shard(url, start=start, end=end, on_error="resync") as shard:
                     assert [record async for record in shard] == ([b"", b"one"], PLAIN[3:])[number]
-                    told += [(number, loss.offset) for loss in shard.losses]
-            assert told == [(teller, starts[2])], cut
+                    reported += [(number, loss.offset) for loss in shard.losses]
+            assert reported == [(reporter, starts[2])], cut
 
 
 async def test_a_compressed_shard_has_no_pieces(place: str) -> None:
@@ -207,7 +206,7 @@ async def test_a_compressed_shard_has_no_pieces(place: str) -> None:
                 pass
 
 
-async def test_a_piece_that_cannot_be(place: str) -> None:
+async def test_a_piece_with_impossible_bounds_is_refused(place: str) -> None:
     url = put(f"{place}/x", encode_records(PLAIN))
     for start, end in ((-1, 5), (5, 4)):
         with pytest.raises(ValueError, match="a piece begins at 0 or later"):
@@ -216,7 +215,7 @@ async def test_a_piece_that_cannot_be(place: str) -> None:
 
 
 class Watching(Storage):
-    """A storage that remembers which ranges were asked for."""
+    """A storage that records the requested ranges."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage._backend)
@@ -254,12 +253,12 @@ COUNTS = st.lists(st.integers(0, 30), max_size=12)
 
 
 def bytes_of(portions: Iterable[Portion], sizes: dict[str, int]) -> list[tuple[str, int, int]]:
-    stretches = []
+    ranges = []
     for portion in portions:
         start = portion.piece.start if portion.piece else 0
         end = sizes[portion.path] if portion.piece is None or portion.piece.end is None else portion.piece.end
-        stretches.append((portion.path, start, end))
-    return stretches
+        ranges.append((portion.path, start, end))
+    return ranges
 
 
 @settings(deadline=None)
@@ -271,9 +270,9 @@ def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], reade
     plan = [bytes_of(own, known) for own in assign_bytes(shards, readers)]
     assert len(plan) == readers
 
-    stretches = sorted(stretch for own in plan for stretch in own if stretch[1] < stretch[2])
+    ranges = sorted(part for own in plan for part in own if part[1] < part[2])
     for shard in shards:
-        own = [(start, end) for path, start, end in stretches if path == shard.path]
+        own = [(start, end) for path, start, end in ranges if path == shard.path]
         assert [start for start, _ in own] == [0, *(end for _, end in own)][: len(own)]
         assert [end for _, end in own][-1:] == ([shard.size] if shard.size else [])
         assert shard.splittable or len(own) <= 1
@@ -286,7 +285,7 @@ def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], reade
         assert min(loads) >= mean * 0.95 - 1
 
 
-def test_equal_shards_are_dealt_whole_and_in_turn() -> None:
+def test_equal_shards_are_assigned_whole_and_in_turn() -> None:
     plan = assign_bytes([ShardSize(str(n), 100 + n % 3) for n in range(12)], 4)
     assert [[portion.path for portion in own] for own in plan] == [[str(n) for n in range(r, 12, 4)] for r in range(4)]
     assert not any(portion.piece for own in plan for portion in own)
@@ -301,7 +300,7 @@ def test_a_cut_near_the_end_of_a_shard_moves_there() -> None:
     ]
 
 
-def test_sizes_decide_where_turns_would_not_be_fair() -> None:
+def test_shards_are_assigned_by_size_if_turns_would_not_be_fair() -> None:
     plan = assign_bytes([ShardSize("a", 1000), ShardSize("b", 1490), ShardSize("c", 2400)], 2)
     assert [[portion.path for portion in own] for own in plan] == [["c"], ["a", "b"]]
 

@@ -1,4 +1,4 @@
-"""Where names in a manifest or an index lead, and nowhere else; what replacing an object leaves, whatever fails."""
+"""Names in a manifest or an index lead only to allowed places; a failed replacement leaves the old objects."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ def manifest_of(*names: str, data: bytes = DATA, records: int = len(RECORDS), pa
 
 @dataclass
 class Server:
-    """A web server that records who asks for what."""
+    """A web server that records its requests."""
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def servers() -> Iterator[list[Server]]:
 SECRETS = {"headers": {"Authorization": "Bearer abc", "X-Token": "abc"}}
 
 
-def test_no_other_host_is_asked(servers: list[Server]) -> None:
+def test_names_in_a_manifest_cause_no_request_to_another_host(servers: list[Server]) -> None:
     ours, other = servers
     other.files["/x"] = DATA
     for name in (f"{other.url}/x", f"{ours.url}@{other.url.removeprefix('http://')}/x", "../x", "%2e%2e/x"):
@@ -150,7 +150,7 @@ def test_an_upload_to_gcs_that_continues_at_another_host_gets_no_token(servers: 
 
 
 def test_shards_of_a_web_server_by_a_local_manifest(servers: list[Server], tmp_path: Path) -> None:
-    """No one can write beside them: the manifest is local, and the options are for the one store that is named."""
+    """Nothing can be written next to them: the manifest is local, and the options are for the one remote store."""
     ours, other = servers
     ours.files["/d/x"] = other.files["/d/x"] = DATA
     manifest = str(tmp_path / "m.json")
@@ -181,7 +181,7 @@ def test_a_remote_manifest_reads_no_local_file(store: str, request: pytest.Fixtu
 
 
 async def test_a_manifest_and_an_index_elsewhere_stay_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where paths are relative, and spelled in several ways."""
+    """Also if paths are relative, and spelled in several ways."""
     monkeypatch.chdir(tmp_path)
     async with ShardWriter(
         "data/x-{shard}", max_shard_records=8, manifest="other/dir/m.json", index="other/dir/x.index"
@@ -216,7 +216,7 @@ async def test_a_manifest_and_an_index_elsewhere_stay_usable(tmp_path: Path, mon
         ("https://h/d/m.json?v=a/b", "https://h/d/x", "x"),
     ],
 )
-def test_a_name_there_and_back(path: str, url: str, name: str) -> None:
+def test_a_relative_name_leads_back_to_its_url(path: str, url: str, name: str) -> None:
     assert relative(path, portable(path, url)) == name
     assert absolute(path, name) == url
 
@@ -242,7 +242,7 @@ async def with_writer(place: str, options: dict[str, Any], salt: int) -> None:
 
 
 async def with_dataset(place: str, options: dict[str, Any], salt: int) -> None:
-    """Two shards beside each other, then three, and a manifest."""
+    """Two shards at the same time, then three, and a manifest."""
     records = [b"%d of %d" % (number, salt) for number in range(4 + salt)]
     await Dataset.from_tensor_slices(records).write(
         f"{place}/x-{{shard}}", num_shards=2 + salt, manifest=f"{place}/manifest.json", storage_options=options

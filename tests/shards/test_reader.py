@@ -1,4 +1,4 @@
-"""Reading one shard, through storages that need no server; the servers' own tests are in tests/storage."""
+"""Reading one shard, through storages that need no server; tests/storage tests the others."""
 
 import asyncio
 import gzip
@@ -8,6 +8,8 @@ import os
 import random
 import threading
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,16 @@ def put(url: str, data: bytes) -> str:
 async def read(url: str, **options: object) -> list[bytes]:
     async with streamrec.open_shard(url, **options) as shard:  # type: ignore[arg-type]
         return [record async for record in shard]
+
+
+@asynccontextmanager
+async def open_reader(url: str, options: ReadOptions, place: ShardPlace | None = None) -> AsyncIterator[ShardReader]:
+    async with Storages() as storages:
+        reader = await ShardReader.open(await storages.at(url), url, options, place)
+        try:
+            yield reader
+        finally:
+            await reader.aclose()
 
 
 @pytest.mark.parametrize(
@@ -76,47 +88,37 @@ async def test_records_as_frames(place: str) -> None:
 async def test_blocks_end_after_groups_of_records(place: str, name: str) -> None:
     data = encode_records(RECORDS * 10)
     url = put(f"{place}/{name}", gzip.compress(data, 1) if name.endswith(".gz") else data)
-    async with Storages() as storages:
-        options = ReadOptions(block_bytes=100_000, block_records=200)
-        reader = await ShardReader.open(await storages.at(url), url, options)
+    async with open_reader(url, ReadOptions(block_bytes=100_000, block_records=200)) as reader:
         sizes = [len(frames) async for frames in reader.frames()]
-        await reader.aclose()
     ends = list(accumulate(sizes))
     large = [end for size, end in zip(sizes, ends, strict=True) if size >= 200]
     assert sum(end % 200 > 0 for end in large) <= 1, "all blocks but the last one"
-    assert len(large) > len(data) / 125_000 - 2, "none is much smaller than asked for"
+    assert len(large) > len(data) / 125_000 - 2, "no block is much smaller than it should be"
     assert ends[-1] == len(RECORDS) * 10
 
 
-async def test_a_block_grows_to_one_group_where_that_is_not_more_than_two_blocks(place: str) -> None:
+async def test_a_block_grows_to_one_group_of_at_most_two_blocks(place: str) -> None:
     records = [bytes(984)] * 4000
     url = put(f"{place}/x.tfrecord", encode_records(records))
     sizes = {}
-    async with Storages() as storages:
-        for group in (190, 210):  # of 1,000 bytes each, beside blocks of 100,000
-            options = ReadOptions(block_bytes=100_000, block_records=group)
-            reader = await ShardReader.open(await storages.at(url), url, options)
+    for group in (190, 210):  # records of 1,000 bytes, in blocks of 100,000
+        async with open_reader(url, ReadOptions(block_bytes=100_000, block_records=group)) as reader:
             sizes[group] = [len(frames) async for frames in reader.frames()]
-            await reader.aclose()
     assert sum(size % 190 > 0 for size in sizes[190]) <= 3, "while blocks grow, and the last one"
     assert max(sizes[190]) == 190
     assert len(sizes[190]) <= 4000 / 190 + 4
-    assert len(sizes[210]) >= 4000 / 110, "a larger group would make them too large: they are as they were"
+    assert len(sizes[210]) >= 4000 / 110, "a larger group would make blocks too large: they do not change"
     assert sum(sizes[190]) == sum(sizes[210]) == 4000
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_groups_of_records_of_any_length(seed: int) -> None:
-    """Those so far tell little about those to come."""
+async def test_groups_of_records_of_any_length_are_read_whole(seed: int) -> None:
     draw = random.Random(seed)
     block, group = draw.choice([100, 1000, 30_000]), draw.choice([2, 3, 7, 30])
     records = [bytes(int(draw.choice([1, 1, group, 30]) * draw.random() * block / group)) for _ in range(2000)]
     url = put(f"memory://groups/{seed}.tfrecord", encode_records(records))
-    async with Storages() as storages:
-        options = ReadOptions(block_bytes=block, block_records=group)
-        reader = await ShardReader.open(await storages.at(url), url, options)
+    async with open_reader(url, ReadOptions(block_bytes=block, block_records=group)) as reader:
         assert [record async for record in reader] == records
-        await reader.aclose()
 
 
 async def test_the_first_block_is_small(place: str) -> None:
@@ -127,37 +129,33 @@ async def test_the_first_block_is_small(place: str) -> None:
     assert max(sizes) > 900_000
 
 
-async def test_a_record_longer_than_blocks(place: str) -> None:
+async def test_a_record_may_be_longer_than_a_block(place: str) -> None:
     record = bytes(range(256)) * 150_000
     url = put(f"{place}/x.tfrecord", encode_records([b"small", record, b"small"]))
     assert await read(url) == [b"small", record, b"small"]
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB", "ZSTD"])
-@pytest.mark.parametrize("told", [True, False])
-async def test_compressed(place: str, kind: str, told: bool) -> None:
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_compression_is_named_or_detected(place: str, kind: str, named: bool) -> None:
     async with streamrec.ShardWriter(f"{place}/x", TFRecordOptions(kind)) as writer:
         await writer.write_batch(RECORDS)
-    assert await read(f"{place}/x", compression_type=kind if told else None) == RECORDS
+    assert await read(f"{place}/x", compression_type=kind if named else None) == RECORDS
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP"])
-async def test_reading_from_any_place(place: str, kind: str) -> None:
+async def test_reading_may_begin_at_any_record(place: str, kind: str) -> None:
     data = encode_records(RECORDS)
     url = put(f"{place}/x", gzip.compress(data) if kind else data)
-    async with Storages() as storages:
-        storage = await storages.at(url)
-        reader = await ShardReader.open(storage, url, ReadOptions(kind))
+    async with open_reader(url, ReadOptions(kind)) as reader:
         places = [reader.place]
         while await reader.read() is not None:
             places.append(reader.place)
-        await reader.aclose()
-        for start in places:
-            reader = await ShardReader.open(storage, url, ReadOptions(kind), start)
+    for start in places:
+        async with open_reader(url, ReadOptions(kind), start) as reader:
             frames = await reader.read()
             assert (frames is None) == (start.record == len(RECORDS))
             assert frames is None or frames[0] == RECORDS[start.record]
-            await reader.aclose()
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP"])
@@ -198,7 +196,7 @@ async def test_cancelled_reading_closes_the_shard(place: str) -> None:
 @pytest.mark.parametrize("on_error", ["raise", "skip_record", "resync", "skip_shard"])
 @pytest.mark.parametrize("ending", ["", ".gz"])
 async def test_a_file_that_is_changed_in_place_is_not_damaged(tmp_path: Path, on_error: str, ending: str) -> None:
-    """What was read before is right, and nothing of what was read after it counts."""
+    """The records before the change are right, and no record after it is returned."""
     draw, path = random.Random(7), tmp_path / f"x{ending}"
     records = [draw.randbytes(9000) for _ in range(800)]
     data = encode_records(records)
@@ -219,18 +217,17 @@ async def test_a_file_that_is_changed_in_place_is_not_damaged(tmp_path: Path, on
     assert len(found) < len(records)
 
 
-async def test_a_place_within_needs_the_compression(tmp_path: Path) -> None:
+async def test_reading_from_the_middle_needs_the_compression(tmp_path: Path) -> None:
     url = put(str(tmp_path / "x"), encode_records(RECORDS))
-    async with Storages() as storages:
-        storage = await storages.at(url)
-        with pytest.raises(ValueError, match="needs its compression_type"):
-            await ShardReader.open(storage, url, ReadOptions(None), ShardPlace(16, 1))
+    with pytest.raises(ValueError, match="needs compression_type"):
+        async with open_reader(url, ReadOptions(None), ShardPlace(16, 1)):
+            pass
 
 
 @pytest.mark.parametrize("kind", ["", "GZIP"])
 @pytest.mark.parametrize("change", ["none", "payload", "cut out", "end"])
 async def test_long_records_are_checked_and_not_held(place: str, kind: str, change: str) -> None:
-    """Those in the middle are longer than a block and than what is held; what is damaged is told as ever."""
+    """The records in the middle are longer than a block and than `long_bytes`; damage is a loss as usual."""
     records = [b"first", os.urandom(200_000), b"second", os.urandom(100_000), b"third", os.urandom(150_000), b"last"]
     data = bytearray(encode_records(records))
     starts = [0, *accumulate(len(record) + 16 for record in records)]
@@ -247,35 +244,30 @@ async def test_long_records_are_checked_and_not_held(place: str, kind: str, chan
     url = put(f"{place}/long", gzip.compress(bytes(data), 1) if kind else bytes(data))
     lengths: list[int] = []
     copies: dict[int, bytes] = {}
-    async with Storages() as storages:
-        options = ReadOptions(on_error="resync", long_bytes=80_000, block_bytes=30_000)
-        reader = await ShardReader.open(await storages.at(url), url, options)
-        try:
-            while True:
-                frames = await reader.read()
-                for record in reader.take_long_records():
-                    end = record.offset + record.nbytes
-                    copies[len(lengths)] = b"".join([bytes(it) async for it in reader.plain_bytes(record.offset, end)])
-                    lengths.append(record.length)
-                if frames is None:
-                    break
-                lengths += frames.lengths.tolist()
-            assert reader.place.record == len(kept)
-            assert reader.skipped == (change != "none")
-        finally:
-            await reader.aclose()
+    async with open_reader(url, ReadOptions(on_error="resync", long_bytes=80_000, block_bytes=30_000)) as reader:
+        while True:
+            frames = await reader.read()
+            for record in reader.take_long_records():
+                end = record.offset + record.nbytes
+                copies[len(lengths)] = b"".join([bytes(it) async for it in reader.plain_bytes(record.offset, end)])
+                lengths.append(record.length)
+            if frames is None:
+                break
+            lengths += frames.lengths.tolist()
+        assert reader.place.record == len(kept)
+        assert reader.skipped == (change != "none")
     assert lengths == [len(records[number]) for number in kept]
     assert copies == {kept.index(number): encode_records([records[number]]) for number in (1, 3, 5) if number in kept}
 
 
 def hostile(length: int) -> bytes:
-    """A header that is right, of a record that is not there."""
+    """A correct header without its record."""
     return encode_records([length.to_bytes(8, "little")])[12:] + b"x" * 100
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 40])
-async def test_a_length_that_leads_beyond_the_shard_is_damage(place: str, compress: Any, length: int) -> None:
+async def test_a_length_beyond_the_end_of_the_shard_is_damage(place: str, compress: Any, length: int) -> None:
     """Good records before it are returned, and no memory is allocated for it."""
     url = put(f"{place}/hostile", compress(encode_records([b"good"]) + hostile(length)))
     found = []
@@ -292,7 +284,7 @@ PLAIN = bytes(range(256)) * 4096
 
 
 class HeldInflater(Inflater):
-    """Begins when it is told to."""
+    """Waits for `released`."""
 
     def __init__(self) -> None:
         super().__init__("GZIP")
@@ -305,7 +297,7 @@ class HeldInflater(Inflater):
 
 
 class NoMoreBytes:
-    """What a stream gives at its end."""
+    """A stream at its end."""
 
     info = tally = None
 

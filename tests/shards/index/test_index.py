@@ -1,4 +1,4 @@
-"""The index as an object: what is written is read; it is small, checked, and tells one data set from another."""
+"""The index as an object: it is small and checked, gives the written values, and identifies its data set."""
 
 import pickle
 from dataclasses import replace
@@ -24,10 +24,14 @@ lengths_of_shards = st.lists(
 )
 
 
-def shard(number: int, lengths: Any, folder: str = "s3://b/d", **more: Any) -> IndexedShard:
+def pack(lengths: npt.ArrayLike) -> PackedLengths:
     packer = LengthPacker()
     packer.add(np.asarray(lengths, np.int64))
-    packed = packer.finish()
+    return packer.finish()
+
+
+def shard(number: int, lengths: Any, folder: str = "s3://b/d", **more: Any) -> IndexedShard:
+    packed = pack(lengths)
     info = ShardInfo(f"{folder}/s-{number}", packed.records, packed.end, number, version=f"v{number}")
     return IndexedShard(replace(info, **more), packed)
 
@@ -38,8 +42,7 @@ def parsed(path: str, data: bytes) -> Index:
 
 @settings(max_examples=60, deadline=None)
 @given(lengths_of_shards, st.randoms(use_true_random=False))
-async def test_what_is_written_is_read(shards: list[tuple[list[int], int]], random: Any) -> None:
-    """Lengths of any range of records, and the places of any records, from an index in a store."""
+async def test_an_index_gives_the_written_lengths_and_places(shards: list[tuple[list[int], int]], random: Any) -> None:
     lengths = [part * repeats for part, repeats in shards]
     written = [shard(number, part) for number, part in enumerate(lengths)]
     url = "memory://index-read/x.index"
@@ -64,7 +67,7 @@ async def test_what_is_written_is_read(shards: list[tuple[list[int], int]], rand
         assert [tuple(map(int, place)) for place in zip(*places, strict=True)] == [wanted_places[i] for i in records]
 
 
-def test_the_digest_is_that_of_the_data_set() -> None:
+def test_the_digest_identifies_the_data_set() -> None:
     data = encode_index("s3://b/d/x.index", [shard(0, [1, 2]), shard(1, [3])])
     index = parsed("s3://b/d/x.index", data)
     copied = [shard(0, [1, 2], "gs://c/e", version="w"), shard(1, [3], "gs://c/e", crc32c=None)]
@@ -102,7 +105,7 @@ async def test_a_damaged_index_is_one_clear_error(tmp_path: Path, damage: str) -
 
 
 def hostile(folder: Path, change: Any) -> bytes:
-    """An index whose checksums are right, and whose tables are those that `change` makes of it."""
+    """An index with correct checksums, whose tables `change` has changed."""
     data = encode_index(f"{folder}/x.index", [shard(0, range(3000), str(folder)), shard(1, [3], str(folder))])
     index = parsed(f"{folder}/x.index", data)
     index = replace(index, blocks=index.blocks.copy())
@@ -142,8 +145,8 @@ def first_shard(**changes: Any) -> Any:
         *[block("base", 0, value) for value in (-1, 1 << 62, 10_000)],
     ],
 )
-def test_a_hostile_index(tmp_path: Path, change: Any) -> None:
-    """All checksums are right: what is read of it is an error before anything is allocated, and no other record."""
+def test_a_hostile_index_is_one_error(tmp_path: Path, change: Any) -> None:
+    """All checksums are correct; the error comes before anything is allocated."""
     (tmp_path / "x.index").write_bytes(hostile(tmp_path, change))
     with pytest.raises(ManifestError, match=r"x\.index: this (index|file) is damaged.*write it again"):
         RecordSource(tmp_path / "x.index")
@@ -151,8 +154,8 @@ def test_a_hostile_index(tmp_path: Path, change: Any) -> None:
         verify_sync(str(tmp_path / "x.index"))
 
 
-async def test_lengths_that_do_not_fill_their_shard(tmp_path: Path) -> None:
-    """The tables are in order, and the packed lengths are others."""
+async def test_lengths_that_do_not_fill_their_shard_are_an_error(tmp_path: Path) -> None:
+    """The tables are right, and the packed lengths are not."""
     path = str(tmp_path / "x.index")
     data = encode_index(path, [shard(0, [5, 6, 7, 4], str(tmp_path))])
     index = parsed(path, data)
@@ -181,24 +184,17 @@ async def test_damaged_lengths_are_found_when_they_are_read(tmp_path: Path) -> N
             await reader.lengths(4999, 5001)
 
 
-def packed(*parts: npt.ArrayLike) -> PackedLengths:
-    packer = LengthPacker()
-    for part in parts:
-        packer.add(np.asarray(part, np.int64))
-    return packer.finish()
-
-
 def test_equal_lengths_take_no_byte() -> None:
-    assert packed([700] * 5000).data == b""
+    assert pack([700] * 5000).data == b""
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(1_000, 400), (110_000, 60_000), (110_000, 1)])
-def test_similar_lengths_take_three_bytes_at_the_most(mean: int, spread: int) -> None:
-    found = packed(np.random.default_rng(1).integers(mean - spread, mean + spread, 50_000))
-    assert len(found.data) + found.blocks.nbytes <= 3 * found.records
+def test_similar_lengths_take_at_most_three_bytes(mean: int, spread: int) -> None:
+    packed = pack(np.random.default_rng(1).integers(mean - spread, mean + spread, 50_000))
+    assert len(packed.data) + packed.blocks.nbytes <= 3 * packed.records
 
 
 @pytest.mark.parametrize("lengths", [[-1], [0, 1 << 57]])
 def test_lengths_that_cannot_be_packed_are_refused(lengths: list[int]) -> None:
     with pytest.raises(ValueError, match="a length is 0 to"):
-        packed(lengths)
+        pack(lengths)

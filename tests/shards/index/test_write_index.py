@@ -1,4 +1,4 @@
-"""write_index: the same index, whatever it is made from and by how many; and an index says what a manifest says."""
+"""write_index: the same index from any source and any number of processes; an index serves as a manifest."""
 
 import gzip
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ def all_of(index: str) -> list[bytes]:
     return list(RecordSource(index)[:])
 
 
-async def test_from_headers_and_from_all_bytes(tmp_path: Path) -> None:
-    """Local shards are not read, so nobody knows their CRC32C; else the index is the same."""
+async def test_an_index_from_headers_equals_one_from_all_bytes(tmp_path: Path) -> None:
+    """Local shards are not read, so their CRC32C is unknown; all else is the same."""
     on_disk = await write_index(write(tmp_path), f"{tmp_path}/x.index")
     in_store = await write_index(write("memory://write-index"), "memory://write-index/x.index")
     assert [shard.crc32c for shard in on_disk.shards] == [None] * 4
@@ -68,8 +68,8 @@ async def test_from_headers_and_from_all_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[20_000] * 40, [5] * 9 + [200_000] * 9 + [3] * 20_000, [1 << 21] * 3, [0] * 5])
-def test_headers_of_short_and_long_records(tmp_path: Path, sizes: list[int]) -> None:
-    """Long records are passed over one by one, short ones read together."""
+def test_headers_give_the_lengths_of_short_and_long_records(tmp_path: Path, sizes: list[int]) -> None:
+    """Long records are skipped one by one, short ones are read together."""
     records = [[bytes([number % 251]) * size for number, size in enumerate(sizes)]]
     index = write_index_sync(write(tmp_path, records), f"{tmp_path}/x.index")
     assert (len(index), index.shards[0].bytes) == (len(sizes), sum(sizes) + 16 * len(sizes))
@@ -99,7 +99,7 @@ def test_damaged_shards_have_no_index(tmp_path: Path, where: str, size: int) -> 
 
 
 @pytest.mark.parametrize("where", ["disk", "memory"])
-def test_compressed_shards_are_refused_with_the_way_out(tmp_path: Path, where: str) -> None:
+def test_compressed_shards_are_refused_with_advice(tmp_path: Path, where: str) -> None:
     folder = str(tmp_path) if where == "disk" else "memory://write-compressed"
     with fsspec.open(f"{folder}/s", "wb") as file:
         file.write(gzip.compress(encode_records(ALL)))
@@ -108,7 +108,7 @@ def test_compressed_shards_are_refused_with_the_way_out(tmp_path: Path, where: s
 
 
 @pytest.mark.parametrize("parts", [1, 3, 7])
-def test_many_processes_take_a_part_each(parts: int) -> None:
+def test_many_processes_may_index_a_part_each(parts: int) -> None:
     folder = f"memory://write-parts-{parts}"
     whole = write_index_sync(write(folder), f"{folder}/whole.index")
     for number in reversed(range(parts)):
@@ -132,7 +132,7 @@ async def test_a_missing_part_is_named() -> None:
     assert part_of("x", 2, 3) == "x.part-00002-of-00003"
 
 
-def test_an_update_reads_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_reads_only_changed_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names, url = write(tmp_path), f"{tmp_path}/x.index"
     write_index_sync(names, url)
     (tmp_path / "s-2").write_bytes(encode_records([b"new", b"newer"]))
@@ -151,7 +151,7 @@ def test_an_update_reads_what_changed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def idx_of(records: Sequence[bytes]) -> bytes:
-    """What tfrecord2idx writes."""
+    """The output of tfrecord2idx."""
     at, lines = 0, []
     for record in records:
         lines.append(f"{at} {len(record) + 16}\n")
@@ -159,7 +159,7 @@ def idx_of(records: Sequence[bytes]) -> bytes:
     return "".join(lines).encode()
 
 
-def test_from_the_files_of_tfrecord2idx() -> None:
+def test_an_index_from_the_files_of_tfrecord2idx_is_the_same() -> None:
     folder = "memory://write-idx"
     whole = write_index_sync(write(folder), f"{folder}/whole.index")
     for number, part in enumerate(RECORDS):
@@ -180,7 +180,7 @@ def test_from_the_files_of_tfrecord2idx() -> None:
         (b"0 19\n19 1e5\n", "not a file of tfrecord2idx"),
         (b"0 19\n19 -19\n", "line 2: a frame at byte 19 of -19 bytes"),
         (b"0 9223372036854775807\n9223372036854775807 16\n", "line 1: a frame at byte 0 of 9,223,372,036,854,775,807"),
-        (b"0 19\n20 19\n", "line 2: a frame at byte 20 of 19 bytes, where the one before ends at byte 19"),
+        (b"0 19\n20 19\n", "line 2: a frame at byte 20 of 19 bytes, and the one before ends at byte 19"),
         (b"0 19\n", "the last record ends at byte 19"),
         (b"0 18\n18 20\n", "has no record of 4 bytes at byte 18"),
         (b"0 38\n", "has no record of 22 bytes at byte 0"),
@@ -194,14 +194,14 @@ def test_idx_files_of_other_shards_are_refused(tmp_path: Path, idx: bytes, messa
         write_index_sync(names, f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx")
 
 
-def test_as_many_idx_files_as_shards(tmp_path: Path) -> None:
+def test_each_shard_needs_an_idx_file(tmp_path: Path) -> None:
     (tmp_path / "x.idx").write_bytes(b"")
     with pytest.raises(ManifestError, match=r"4 shards and 1 \.idx files"):
         write_index_sync(write(tmp_path), f"{tmp_path}/x.index", idx_files=f"{tmp_path}/x.idx")
 
 
 def test_names_are_relative_to_the_index_or_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards below the directory of the index move with it; others are found from wherever."""
+    """Shards below the directory of the index move with it; the others keep their full path."""
     monkeypatch.chdir(tmp_path)
     write("below")
     for index, root in (("x.index", None), ("elsewhere/x.index", "below")):
@@ -215,7 +215,7 @@ def test_names_are_relative_to_the_index_or_whole(tmp_path: Path, monkeypatch: p
     assert all_of("new/x.index") == ALL
 
 
-async def test_overwrite(tmp_path: Path) -> None:
+async def test_an_index_is_overwritten_unless_that_is_refused(tmp_path: Path) -> None:
     names = write(tmp_path)
     await write_index(names, f"{tmp_path}/x.index")
     with pytest.raises(FileExistsError):
@@ -238,7 +238,7 @@ def test_no_index_or_manifest_is_written_over_a_shard(tmp_path: Path) -> None:
 SHORT = [b"%d" % number * (number % 50) for number in range(5000)]
 
 
-async def test_a_writer_writes_the_index_of_what_it_writes() -> None:
+async def test_a_writer_writes_the_same_index() -> None:
     folder = f"memory://as-manifest-{uuid4()}"
     pattern = f"{folder}/train-{{shard:03d}}.tfrecord"
     async with ShardWriter(pattern, max_shard_records=1800, index=f"{folder}/own.index") as writer:
@@ -255,7 +255,7 @@ async def test_a_writer_writes_the_index_of_what_it_writes() -> None:
 
 @pytest.mark.parametrize("kind", ["s3_store", "gcs_store"])
 def test_versions_are_those_that_readers_see(kind: str, request: pytest.FixtureRequest) -> None:
-    """In a real store: of a writer's index and of one made later; and a shard that is written anew is refused."""
+    """In a real store, for a writer's index and one made later; a shard that is written again is refused."""
     store: Store = request.getfixturevalue(kind)
     folder = f"{store.url}/{uuid4()}"
     options = dict(store.options)
@@ -282,14 +282,14 @@ def test_versions_are_those_that_readers_see(kind: str, request: pytest.FixtureR
         source[0]
 
 
-def test_compressed_shards_have_none(tmp_path: Path) -> None:
+def test_a_writer_of_compressed_shards_refuses_an_index(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"x\.index: compressed shards have no index"):
         ShardWriter(f"{tmp_path}/s", "GZIP", index=f"{tmp_path}/x.index")
 
 
 @pytest.mark.parametrize("crc", [True, False])
 async def test_verify_takes_an_index(tmp_path: Path, crc: bool) -> None:
-    """Sizes, numbers of records, missing shards; and checksums: of all bytes where it has them, else of each record."""
+    """The checksum is that of all bytes if the index has it, else that of each record."""
     folder = f"memory://as-manifest-{uuid4()}" if crc else str(tmp_path)
     for name in ("s-0", "s-1", "s-2"):
         with fsspec.open(f"{folder}/{name}", "wb") as file:
@@ -308,7 +308,6 @@ async def test_verify_takes_an_index(tmp_path: Path, crc: bool) -> None:
 
 
 def test_distribute_takes_an_index(tmp_path: Path) -> None:
-    """The numbers of records come from it, and where some of them lie."""
     for number in range(3):
         (tmp_path / f"s-{number}").write_bytes(encode_records(SHORT[number * 1000 : (number + 1) * 1000] * 4))
     write_index_sync(f"{tmp_path}/s-*", f"{tmp_path}/x.index")
@@ -324,7 +323,7 @@ def test_distribute_takes_an_index(tmp_path: Path) -> None:
 
 
 def test_a_large_manifest_is_still_a_manifest(tmp_path: Path) -> None:
-    """One that is longer than what is read of an index at first."""
+    """It is longer than the first read of the end of an index."""
     names = [f"{tmp_path}/s-{number:04d}-{'x' * 100}" for number in range(2000)]
     for name in names:
         Path(name).write_bytes(encode_records([b"a"]))

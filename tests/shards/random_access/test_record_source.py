@@ -27,23 +27,17 @@ from streamrec import (
 from streamrec.errors import ObjectChangedError
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
+from tests.shards.index.test_write_index import records_of, write
 
 COUNTS = [1500, 0, 3, 2048, 40]
 
 
-def records_of(counts: list[int]) -> list[list[bytes]]:
-    rng = np.random.default_rng(11)
-    return [[rng.bytes(int(size)) for size in rng.integers(0, 600, count)] for count in counts]
-
-
-RECORDS = records_of(COUNTS)
+RECORDS = records_of(COUNTS, 600)
 ALL = [record for part in RECORDS for record in part]
 
 
 def build(folder: Path) -> str:
-    for number, part in enumerate(RECORDS):
-        (folder / f"s-{number}").write_bytes(encode_records(part))
-    write_index_sync(f"{folder}/s-*", f"{folder}/x.index")
+    write_index_sync(write(folder, RECORDS), f"{folder}/x.index")
     return f"{folder}/x.index"
 
 
@@ -67,7 +61,7 @@ def test_it_is_a_sequence(source: RecordSource) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.slices(len(ALL)))
-def test_slices(source: RecordSource, part: slice) -> None:
+def test_a_slice_gives_frames(source: RecordSource, part: slice) -> None:
     found = source[part]
     assert isinstance(found, Frames)
     assert list(found) == ALL[part]
@@ -75,28 +69,28 @@ def test_slices(source: RecordSource, part: slice) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-len(ALL), len(ALL) - 1), max_size=40))
-def test_many_numbers_in_their_order(source: RecordSource, numbers: list[int]) -> None:
+def test_many_numbers_give_their_records_in_order(source: RecordSource, numbers: list[int]) -> None:
     assert list(source.__getitems__(numbers)) == [ALL[number] for number in numbers]
     assert list(source.__getitems__(np.array(numbers, np.int64))) == [ALL[number] for number in numbers]
 
 
 @pytest.mark.parametrize("number", [len(ALL), -len(ALL) - 1, 1 << 62])
-def test_numbers_out_of_bounds(source: RecordSource, number: int) -> None:
+def test_a_number_out_of_range_is_an_error(source: RecordSource, number: int) -> None:
     for ask in (lambda: source[number], lambda: source.__getitems__([0, number])):
         with pytest.raises(IndexError, match=f"record {number:,} of {len(ALL):,}"):
             ask()
 
 
 @pytest.mark.parametrize("numbers", [[0.5], [True], ["1"], 3, [[1]], None])
-def test_what_is_not_a_number(source: RecordSource, numbers: Any) -> None:
+def test_a_value_that_is_not_a_number_is_an_error(source: RecordSource, numbers: Any) -> None:
     with pytest.raises(TypeError, match="whole numbers"):
         source.__getitems__(numbers)
     with pytest.raises(TypeError, match="whole number or a slice"):
         source["1"]  # type: ignore[call-overload]
 
 
-async def test_async_callers(index: str) -> None:
-    """Tasks of one loop share the connections of that loop; the sync face works beside it."""
+async def test_async_callers_share_the_connections_of_their_loop(index: str) -> None:
+    """Sync callers have others."""
     source = await RecordSource.open(index)
     numbers = [random.Random(seed).choices(range(len(ALL)), k=9) for seed in range(30)]
     found = await asyncio.gather(*map(source.get, numbers))
@@ -106,14 +100,14 @@ async def test_async_callers(index: str) -> None:
     assert list(await source.get([3])) == [ALL[3]]
 
 
-def test_one_loop_after_another(index: str, source: RecordSource) -> None:
+def test_each_loop_opens_its_own_connections(index: str, source: RecordSource) -> None:
     for number in range(3):
         assert list(asyncio.run(source.get([number]))) == [ALL[number]]
     source.close()
     assert source[5] == ALL[5]
 
 
-def test_threads(source: RecordSource) -> None:
+def test_threads_may_share_a_source(source: RecordSource) -> None:
     found: dict[int, list[bytes]] = {}
 
     def work(seed: int) -> None:
@@ -129,7 +123,7 @@ def test_threads(source: RecordSource) -> None:
         assert found[seed] == [ALL[number] for number in random.Random(seed).choices(range(len(ALL)), k=50)]
 
 
-def test_pickles(source: RecordSource) -> None:
+def test_a_source_can_be_pickled(source: RecordSource) -> None:
     copy = pickle.loads(pickle.dumps(source))
     assert list(copy[5:9]) == ALL[5:9]
     assert copy.index.digest == source.index.digest
@@ -141,8 +135,8 @@ def read_in_child(source: RecordSource, numbers: list[int], answers: Any) -> Non
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork")
-def test_child_processes(source: RecordSource, method: str) -> None:
-    """Also one that was used before it was forked; the parent's goes on."""
+def test_a_source_works_in_child_processes(source: RecordSource, method: str) -> None:
+    """Also if it was used before the fork; the parent can still use it."""
     assert source[1] == ALL[1]
     context: Any = multiprocessing.get_context(method)
     answers = context.SimpleQueue()
@@ -155,7 +149,7 @@ def test_child_processes(source: RecordSource, method: str) -> None:
 
 
 def test_shards_that_changed_are_refused(tmp_path: Path) -> None:
-    """At the first read of one, and no other; the message says what to run, and that helps."""
+    """Only reads of a changed shard fail; the message has the command that helps."""
     index = build(tmp_path)
     source = RecordSource(index)
     (tmp_path / "s-3").write_bytes(encode_records(RECORDS[3][::-1]))
@@ -171,8 +165,7 @@ def test_shards_that_changed_are_refused(tmp_path: Path) -> None:
     assert RecordSource(index)[1500] == RECORDS[3][-1]
 
 
-def test_damage(tmp_path: Path) -> None:
-    """A damaged record is an error with its place, and only if somebody asks for it."""
+def test_a_damaged_record_is_an_error_only_if_it_is_read(tmp_path: Path) -> None:
     index = build(tmp_path)
     place = len(encode_records(RECORDS[0][:700])) + 14
     data = bytearray((tmp_path / "s-0").read_bytes())
@@ -216,13 +209,12 @@ def remote(store: ObjectStore, tmp_path: Path) -> RecordSource:
 
 
 def gets(store: ObjectStore) -> list[tuple[str, int]]:
-    """Which objects were read, and how many bytes of them."""
+    """The objects that were read, with the number of bytes."""
     store.wait_idle()
     return sorted((entry.object, entry.sent) for entry in store.log if entry.method == "GET")
 
 
 def test_records_near_each_other_are_one_request(store: ObjectStore, remote: RecordSource) -> None:
-    """A request costs more than the bytes between them; and nothing is read twice."""
     assert list(remote.__getitems__([30, 10, 20, 10])) == [ALL[30], ALL[10], ALL[20], ALL[10]]
     assert gets(store) == [("bucket/s-0", len(encode_records(ALL[10:31])))]
     store.clear()
@@ -232,7 +224,7 @@ def test_records_near_each_other_are_one_request(store: ObjectStore, remote: Rec
     ]
 
 
-def test_an_open_is_not_a_request_to_any_shard(store: ObjectStore, remote: RecordSource) -> None:
+def test_opening_a_source_reads_no_shard(store: ObjectStore, remote: RecordSource) -> None:
     assert len(remote) == len(ALL)
     assert gets(store) == []
 
@@ -257,15 +249,15 @@ def test_storms_change_no_byte(store: ObjectStore, remote: RecordSource, tmp_pat
     assert store.counters.by_fault
 
 
-def test_an_object_that_changes_under_way_is_one_clear_error(store: ObjectStore, remote: RecordSource) -> None:
+def test_an_object_that_changes_during_a_read_is_one_clear_error(store: ObjectStore, remote: RecordSource) -> None:
     store.faults = replace(NO_FAULTS, script=("change",))
     with pytest.raises(ObjectChangedError, match=r"s3://bucket/s-0.*streamrec index --update"):
         remote[0]
         remote[0]
 
 
-def test_a_late_first_byte_is_asked_for_once_more(store: ObjectStore, tmp_path: Path, remote: RecordSource) -> None:
-    """The second request is read; to wait for the first one would take an hour."""
+def test_a_late_first_byte_causes_a_second_request(store: ObjectStore, tmp_path: Path, remote: RecordSource) -> None:
+    """The second request is read; the first one would take an hour."""
     retry = RetryPolicy(hedge_share=1.0, first_byte_timeout=7200)
     source = source_of(store, tmp_path, retry=retry)
     store.faults = Faults(seed=1, first_byte=0.002, jitter=0.001, slow=0.1, slow_first_byte=3600.0)
