@@ -70,22 +70,34 @@ def test_snippets(page: Path, request: pytest.FixtureRequest, tmp_path: Path, mo
     gc.collect()  # ends the workers of a loader that the page has not closed
 
 
+def missing_peers(block: Block) -> list[str]:
+    return [peer for peer in peers_in(block) if importlib.util.find_spec(peer) is None]
+
+
 @pytest.mark.peer
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", ["pytorch.md", "jax.md"])
 def test_program(tmp_path: Path, s3_store: Store, page: str) -> None:
     """A page's snippets run, one after the other, as a program whose data is in S3."""
-    snippets = [block for block in blocks(ROOT / "docs" / page) if block.kind == "python" and not block.title]
-    missing = [peer for block in snippets for peer in peers_in(block) if importlib.util.find_spec(peer) is None]
-    if missing:
+    found = [block for block in blocks(ROOT / "docs" / page) if block.kind == "python"]
+    snippets = [block for block in found if not block.title and not missing_peers(block)]
+    if missing := missing_peers(found[0]):
         pytest.skip(f"not installed: {', '.join(missing)}")
     program = "\n".join(block.text for block in snippets)
     assert program.count('"data/') >= 2
-    (tmp_path / "page.py").write_text(program.replace('"data/', f'"{s3_store.url}/{page}/'))
+    programs = {"page.py": program}
+    programs |= {
+        str(block.title): block.text
+        for block in found
+        if block.title == "grain_workers.py" and not missing_peers(block)
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text.replace('"data/', f'"{s3_store.url}/{page}/'))
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
     environment = {**os.environ, **client_environment(s3_store), **devices}
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for name in programs:
+        done = subprocess.run([sys.executable, name], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -184,6 +196,12 @@ def test_a_verb_in_two_files(copy: Path, forgotten: str, instead: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
     assert done.returncode == (1 if forgotten else 0), done.stdout
+
+
+def test_the_guide_and_the_example_are_the_same_service() -> None:
+    name = "examples/service/minimal.py"
+    [code] = [block.text for block in blocks(ROOT / "docs" / "guides" / "serve.md") if block.title == name]
+    assert code == (ROOT / name).read_text()
 
 
 def test_readme_is_short() -> None:
