@@ -1,8 +1,7 @@
-"""Text as people see it: without secrets, and without characters that a terminal obeys.
+"""Text for display: without secrets, and without control characters.
 
-Names, data and answers of servers are text of strangers. Everything that shows them (errors, `repr`, logs, the command
-line, HTML) goes through `display_text`. What is saved for programs goes through `mask_secrets` alone, and JSON through
-`escape_json`.
+Names, data and responses of servers cannot be trusted. All output with them (errors, `repr`, logs, the command line,
+HTML) goes through `display_text`. Files for programs go through `mask_secrets` alone, and JSON through `escape_json`.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ _HARMLESS: Final = re.compile(
     | split | spr | start | type | uploads | v | version | version-?id | versions
     | x-(amz|goog)-(algorithm|date|expires|signedheaders) | x-id | year"""
 )
-"""Names in queries whose values are shown. Any other value could be a secret."""
+"""Names in queries whose values are not masked. Any other value could be a secret."""
 
 LOGINS: Final = frozenset({"sftp", "ssh", "smb", "hdfs", "webhdfs", "memory"})
-"""Protocols in whose URLs the user is a name. Elsewhere it may be a token."""
+"""Protocols whose URLs begin with a user name. In other URLs it may be a token."""
 
 CONTAINERS: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
-"""Protocols of Azure, in whose URLs the container is in front of the "@"."""
+"""Protocols of Azure, whose URLs have the container before the "@"."""
 
 SENSITIVE: Final = (
     r"(?:key|secret|token|passw|pass\b|pwd|sig\b|signature|credential|auth|jwt|\bcode\b|session|\bsas\b|cookie|bearer)"
@@ -61,12 +60,12 @@ _UNSAFE_IN_LINES: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-
 _UNSAFE_IN_JSON: Final = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", ""))
 
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://((?:[^\s\"'<>]|['\"<>](?=[^\s,)\]}>:;\"']))*)")
-"""A URL in a text: to a space, or to a quote that nothing of it follows."""
+"""A URL in a text: up to a space, or to a quote at its end."""
 
 _QUOTED_URL: Final = re.compile(r"([\"'])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\\\n])*)\1")
 _CHAIN: Final = re.compile(r"(::(?=[A-Za-z][A-Za-z0-9+.-]*(?:::|://)))")
 _SEPARATORS: Final = re.compile("[@?#;]")
-"""A URL without any of these holds no secret."""
+"""A URL without any of these has no secret."""
 _QUERY: Final = re.compile(r"\?([\w.%~$+\[\]-]+=(?:[^\s\"'<>]|['\"<>](?=[\w%]))*)")
 _HEADER: Final = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]*(?:token|key|signature|secret|auth)[\w-]*)"
@@ -87,11 +86,11 @@ STARS: Final = "***"
 
 
 def display_text(text: str, *, lines: bool = False) -> str:
-    r"""The text without secrets, and with everything escaped that a terminal would obey.
+    r"""Masks the secrets in a text and escapes its control characters.
 
     Args:
-        text: Names, data, an answer of a server, or a message with them.
-        lines: Whether line feeds stay. Leave them to be escaped where the text is one name or one line.
+        text: Names, data, a response of a server, or a message with them.
+        lines: Whether to keep line feeds, in a text of several lines.
 
     Examples:
         >>> display_text("https://host/a\x1b[2J?key=abc")
@@ -101,7 +100,7 @@ def display_text(text: str, *, lines: bool = False) -> str:
 
 
 def display_name(name: str) -> str:
-    r"""A path or URL as `display_text` shows it; what is in it, spaces too, belongs to it.
+    r"""Masks and escapes a path or URL like `display_text`; the whole text, including spaces, is one name.
 
     Examples:
         >>> display_name("https://host/a b?key=a b\n")
@@ -111,9 +110,9 @@ def display_name(name: str) -> str:
 
 
 def escape(text: str, *, lines: bool = False) -> str:
-    r"""The text with controls, direction marks, separators of lines and lone surrogates as Python writes them.
+    r"""Escapes control characters, direction marks, line separators and lone surrogates, in Python's notation.
 
-    Letters of all scripts, combining marks and joined emoji stay. With `lines`, line feeds stay, too.
+    Letters of all scripts, combining marks and joined emoji are kept. With `lines`, line feeds are kept, too.
 
     Examples:
         >>> escape("naïve\x1b[31m\u202e\n"), escape("a\nb\tc", lines=True)
@@ -124,7 +123,7 @@ def escape(text: str, *, lines: bool = False) -> str:
 
 
 def shorten(text: str, room: int = 100) -> str:
-    """The text, or its beginning and its end where it is longer than `room`: a message repeats no data at length.
+    """Shortens a text of more than `room` characters to its beginning and end, for messages.
 
     Examples:
         >>> shorten("short"), shorten("a" * 100 + "b" * 9, 20)
@@ -134,7 +133,7 @@ def shorten(text: str, room: int = 100) -> str:
 
 
 def join_names(names: Iterable[str], room: int = 100) -> str:
-    """Names with commas; where they are longer than `room`, the first ones and how many more there are.
+    """Joins names with commas; beyond `room` characters, the first names and the number of others.
 
     Examples:
         >>> join_names(["a", "b"]), join_names(map(str, range(1000)), 10)
@@ -146,10 +145,9 @@ def join_names(names: Iterable[str], room: int = 100) -> str:
 
 
 def text_of(data: bytes) -> str | None:
-    r"""The text that bytes are: UTF-8 without control characters, except tabs and line ends. Else None.
+    r"""Decodes bytes that are text: UTF-8 without control characters, except tabs and line ends. Else None.
 
-    Spaces of all widths, joiners, soft hyphens, direction marks and letters that this Python does not know are text.
-    `escape` escapes those that a terminal would obey.
+    Spaces of all widths, joiners, soft hyphens, direction marks and letters unknown to this Python are text.
 
     Examples:
         >>> text_of("caf\u00e9\u00a0\u200d\n".encode()), text_of(b"\x1b[2J"), text_of(b"\xff")
@@ -163,12 +161,12 @@ def text_of(data: bytes) -> str | None:
 
 
 def image_type(data: bytes) -> str | None:
-    """What kind of image it is, "jpeg" or "png", by its first bytes; None where it is neither."""
+    """The type of an image, "jpeg" or "png", from its first bytes; None for anything else."""
     return next((kind for magic, kind in _IMAGES.items() if data.startswith(magic)), None)
 
 
 def escape_json(text: str) -> str:
-    r"""JSON that a terminal shows as it is, and that is read as the same value.
+    r"""Escapes control characters in JSON, without a change of its value.
 
     Examples:
         >>> escape_json('{"a": "\x9b\u202e"}')
@@ -178,14 +176,14 @@ def escape_json(text: str) -> str:
 
 
 def mask_secrets(text: str, *, unknown: bool = True) -> str:
-    """The text in which the secrets of URLs, headers and connection strings are three asterisks.
+    """Replaces the secrets in URLs, headers and connection strings with three asterisks.
 
-    A secret is the user before a URL's "@", a fragment, and the value of every name in a query that is not known to
-    be harmless.
+    Secrets are the user before a URL's "@", a fragment, and the values in a query except those of names that are known
+    to be harmless.
 
     Args:
         text: A URL, or a text with URLs.
-        unknown: Whether values of names that only may be secrets are masked, too.
+        unknown: Whether to mask the values of unknown names, too.
 
     Examples:
         >>> mask_secrets("sftp://user:password@host/x, https://host/y?access_token=abc&part=1")
@@ -205,14 +203,14 @@ def mask_secrets(text: str, *, unknown: bool = True) -> str:
 
 
 def mask_name(name: str, *, unknown: bool = True) -> str:
-    """A path or URL without secrets; see `mask_secrets`."""
+    """Masks the secrets of a path or URL; see `mask_secrets`."""
     if "://" not in name or not _SEPARATORS.search(name):
         return name
     return "".join(_mask_link(link, unknown) for link in _CHAIN.split(name))
 
 
 def _mask_link(link: str, unknown: bool) -> str:
-    """A link of a chain of URLs."""
+    """Masks one link of a chain of URLs."""
     scheme, colon, rest = link.partition("://")
     if not colon:
         return link
@@ -235,7 +233,7 @@ def _mask_link(link: str, unknown: bool) -> str:
 
 
 def _mask_user(scheme: str, rest: str) -> str:
-    """What follows `://`, without user and password. A password may hold "@" and "/"."""
+    """Masks user and password in the part of a URL after `://`. A password may contain "@" and "/"."""
     before_path = re.match(r"[^/]*@", rest)
     if before_path is None:  # perhaps a password with a slash, and no port
         if rest.startswith("arn:"):
@@ -251,22 +249,22 @@ def _mask_user(scheme: str, rest: str) -> str:
 
 
 def _mask_query(query: str, web: bool, unknown: bool) -> str:
-    """The query of a URL. In globs, "?" is a letter: there only what has a "=" is a value, and what follows one."""
-    made, hiding = [], web
+    """Masks the query of a URL. In globs "?" is a wildcard: there, values begin with the first "="."""
+    masked, hiding = [], web
     for part in re.split(r"([&;?#])", query):
         name, equals, value = part.partition("=")
         harmless = part in ("", "&", ";", "?", "#") or _HARMLESS.fullmatch(name) or not (equals or hiding)
         if harmless or not (unknown or _SENSITIVE_NAME.match(name)):
-            made.append(part)
+            masked.append(part)
         else:
             hiding = True
             kept = value.rstrip("),.:;]}'\"")
-            made.append(f"{name}={STARS if kept else ''}{value[len(kept) :]}" if equals else STARS)
-    return "".join(made)
+            masked.append(f"{name}={STARS if kept else ''}{value[len(kept) :]}" if equals else STARS)
+    return "".join(masked)
 
 
 def secrets_in(url: str | None) -> list[str]:
-    """What is masked of a URL, to mask it where a client repeats it by itself.
+    """The secrets that `mask_name` masks in a URL, to mask them in other messages of a client.
 
     Examples:
         >>> secrets_in("https://host/a?part=1&key=abcd#efgh")
@@ -278,11 +276,11 @@ def secrets_in(url: str | None) -> list[str]:
 
 
 def mask_values(text: str, options: object) -> str:
-    """The text without the values of these options: all that are not numbers, and have four letters or more.
+    """Masks the values of options in a text: all strings of four letters or more.
 
     Args:
-        text: What a client says of its options.
-        options: Storage options, dicts and lists in them too.
+        text: A client's message about its options.
+        options: Storage options, also in nested dicts and lists.
     """
     for value in sorted(_strings(options), key=len, reverse=True):
         for shown in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
@@ -306,44 +304,44 @@ def _strings(options: object) -> set[str]:
 
 
 SHOWN_OPTIONS: Final = frozenset({"endpoint_url", "region_name", "backend", "protocol", "target_protocol", "project"})
-"""Storage options whose values may be shown (the secrets of a URL in them are masked)."""
+"""Storage options whose values are not masked (but secrets in their URLs are)."""
 
 
 class Masked(Exception):  # noqa: N818 - it stands for any exception
-    """Stands for a foreign exception whose message holds a secret."""
+    """Replaces another library's exception whose message contains a secret."""
 
 
 def mask_cause(error: BaseException, options: object = None) -> BaseException:
-    """The exception, for `raise ... from`: another of the same name and traceback where its message shows a secret.
+    """An exception for `raise ... from`: a copy of the same name and traceback if its message has a secret.
 
     Args:
-        error: What a client raised.
-        options: Storage options whose values must not be shown.
+        error: A client's exception.
+        options: Storage options whose values are masked.
     """
-    said = str(error)
-    shown = mask_values(mask_secrets(said), options)
+    message = str(error)
+    masked = mask_values(mask_secrets(message), options)
     inner = error.__cause__ if error.__suppress_context__ or error.__cause__ else error.__context__
     masked_inner = None if inner is None else mask_cause(inner, options)
-    if shown == said and masked_inner is inner and mask_secrets(repr(error)) == repr(error):
+    if masked == message and masked_inner is inner and mask_secrets(repr(error)) == repr(error):
         return error
     kind = type(type(error).__name__, (Masked,), {"__module__": type(error).__module__})
-    made: BaseException = kind(shown).with_traceback(error.__traceback__)
-    made.__cause__ = masked_inner
-    return made
+    replacement: BaseException = kind(masked).with_traceback(error.__traceback__)
+    replacement.__cause__ = masked_inner
+    return replacement
 
 
 C = TypeVar("C", bound=type)
 
 
 def display_repr(cls: C) -> C:
-    """A class whose `repr()` shows no secrets and nothing that a terminal obeys."""
+    """A class decorator that masks secrets and escapes control characters in `repr()`."""
     plain = cast("Callable[[Any], str]", cls.__repr__)
     cast("Any", cls).__repr__ = lambda self: display_text(plain(self), lines=True)
     return cls
 
 
 def _display_arguments(record: logging.LogRecord) -> bool:
-    """Makes what is logged safe: text and errors among the arguments. A filter that keeps every record."""
+    """A filter that masks and escapes the arguments of log records, and keeps every record."""
     if isinstance(record.args, tuple):
         record.args = tuple(
             value if isinstance(value, int | float) else display_text(str(value)) for value in record.args

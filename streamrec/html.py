@@ -1,8 +1,8 @@
 """HTML for notebooks and pages: self-contained, escaped, readable on a light and on a dark background.
 
 Rules:
-- What comes from data is escaped; only JPEG and PNG images are shown as they are, as data URIs.
-- Everything in a notebook is bounded: rows, characters, images and their bytes.
+- All data is escaped, except JPEG and PNG images, which become data URIs.
+- Everything in a notebook is limited: rows, characters, images and their bytes.
 - Passwords in URLs are masked, as in `repr`.
 """
 
@@ -38,16 +38,16 @@ __all__ = [
 ]
 
 ROWS: Final = 8
-"""Rows of a batch that are shown."""
+"""How many rows of a batch a notebook displays."""
 
 IMAGE_BYTES: Final = 1 << 20
 ALL_IMAGES_BYTES: Final = 4 << 20
-"""Larger images are named, not shown: a notebook keeps what it shows in its file."""
+"""Larger images are described instead of displayed: a notebook stores everything that it displays in its file."""
 
 CHARACTERS: Final = 120
 NUMBERS: Final = 8
 SIDE: Final = 256
-"""Arrays of pixels with a longer side are thinned out to it."""
+"""Images with a longer side are downsampled to it."""
 
 STYLE: Final = """<style>
 .streamrec { font: 13px/1.45 system-ui, sans-serif; color: inherit; overflow-x: auto; }
@@ -94,12 +94,12 @@ th, td { text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px so
 
 
 def whole_text(value: object) -> str:
-    """Any text, escaped and without passwords."""
+    """Converts any value to text, escaped and without passwords."""
     return escape(display_text(str(value), lines=True))
 
 
 def text(value: object, most: int = 400) -> str:
-    """Any text, escaped, without passwords, and cut where it is long."""
+    """Converts any value to text, escaped, without passwords, and cut after `most` characters."""
     plain = display_text(str(value)[: 4 * most], lines=True)
     return escape(plain if len(plain) <= most else f"{plain[: most - 1]}…")
 
@@ -116,15 +116,15 @@ def element(tag: str, *children: str, kind: str = "", tip: str = "") -> str:
 
 
 def fragment(*children: str) -> str:
-    """What a `_repr_html_` returns: the children, with their style."""
+    """The result of a `_repr_html_`: the children, with their style."""
     return f'{STYLE}<div class="streamrec">{"".join(children)}</div>'
 
 
 def page(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
-    """A whole page, which can be mailed or put in a bucket.
+    """A self-contained page.
 
     Args:
-        title: What it is about: the names that were typed.
+        title: The title, such as the names of the shards.
         summary: Lines of text below the title.
         body: Parts of HTML.
     """
@@ -178,13 +178,13 @@ def image(data: bytes, kind: str, tip: str) -> str:
 
 
 class Budget:
-    """How many bytes of images may still be shown."""
+    """Limits the bytes of all images in an output."""
 
     def __init__(self, nbytes: int = ALL_IMAGES_BYTES) -> None:
         self.left = nbytes
 
     def take(self, nbytes: int) -> bool:
-        """Whether an image of this size is shown."""
+        """Whether an image of this size fits; if so, its bytes count."""
         if nbytes > min(IMAGE_BYTES, self.left):
             return False
         self.left -= nbytes
@@ -192,7 +192,7 @@ class Budget:
 
 
 def payloads(title: str, lengths: Iterable[int], strings: Iterable[Any]) -> str:
-    """The first of many byte strings, each with its number and length: what a `_repr_html_` returns."""
+    """The result of a `_repr_html_`: the first of many byte strings, with their numbers and lengths."""
     budget = Budget()
     cells = zip(range(ROWS), lengths, strings, strict=False)
     rows = [(str(number), f"{int(size):,}", format_value(value, budget)) for number, size, value in cells]
@@ -236,12 +236,12 @@ def _array(value: npt.NDArray[Any], budget: Budget) -> str:
 
 
 def _is_image(value: npt.NDArray[Any]) -> bool:
-    """Whether it is [height, width, 1 or 3] of bytes, and no mere row."""
+    """Whether an array is an image: uint8 of shape [height, width, 1 or 3], at least 4 pixels each way."""
     return value.dtype == np.uint8 and value.ndim == 3 and value.shape[2] in (1, 3) and min(value.shape[:2]) >= 4
 
 
 def png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    """Pixels as a PNG file (ISO/IEC 15948), thinned out where there are many."""
+    """Encodes pixels as a PNG file (ISO/IEC 15948); large images are downsampled."""
     step = max(1, -(-max(pixels.shape[:2]) // SIDE))
     kept = np.ascontiguousarray(pixels[::step, ::step])
     height, width, channels = kept.shape

@@ -1,7 +1,7 @@
-"""What a batch looks like, for notebooks: `show(batch)` as the last line of a cell.
+"""Displays batches in notebooks: `show(batch)` as the last line of a cell.
 
-Datasets, statistics, `Frames` and `BytesColumn` show themselves. A parsed batch is a plain dict, which cannot: after
-`%load_ext streamrec.notebook` a notebook draws it as `show` does, and cuts long byte strings in what it prints.
+Datasets, statistics, `Frames` and `BytesColumn` have an HTML form; a parsed batch, a plain dict, has none. After
+`%load_ext streamrec.notebook` a notebook displays it as `show` does, and shortens long byte strings in its output.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Shown:
 
 
 def show(batch: Any) -> Any:
-    """A batch as a table: a column for each feature, its dtype and shape, and the first rows.
+    """Displays a batch as a table: a column for each feature, with its dtype and shape, and the first rows.
 
-    JPEG and PNG are shown as images, and so are uint8 arrays of shape `[n, height, width, 1 or 3]`. At most 8 rows and
-    4 MiB of images are shown.
+    JPEG and PNG, and uint8 arrays of shape `[n, height, width, 1 or 3]`, become images. The table has at most 8 rows
+    and 4 MiB of images.
 
     Args:
-        batch: What a pipeline gives: a dict or a tuple of columns, also nested, or one column: an array, `Frames`,
-            `BytesColumn`, a ragged or sparse tensor. What draws itself, as a Dataset, is returned as it is.
+        batch: A dict or a tuple of columns, also nested, or one column: an array, `Frames`, `BytesColumn`, a ragged or
+            sparse tensor. An object with its own HTML form, such as a Dataset, is returned unchanged.
 
     Returns:
         An object that a notebook displays. Its `repr` is a line for each column.
@@ -68,7 +68,7 @@ def show(batch: Any) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What `%load_ext streamrec.notebook` calls."""
+    """Registers the display of batches; IPython calls it for `%load_ext streamrec.notebook`."""
     formatters = shell.display_formatter.formatters
     formatters["text/html"].for_type(dict, draw_batch)
     text = formatters["text/plain"]
@@ -84,7 +84,7 @@ def draw_batch(batch: dict[Any, Any]) -> str | None:
 
 
 def columns_of(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The columns of a nest, each with its name."""
+    """The columns of nested dicts and tuples, with their names."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from columns_of(part, f"{name}.{key}" if name else str(key))
@@ -111,19 +111,19 @@ def describe_column(column: Any) -> str:
 
 
 def length(column: Any) -> int:
-    """How many rows it has; 1 for a single value."""
+    """The number of rows of a column; 1 for a single value."""
     return len(column) if getattr(column, "shape", (0,)) and hasattr(column, "__len__") else 1
 
 
 def rows(column: Any) -> Iterator[Any]:
-    """Its rows, one by one."""
+    """The rows of a column that are displayed."""
     if isinstance(column, bytes | str) or not hasattr(column, "__len__") or not getattr(column, "shape", (0,)):
         return iter([column])
     return (plain(column[row]) for row in range(min(length(column), html.ROWS)))
 
 
 def plain(values: Any) -> Any:
-    """A row as NumPy has it; of a ragged or sparse one its values."""
+    """A row as a NumPy array or scalar; for a ragged or sparse row its values."""
     if isinstance(values, RaggedTensor | SparseTensor):
         values = values.flat_values if isinstance(values, RaggedTensor) else values.values
     return values.to_numpy() if isinstance(values, BytesColumn) else values

@@ -1,7 +1,7 @@
-"""Examples in other formats: Parquet, JSON lines, WebDataset tar. Sans-I/O: records in, bytes out, and back.
+"""Converts Examples to Parquet, JSON lines and WebDataset tars, and back, without I/O.
 
-An encoder takes serialized Examples and gives the bytes of a file; a decoder does the reverse. Each feature comes back
-as it was: its kind, its values, an empty list, a missing feature. `features.py` holds what all formats have in common.
+An encoder takes serialized Examples and returns the bytes of a file; a decoder does the reverse. A round trip keeps the
+kind and the values of each feature, empty lists and missing features. `features.py` is common to all formats.
 """
 
 from streamrec.lazy import lazy_names

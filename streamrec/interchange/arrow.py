@@ -1,8 +1,8 @@
-"""Arrow record batches as Examples, and Examples as record batches in which a missing feature is null. Needs pyarrow.
+"""Converts Arrow record batches to Examples, and Examples to record batches. Needs pyarrow.
 
-Batches become Examples in columns where nothing is null, and else row by row. Integers and bool are int64, floats
-float32, strings and binary bytes, each of them alone, in lists or in fixed-size lists; dictionaries are decoded; a
-tensor of Ray Data is the list of its values. null is a missing feature, and `[null]` one without a kind.
+Batches without null are converted column by column, others row by row. Integers and bool become int64, floats
+float32, strings and binary bytes, alone or in lists or fixed-size lists. Dictionaries are decoded; a tensor of Ray Data
+becomes the list of its values. null is a missing feature, and `[null]` one without a kind.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streamrec.example.walk import make_plan
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, FeatureValues, example_of, features_of
 
 Kinds = Mapping[str, str]
-"""What some columns must be: "int64", "float32" or "bytes"."""
+"""The required kinds of some columns: "int64", "float32" or "bytes"."""
 
 
 TEXTS: Final = ("string", "large_string", "string_view")
@@ -39,7 +39,7 @@ BINARIES: Final = ("binary", "large_binary", "binary_view")
 
 
 def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> BytesColumn | list[bytes]:
-    """The rows of a `pyarrow.RecordBatch`, as serialized Examples."""
+    """Converts the rows of a `pyarrow.RecordBatch` to serialized Examples."""
     kinds = {field.name: kind_of(field, wanted) for field in batch.schema}
     if len(kinds) < batch.num_columns:
         name = next(name for name in batch.schema.names if batch.schema.names.count(name) > 1)
@@ -49,13 +49,13 @@ def examples_of(batch: Any, wanted: Kinds, changes: Changes) -> BytesColumn | li
         note_changes(name, array, kinds[name], changes)
     if batch.num_columns and not any(has_null(array) for array in arrays.values()):
         columns = {name: column_of(array) for name, array in arrays.items()}
-        with suppress(FeatureError):  # row by row it says which row
+        with suppress(FeatureError):  # the error of `row_by_row` has the number of the row
             return encode_examples(columns, kinds=kinds, deterministic=True)
     return list(row_by_row(batch, kinds, changes))
 
 
 def note_changes(name: str, array: Any, kind: str | None, changes: Changes) -> None:
-    """Notes what an Example does not hold as the column does."""
+    """Notes which values of a column an Example stores in another form."""
     values = array.storage if is_tensor(array.type) else array
     values = values.flatten() if is_list(values.type) else values
     values = decode_dictionary(values)
@@ -66,7 +66,7 @@ def note_changes(name: str, array: Any, kind: str | None, changes: Changes) -> N
 
 
 def kind_of(field: Any, wanted: Kinds) -> str | None:
-    """The kind of a column's values; None where all are null."""
+    """The kind of a column's values; None if the type is null."""
     types, inner = pa.types, field.type
     if is_tensor(inner):
         inner = inner.storage_type
@@ -85,7 +85,7 @@ def kind_of(field: Any, wanted: Kinds) -> str | None:
 
 
 def is_tensor(kind: Any) -> bool:
-    """Whether it is a type of Ray Data for arrays of one shape."""
+    """Whether a type is Ray Data's for arrays of one shape."""
     return isinstance(kind, pa.BaseExtensionType) and "tensor" in getattr(kind, "extension_name", "").lower()
 
 
@@ -98,14 +98,14 @@ def is_list(kind: Any) -> bool:
 
 
 def has_null(array: Any) -> bool:
-    """Whether a value, or one in its lists, is null, or in a dictionary."""
+    """Whether an array, or a list in it, has nulls or is a dictionary."""
     if array.null_count or pa.types.is_null(array.type) or pa.types.is_dictionary(array.type):
         return True
     return is_list(array.type) and has_null(array.flatten())
 
 
 def column_of(array: Any) -> Any:
-    """An array without null, as `encode_examples` takes it."""
+    """Converts an array without null to a column for `encode_examples`."""
     if is_tensor(array.type):
         return array.to_numpy(zero_copy_only=False)
     if not is_list(array.type):
@@ -119,7 +119,7 @@ def column_of(array: Any) -> Any:
 
 
 def flat(array: Any) -> Any:
-    """Numbers as an array, strings as spans over their buffer."""
+    """Converts numbers to an array, strings to spans over their buffer."""
     kind = array.type
     if pa.types.is_boolean(kind):
         return array.cast(pa.int8()).to_numpy()
@@ -143,7 +143,7 @@ def row_by_row(batch: Any, kinds: Mapping[str, str | None], changes: Changes) ->
 
 
 def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> FeatureValues:
-    """A feature of a value that is not null."""
+    """Converts a value that is not null to a feature."""
     values = value.ravel().tolist() if isinstance(value, np.ndarray) else value
     values = values if isinstance(values, list) else [values]
     if values == [None]:
@@ -154,7 +154,7 @@ def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Fea
     if kind == BYTES:
         values = [item.encode() if isinstance(item, str) else item for item in values]
     if kind == INT64:
-        values = [int(item) for item in values]  # a bool is none for protobuf
+        values = [int(item) for item in values]  # protobuf does not accept a bool
     return FeatureValues(kind, values)
 
 

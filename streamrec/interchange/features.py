@@ -1,9 +1,9 @@
-"""What the formats have in common: an Example as a dict of features, a feature as a list of values, and columns.
+"""The common model of all formats: an Example as a dict of features, a feature as a list of values, and columns.
 
-- A feature that is missing is not in the dict.
-- A list holds ints, floats or bytes; `kind` says which, also where it is empty.
-- A feature without a kind, which `parse_example` takes for missing, is the list `[None]`.
-- A Parquet file or a tar must know of all records before its first byte what its columns are.
+- A missing feature is not in the dict.
+- A list contains ints, floats or bytes; `kind` says which, even if the list is empty.
+- A feature without a kind, which parses as missing, is the list `[None]`.
+- The columns of a Parquet file or a tar depend on all records, and must be known before the first byte is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from streamrec.errors import CorruptRecordError, FeatureError, MissingExtraError
 from streamrec.example import FeatureSummary, Schema, SequenceExample, encode_example, is_example_list
 
 Kind: TypeAlias = Literal["example", "sequence_example", "example_list", "bytes"]
-"""What a record is."""
+"""The type of a record."""
 
 INT64: Final = "int64"
 FLOAT: Final = "float32"
@@ -35,10 +35,10 @@ KINDS: Final = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
 
 BATCH_BYTES: Final = 8 << 20
 BATCH_RECORDS: Final = 4096
-"""How much is decoded at a time."""
+"""How many bytes and records are decoded at a time."""
 
 DAMAGE: Final = (ValueError, EOFError, OSError, RecursionError, OverflowError, tarfile.TarError, zlib.error)
-"""What the decoders raise where a file is not what its name says, or is damaged."""
+"""Errors that the decoders raise for a damaged file, or one of another format."""
 
 FORMATS: Final = {
     "tfrecord": (".tfrecord", ".tfrecords"),
@@ -46,21 +46,21 @@ FORMATS: Final = {
     "jsonl": (".jsonl", ".ndjson"),
     "webdataset": (".tar",),
 }
-"""The endings of each format's files; the first is the one that is written."""
+"""The name endings of each format's files; files are written with the first."""
 
 GZIP: Final = ".gz"
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A feature, as a column.
+    """The column of a feature.
 
     Attributes:
-        name: Its name.
-        kind: "int64", "float32" or "bytes"; None where no record has it with a kind.
-        scalar: Whether it holds one value, and null where a record lacks the feature; else lists.
+        name: The feature's name.
+        kind: "int64", "float32" or "bytes"; None if no record has the feature with a kind.
+        scalar: Whether each row is one value, or null if the feature is missing; else rows are lists.
         text: Whether its bytes are text.
-        ending: What its files in a tar are: "npy", "jpg", "png", "txt", "bin" or "json".
+        ending: The ending of its files in a tar: "npy", "jpg", "png", "txt", "bin" or "json".
     """
 
     name: str
@@ -72,13 +72,13 @@ class Field:
 
 @dataclass(slots=True)
 class Changes:
-    """What a conversion changes in columns, so that a reader of the result must know of it.
+    """The changes that a conversion makes, which users of the result must know.
 
     Attributes:
-        values: The largest change of a value, by the column's name and what becomes of it; 0 where no value changes.
-        text: Columns of bytes that hold text, but are written as binary.
-        binary: Columns that hold bytes that are not text.
-        features: All features that records hold, also those that were not asked for.
+        values: The largest change of a value, by the column's name and a description; 0 if only the type changes.
+        text: Columns of text that are written as binary.
+        binary: Columns of bytes that are not text.
+        features: All features of the records, including those that are not read.
     """
 
     values: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Changes:
     features: set[str] = field(default_factory=set)
 
     def add(self, name: str, what: str, largest: float = 0.0) -> None:
-        """Notes what becomes of a column."""
+        """Notes a change of a column."""
         self.values[name, what] = max(largest, self.values.get((name, what), 0.0))
 
     def add_rounded(self, name: str, numbers: npt.NDArray[Any]) -> None:
@@ -97,11 +97,11 @@ class Changes:
             changed = (rounded.astype(numbers.dtype) != numbers) & (numbers == numbers)
             change = np.abs(numbers - rounded.astype(np.float64))[changed]
         if len(change):
-            least = 0.0 if numbers.dtype.kind == "f" else 1.0  # which float64 may not tell from 0 either
+            least = 0.0 if numbers.dtype.kind == "f" else 1.0  # a change of 1 may be 0 in float64
             self.add(name, f"{numbers.dtype.name} -> float32", max(least, float(change.max())))
 
     def update(self, other: Changes) -> None:
-        """Adds what another part of the data changes."""
+        """Adds the changes of another part of the data."""
         for (name, what), largest in other.values.items():
             self.add(name, what, largest)
         self.text |= other.text
@@ -109,15 +109,15 @@ class Changes:
         self.features |= other.features
 
     def __str__(self) -> str:
-        """One line; empty where nothing changes."""
-        parts = [f"{name}: {what}{extent(largest)}" for (name, what), largest in self.values.items()]
+        """The changes in one line; empty without changes."""
+        parts = [f"{name}: {what}{describe_change(largest)}" for (name, what), largest in self.values.items()]
         if text := sorted(self.text - self.binary):
             parts.append(f"{', '.join(text)}: text -> binary (--text {','.join(text)} keeps text)")
         return "; ".join(parts)
 
 
-def extent(largest: float) -> str:
-    """How far values change, in brackets; nothing where they do not."""
+def describe_change(largest: float) -> str:
+    """The largest change of a value, in brackets; empty if no value changes."""
     if not math.isfinite(largest):
         return " (values beyond its range become infinite)"
     return f" (largest change {largest:.2g})" if largest else ""
@@ -139,10 +139,10 @@ NO_KIND: Final = FeatureValues(None, [None])
 
 
 class FileEncoder(ABC):
-    """One file on its way.
+    """Encodes one file.
 
     Attributes:
-        waiting: Bytes of records that were taken, of which nothing was given yet.
+        waiting: Bytes of records in memory that `write` has not returned yet.
     """
 
     waiting = 0
@@ -158,12 +158,12 @@ class FileEncoder(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read of a file.
+    """Options for reading a file.
 
     Attributes:
-        features: Only these; None for all.
-        kinds: What some features must be ("int64", "float32", "bytes"), where the file leaves that open.
-        changes: Takes note of what an Example does not hold as the file does.
+        features: The features to read; None for all.
+        kinds: The kinds of some features ("int64", "float32", "bytes"), if the file does not determine them.
+        changes: Collects the changes that the conversion makes.
     """
 
     features: tuple[str, ...] | None = None
@@ -171,20 +171,20 @@ class Reading:
     changes: Changes = field(default_factory=Changes)
 
     def wants(self, name: str) -> bool:
-        """Whether to read a feature that the file holds; `changes` takes note of it."""
+        """Whether to read a feature of the file, which is noted in `changes`."""
         self.changes.features.add(name)
         return self.features is None or name in self.features
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How columns are found out, which a file must know of all records before its first byte.
+    """The pass over all records that determines the columns of a file before it is written.
 
     Attributes:
-        see: What some records say. Raises FeatureError with the record's number among them.
-        join: What two parts of the data say together.
-        columns: The columns; notes what they change.
-        saved: Whether a schema file says as much.
+        see: Summarizes some records. Raises FeatureError with the record's number among them.
+        join: Joins the summaries of two parts of the data.
+        columns: Makes the columns of a summary, and notes the changes that they make.
+        saved: Whether a schema file can replace the pass.
     """
 
     see: Callable[[Iterable[bytes]], Any]
@@ -195,12 +195,12 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """A format.
+    """The encoder and decoder of a format.
 
     Attributes:
-        encoder: Begins a file. Takes the columns, the number of its first record, and what takes note of changes.
-        records: The records of a file, serialized. Reads the file from its beginning; only Parquet seeks.
-        look: How the columns are found out; None where `encoder` does not look at them.
+        encoder: Begins a file with these columns. Its first record has this number; the changes are noted.
+        records: Reads the serialized records of a file from its beginning; only Parquet seeks.
+        look: The pass that determines the columns; None if `encoder` does not need them.
     """
 
     encoder: Callable[[Sequence[Field], int, Changes], FileEncoder]
@@ -211,8 +211,8 @@ class Codec:
         """The records of a file in batches of a bounded size.
 
         Raises:
-            CorruptRecordError, FeatureError: What is wrong with the next record, and its number. (A FeatureError of
-                `records` counts from the next one.)
+            CorruptRecordError, FeatureError: The next record is damaged or cannot be converted; `record` is its
+                number. (In a FeatureError of `records` it is relative to the next record.)
         """
         batch: list[bytes] = []
         done, size = 0, 0
@@ -226,7 +226,7 @@ class Codec:
                     batch, size = [], 0
         except FeatureError as error:
             raise FeatureError(error.reason, error.feature, done + (error.record or 0)) from error
-        except StreamrecError:  # the store's
+        except StreamrecError:  # from the store
             raise
         except DAMAGE as error:
             what = f"{type(error).__name__}: {error}"
@@ -238,11 +238,11 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a file is written.
+    """The format of a file.
 
     Attributes:
         name: "tfrecord", "parquet", "jsonl" or "webdataset".
-        gzip: Whether its name says that it is compressed with gzip.
+        gzip: Whether the file's name ends with ".gz": it is compressed with gzip.
     """
 
     name: str
@@ -250,7 +250,7 @@ class Format:
 
 
 def format_of(path: str, wanted: str | None = None) -> Format:
-    """The format of a file: as is wanted, or else as its name ends; what ends otherwise is TFRecord.
+    """The format of a file: `wanted`, or that of the name's ending, or else TFRecord.
 
     Examples:
         >>> format_of("s3://b/train.parquet"), format_of("a.jsonl.gz"), format_of("a", "webdataset")
@@ -264,7 +264,7 @@ def format_of(path: str, wanted: str | None = None) -> Format:
 
 
 def codec_of(name: str) -> Codec:
-    """How a format other than TFRecord is written and read.
+    """The codec of a format other than TFRecord.
 
     Raises:
         MissingExtraError: Parquet is asked for, and pyarrow is not installed.
@@ -279,7 +279,7 @@ def codec_of(name: str) -> Codec:
 
 
 def kind_of(record: bytes) -> Kind | None:
-    r"""What a record is; None for an empty one, and for an Example without features, which may be either kind.
+    r"""The type of a record; None if it is empty or has no features, which may be of several types.
 
     Examples:
         >>> kind_of(b"hello"), kind_of(b"\n\x00"), kind_of(b"")
@@ -308,8 +308,8 @@ def features_of(record: bytes, number: int) -> dict[str, FeatureValues]:
         name = "a SequenceExample" if kind == "sequence_example" else "an ExampleListWithContext"
         raise FeatureError(f"{name}: only Examples can be converted; parse it, and write Examples", None, number)
     message: Any = SequenceExample.FromString(record)
-    found = message.context.feature
-    return {name: values_of(found[name]) for name in sorted(found)}
+    features = message.context.feature
+    return {name: values_of(features[name]) for name in sorted(features)}
 
 
 def values_of(feature: Any) -> FeatureValues:
@@ -318,14 +318,14 @@ def values_of(feature: Any) -> FeatureValues:
 
 
 def example_of(features: Mapping[str, FeatureValues]) -> bytes:
-    """The serialized Example, the same bytes for the same features."""
+    """Serializes an Example; the same features give the same bytes."""
     kinds = {name: kind for name, (kind, _) in features.items() if kind is not None}
     lists = {name: values if name in kinds else [] for name, (_, values) in features.items()}
     return encode_example(lists, kinds=kinds, deterministic=True)
 
 
 def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
-    """The columns that hold what was seen: a feature with up to one value in each record is a scalar.
+    """The columns for a schema: a feature with at most one value in each record is a scalar.
 
     A feature that some records hold without a value or a kind is a list, since null would be a missing feature.
     """
@@ -339,7 +339,7 @@ def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
 
 
 def join_schemas(one: Schema, other: Schema) -> Schema:
-    """What was seen in two parts of the data, as if they had been looked at as a whole."""
+    """Joins the schemas of two parts of the data."""
     records = one.records + other.records
     known = {item.name: item for item in one.summaries}
     for item in other.summaries:

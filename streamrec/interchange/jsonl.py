@@ -2,11 +2,11 @@ r"""JSON lines: an object a record, and in it a list of values for each feature.
 
     {"label": [3], "score": [0.5], "name": ["cat"], "image": [{"base64": "/9j/4AAQ"}]}
 
-- A feature that is missing is left out; null is read as missing, too.
-- int64 are integers; float32 have a point or an exponent, and no more digits than tell them apart. bytes are text where
+- A missing feature is left out; null is read as missing, too.
+- int64 are integers; float32 have a point or an exponent, and as few digits as identify them. bytes are text if
   they are UTF-8, and else {"base64": "..."}.
-- What a list does not say by itself, an object says: {"float32": []} is an empty list of floats, and
-  {"float32": ["nan", 0.5]} a list with numbers that JSON does not have. An empty list is [] where an
+- If a list does not show its kind, it is in an object: {"float32": []} is an empty list of floats, and
+  {"float32": ["nan", 0.5]} a list with numbers that JSON does not support. An empty list is [] if an
   earlier line of the file shows the feature's kind.
 - [null] is a feature without a kind.
 - A single value without its list is read as a list of one; true and false are read as 1 and 0.
@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from streamrec.display import shorten
 from streamrec.errors import FeatureError
 from streamrec.example.tensor import unique_members
 from streamrec.interchange.features import (
@@ -41,7 +42,7 @@ from streamrec.interchange.features import (
 
 KIND_OF: Final = {bool: INT64, int: INT64, float: FLOAT, str: BYTES, dict: BYTES}
 CONSTANTS: Final = {"NaN": math.nan, "Infinity": float("inf"), "-Infinity": float("-inf")}
-"""What Python's JSON has for numbers: these very objects, to distinguish them from numbers that are too large."""
+"""Python's JSON constants: these objects, by identity, are not numbers that are too large."""
 
 ADVICE: Final = "leave it out with --features, or flatten it first"
 
@@ -66,10 +67,10 @@ class JsonlEncoder(FileEncoder):
 
 
 def feature_to_json(feature: FeatureValues, shown: str | None = None) -> Any:
-    """A feature in terms of JSON; `shown` is the kind that a reader takes an empty list for."""
+    """Converts a feature to JSON; `shown` is the kind that readers assume for an empty list."""
     kind, values = feature
     if kind == FLOAT:
-        numbers = [shorten(value) for value in values]
+        numbers = [round_to_float32(value) for value in values]
         plain = values and all(isinstance(number, float) for number in numbers)
         return numbers if plain or (not values and shown == FLOAT) else {FLOAT: numbers}
     if kind == BYTES:
@@ -77,8 +78,8 @@ def feature_to_json(feature: FeatureValues, shown: str | None = None) -> Any:
     return values if values or shown == kind else {kind: values}
 
 
-def shorten(value: float) -> float | str:
-    """A float32 with as few digits as say which one it is; text where JSON does not have it."""
+def round_to_float32(value: float) -> float | str:
+    """A float32 with as few digits as identify it; text if JSON does not support it."""
     return float(str(np.float32(value))) if math.isfinite(value) else str(value)
 
 
@@ -90,28 +91,28 @@ def text_or_base64(value: bytes) -> str | dict[str, str]:
 
 
 def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
-    """Reads JSON lines; empty ones are passed over."""
+    """Reads JSON lines; skips empty ones."""
     shown = dict(reading.kinds)
     return (example_from_line(line, reading, shown) for line in file if line.strip())
 
 
 def example_from_line(line: bytes, reading: Reading, shown: dict[str, str]) -> bytes:
-    found = json.loads(line, parse_constant=CONSTANTS.get, object_pairs_hook=unique_members)
-    if not isinstance(found, dict):
+    members = json.loads(line, parse_constant=CONSTANTS.get, object_pairs_hook=unique_members)
+    if not isinstance(members, dict):
         raise ValueError("a line that is not a JSON object")
     features = {
         name: feature_from_json(name, value, reading.kinds.get(name), shown.get(name))
-        for name, value in found.items()
+        for name, value in members.items()
         if value is not None and reading.wants(name)
     }
     shown |= {name: feature.kind for name, feature in features.items() if feature.kind is not None}
     for name, feature in features.items():
-        note_changes(name, found[name], feature.kind, reading.changes)
+        note_changes(name, members[name], feature.kind, reading.changes)
     return example_of(features)
 
 
 def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> None:
-    """Notes what the feature does not hold as JSON has it. A float32 that prints as JSON's number is that number."""
+    """Notes which values the feature stores in another form. A float32 that prints as JSON's number is unchanged."""
     [values] = value.values() if isinstance(value, dict) else [value]
     values = values if isinstance(values, list) else [values]
     if kind is None and value == []:
@@ -125,7 +126,7 @@ def note_changes(name: str, value: Any, kind: str | None, changes: Changes) -> N
 
 
 def change_of(value: Any) -> float:
-    """By how much a float32 differs from a number of JSON: not at all where it prints as that."""
+    """The difference of a JSON number from its float32; 0 if both print alike."""
     if isinstance(value, str):
         return 0.0
     narrow = np.float32(value)
@@ -137,7 +138,7 @@ def change_of(value: Any) -> float:
 
 
 def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: str | None = None) -> FeatureValues:
-    """The feature that a value of JSON is, of the kind that is wanted; `shown` is the kind of an empty list."""
+    """Converts a JSON value to a feature of the kind `wanted`; `shown` is the kind of an empty list."""
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in (INT64, FLOAT, BYTES):
         [(wanted, value)] = value.items()
     values = value if isinstance(value, list) else [value]
@@ -150,7 +151,7 @@ def feature_from_json(name: str, value: Any, wanted: str | None = None, shown: s
     try:
         return FeatureValues(kind, [convert(item) for item in values])
     except (TypeError, ValueError, OverflowError) as error:
-        raise FeatureError(f"{describe(value)} holds a value that is not {kind}: {ADVICE}", name) from error
+        raise FeatureError(f"{dump_shortened(value)} holds a value that is not {kind}: {ADVICE}", name) from error
 
 
 def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
@@ -158,7 +159,7 @@ def kind_of(name: str, values: list[Any], shown: str | None) -> str | None:
     if kinds == {INT64, FLOAT}:
         return FLOAT
     if len(kinds) > 1 or None in kinds:
-        raise FeatureError(f"{describe(values)} is not a list of numbers or strings: {ADVICE}", name)
+        raise FeatureError(f"{dump_shortened(values)} is not a list of numbers or strings: {ADVICE}", name)
     return kinds.pop() if kinds else shown
 
 
@@ -188,9 +189,8 @@ def as_bytes(value: Any) -> bytes:
     return value.encode()
 
 
-def describe(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+def dump_shortened(value: Any) -> str:
+    return shorten(json.dumps(value, ensure_ascii=False), 60)
 
 
 CODEC: Final = Codec(lambda _, first, changes: JsonlEncoder(first), records_in)

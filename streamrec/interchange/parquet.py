@@ -1,8 +1,8 @@
 """Parquet: a row a record, and a column a feature. Needs pyarrow.
 
-- A column is a list of int64, float, binary or text; or a value of these, where no record holds another number.
+- The rows of a column are lists of int64, float, binary or text; or single values if every record has one.
 - A missing feature is null, an empty list an empty list, a feature without a kind `[null]`.
-- Of other Parquet files `arrow.py` says what is read.
+- `arrow.py` describes how other Parquet files are read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from streamrec.interchange.features import (
 )
 
 ROW_GROUP_BYTES: Final = 32 << 20
-"""About the size of a row group, which waits in memory until it is complete."""
+"""The approximate size of a row group, which is in memory until it is complete."""
 
 ADVICE: Final = "leave --schema out, and all records are looked at first"
 TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None: pa.null()}
@@ -57,10 +57,10 @@ class ParquetEncoder(FileEncoder):
         self._batches: list[Any] = []
 
     def write(self, records: Iterable[bytes]) -> bytes:
-        """Takes records; gives a row group where there is enough for one."""
+        """Takes records; returns a row group once there are enough for one."""
         rows = [(features_of(record, number), len(record)) for number, record in enumerate(records, self._number)]
         if rows and not self._columns:
-            raise FeatureError("no record has a feature, and Parquet holds no rows without a column")
+            raise FeatureError("no record has a feature, and Parquet files have no rows without columns")
         for number, (row, _) in enumerate(rows, self._number):
             if unknown := sorted(row.keys() - self._names):
                 raise FeatureError(f"the columns lack this feature: {ADVICE}", unknown[0], number)
@@ -112,7 +112,7 @@ def type_of(column: Field) -> Any:
 
 
 class Collected(io.RawIOBase):
-    """A file that is written to, whose bytes are taken as they come."""
+    """A file whose written bytes are taken out in between."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -130,22 +130,22 @@ class Collected(io.RawIOBase):
         return self._size
 
     def take(self) -> bytes:
-        """What was written since the last call."""
-        taken, self._parts = b"".join(self._parts), []
-        return taken
+        """Takes out the bytes written since the last call."""
+        data, self._parts = b"".join(self._parts), []
+        return data
 
 
 def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
     """Reads a Parquet file. A row group is decoded piece by piece."""
     try:
-        opened = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
-        about = opened.metadata
-        names = [name for name in opened.schema_arrow.names if reading.wants(name)]
-        nbytes = sum(about.row_group(index).total_byte_size for index in range(about.num_row_groups))
-        rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, about.num_rows) // max(1, nbytes)))
-        for batch in opened.iter_batches(rows, columns=names):
+        table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
+        metadata = table.metadata
+        names = [name for name in table.schema_arrow.names if reading.wants(name)]
+        nbytes = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+        rows = max(1, min(BATCH_RECORDS, BATCH_BYTES * max(1, metadata.num_rows) // max(1, nbytes)))
+        for batch in table.iter_batches(rows, columns=names):
             yield from examples_of(batch, reading.kinds, reading.changes)
-    except pa.ArrowException as error:  # some are none of Python's kinds
+    except pa.ArrowException as error:  # some of them are not ValueErrors
         raise ValueError(str(error)) from error
 
 

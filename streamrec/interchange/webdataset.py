@@ -52,7 +52,7 @@ NO_FEATURE: Final = "__empty__"
 
 DTYPES: Final[dict[str | None, np.dtype[Any]]] = {INT64: np.dtype("<i8"), FLOAT: np.dtype("<f4")}
 MAX_HEADER_BYTES: Final = 1 << 20
-"""What a member may have that only describes others, such as long names."""
+"""The limit of a member that only describes others, such as long names."""
 
 USABLE_KEY: Final = re.compile(r"(?![0-9]+\Z)[\w-]+(/[\w-]+)*", re.ASCII)
 SPECIAL: Final = re.compile(r"[%/\\\x00-\x1f\x7f]")
@@ -73,19 +73,19 @@ class WebDatasetEncoder(FileEncoder):
 
     def write(self, records: Iterable[bytes]) -> bytes:
         """The members of these records."""
-        made = b"".join(self._sample(record) for record in records)
-        if made:
-            made, self._beginning = self._beginning + made, b""
-        return made
+        members = b"".join(self._sample(record) for record in records)
+        if members:
+            members, self._beginning = self._beginning + members, b""
+        return members
 
     def finish(self) -> bytes:
-        """What ends a tar."""
+        """The end of a tar."""
         return bytes(2 * tarfile.BLOCKSIZE)
 
     def _sample(self, record: bytes) -> bytes:
         features = features_of(record, self._number)
         key = key_in(features)
-        if key is None or key == self._last:  # two samples of one key would be one
+        if key is None or key == self._last:  # readers join samples of the same key
             key = f"{self._number:09d}"
         else:
             del features[KEY]
@@ -119,7 +119,7 @@ def names_in_header(text: str) -> Mapping[str, str]:
 
 
 def key_in(features: Mapping[str, FeatureValues]) -> str | None:
-    """The key that a record brings, where it can be one."""
+    """The key in a record's features, if it is valid."""
     kind, values = features.get(KEY, (None, []))
     if kind != BYTES or len(values) != 1:
         return None
@@ -139,7 +139,7 @@ def content_of(values: FeatureValues, ending: str) -> bytes:
 
 
 def ending_of(values: FeatureValues) -> str:
-    """The ending of a feature's file, if no other record wants another."""
+    """The ending that a feature's file needs."""
     if values.kind in DTYPES:
         return "npy"
     if values.kind is None or len(values.values) != 1:
@@ -151,20 +151,21 @@ def ending_of(values: FeatureValues) -> str:
 
 
 def endings_in(records: Iterable[bytes]) -> dict[str, str]:
-    """The ending of each feature's files, as these records say it."""
-    found: dict[str, str] = {}
+    """The ending that each feature's files need in these records."""
+    endings: dict[str, str] = {}
     for number, record in enumerate(records):
-        found = join_endings(found, {name: ending_of(values) for name, values in features_of(record, number).items()})
-    return found
+        features = features_of(record, number)
+        endings = join_endings(endings, {name: ending_of(values) for name, values in features.items()})
+    return endings
 
 
 def join_endings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """The endings that two parts of the data have together."""
-    made = {**one, **other}
+    """Joins the endings of two parts of the data."""
+    endings = {**one, **other}
     for name in one.keys() & other.keys():
         if one[name] != other[name]:
-            made[name] = "json" if {one[name], other[name]} & {"json", "npy"} else "bin"
-    return made
+            endings[name] = "json" if {one[name], other[name]} & {"json", "npy"} else "bin"
+    return endings
 
 
 def member(name: str, data: bytes) -> bytes:
@@ -175,8 +176,8 @@ def member(name: str, data: bytes) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + data + padding
 
 
-class Ending:
-    """A file for `tarfile`, which would read on after its end for as long as a header says: it may 16 times."""
+class BoundedFile:
+    """A file for `tarfile` that allows 16 reads at its end: a damaged header can make `tarfile` read forever."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -191,24 +192,24 @@ class Ending:
 
 
 class Member(tarfile.TarInfo):
-    """A header that is damaged is an error; for `tarfile` it is the end. What it says is believed within bounds."""
+    """A header: if it is damaged, an error, which is the end of the tar for `tarfile`. Its size must be in bounds."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         try:
-            found = super().frombuf(buf, encoding, errors)
+            header = super().frombuf(buf, encoding, errors)
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
             raise tarfile.ReadError(f"a damaged header: {error}") from error
-        if found.type == tarfile.GNUTYPE_SPARSE:
+        if header.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("a sparse member, which is not read: write the tar without --sparse")
-        if found.size < 0 or (found.type not in tarfile.REGULAR_TYPES and found.size > MAX_HEADER_BYTES):
-            raise tarfile.ReadError(f"a header of {found.size:,} bytes, which is damage")
-        return found
+        if header.size < 0 or (header.type not in tarfile.REGULAR_TYPES and header.size > MAX_HEADER_BYTES):
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes, which is damage")
+        return header
 
 
 def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
-    """Reads a tar. Files without a dot in their name are passed over."""
-    with tarfile.open(fileobj=cast(Any, Ending(file)), mode="r|", encoding="utf-8", tarinfo=Member) as tar:
+    """Reads a tar; skips files without a dot in their name."""
+    with tarfile.open(fileobj=cast(Any, BoundedFile(file)), mode="r|", encoding="utf-8", tarinfo=Member) as tar:
         features: dict[str, FeatureValues] = {}
         last = None
         for key, suffix, member_file in files_in(tar):
@@ -227,9 +228,9 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
 
 
 def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
-    """Key, suffix and contents of each file, which are to be read before the next file is asked for."""
+    """The key, suffix and contents of each file; read the contents before the next file."""
     while (info := tar.next()) is not None:
-        tar.members.clear()  # type: ignore[attr-defined]  # it would hold the name of every file to the end
+        tar.members.clear()  # type: ignore[attr-defined]  # else it keeps the name of every file in memory
         found = MEMBER.fullmatch(info.name)
         opened = tar.extractfile(info) if info.isfile() else None
         if found and opened:
@@ -237,7 +238,7 @@ def files_in(tar: tarfile.TarFile) -> Iterator[tuple[str, str, IO[bytes]]]:
 
 
 def contents_of(file: IO[bytes]) -> bytes:
-    """All bytes of a file: in a buffer that grows, as `read()` takes three times as much and headers may be wrong."""
+    """All bytes of a file, in a growing buffer: `read()` needs three times the memory, and headers may be wrong."""
     buffer = io.BytesIO()
     while piece := file.read(1 << 20):
         buffer.write(piece)
@@ -245,17 +246,13 @@ def contents_of(file: IO[bytes]) -> bytes:
 
 
 def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
-    """An array of numbers of one dimension, as it is in the file; None for any other one.
-
-    Raises:
-        ValueError: It is not such a file, or has fewer bytes than its header says.
-    """
+    """The array of numbers of one dimension in a `.npy` file; None for any other array."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     try:
         shape, _, dtype = read_header(file)
-    except Exception as error:  # it is Python's literals, whose parser raises anything
+    except Exception as error:  # the header is a Python literal, whose parser raises anything
         raise ValueError(f"no header of an array: {type(error).__name__}") from error
     if len(shape) != 1 or dtype.kind not in "if":
         return None

@@ -1,6 +1,6 @@
 """Functions over buffers in C: the only code that touches every byte.
 
-The GIL is released, and no Python object is made per record. `_native.pyi` documents them; tests/oracle specifies
+They release the GIL, and create no Python object per record. `_native.pyi` documents them; tests/oracle specifies
 the larger ones in plain Python.
 """
 
@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 OK: Final = 0
-"""The bytes ended, between two records or within one; nothing was wrong with them."""
+"""The bytes ended, between two records or within one, without damage."""
 BAD_LENGTH_CRC: Final = 1
-"""The CRC of a length is wrong, so where the next record begins is unknown."""
+"""The CRC of a length is wrong, so the offset of the next record is unknown."""
 BAD_PAYLOAD_CRC: Final = 2
 """The CRC of a payload is wrong; its length is good, so the next record begins at position + wants."""
 TOO_LONG: Final = 3
@@ -93,17 +93,17 @@ except ImportError as error:
 
 
 def copy_bytes(target: memoryview, source: Buffer) -> None:
-    """Copies bytes from one buffer into another of the same size; other threads run meanwhile.
+    """Copies bytes from one buffer into another of the same size without the GIL.
 
-    Assigning to a slice of a memoryview copies with the interpreter lock held: half a millisecond for a megabyte that
-    left the cache, in which a training loop waits. NumPy releases the lock while it copies.
+    Assigning to a slice of a memoryview holds the GIL: for half a millisecond for an uncached megabyte, in which a
+    training loop waits. NumPy releases it while it copies.
 
     Args:
         target: Writable bytes.
         source: Bytes, or a contiguous view of them.
 
     Raises:
-        ValueError: They differ in size.
+        ValueError: The buffers differ in size.
 
     >>> room = bytearray(3)
     >>> copy_bytes(memoryview(room), b"abc")

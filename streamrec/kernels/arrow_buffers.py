@@ -1,4 +1,4 @@
-"""Byte strings as Arrow arrays, by pyarrow, which is loaded when one is asked for."""
+"""Converts byte strings to Arrow arrays with pyarrow, which is imported on first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ __all__ = ["export_binary", "large_binary", "load_pyarrow"]
 
 
 def load_pyarrow() -> Any:
-    """The package pyarrow."""
     try:
         return import_module("pyarrow")
     except ImportError as error:
@@ -27,7 +26,7 @@ def large_binary(buffer: Any, spans: npt.NDArray[np.int64], text: bool = False) 
     Args:
         buffer: Any C-contiguous bytes-like object.
         spans: int64 of shape `[n, 2]`: start and end of each string. Each string starts where the one before it ends.
-        text: Whether it is a `pyarrow.LargeStringArray` instead; the bytes must be UTF-8.
+        text: Whether to make a `pyarrow.LargeStringArray` instead; the bytes must be UTF-8.
     """
     pa = load_pyarrow()
     offsets = np.append(spans[:, 0], spans[-1:, 1] if len(spans) else 0)
