@@ -106,7 +106,7 @@ async def test_a_shuffle_deals_again_what_is_too_large_and_gives_each_record_onc
         with DiskShuffle(7, str(tmp_path), bucket_bytes=4096) as shuffle:
             await shuffle.scatter(blocks(), told)
             assert shuffle.records == len(records)
-            orders.append([record async for frames in shuffle.shuffled(Meter()) for record in frames])
+            orders.append([record async for frames in shuffle.read_shuffled(Meter()) for record in frames])
     assert sorted(orders[0]) == sorted(orders[1]) == records
     assert os.listdir(tmp_path) == []
     moved = [abs(index - int(record[:5])) for index, record in enumerate(orders[1])]
