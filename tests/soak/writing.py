@@ -3,7 +3,8 @@
 Each round starts a process that writes three shards (two of several parts, one of one) and a manifest, kills it
 (SIGKILL) at a random moment, and looks at the store with other clients than ours: every object under a final
 name must be whole. Then the writer runs again with the same names: all must be there and right, no unfinished
-upload and no temporary file left, and the manifest must verify. Every second round writes over what the one
+upload and no temporary file left, and the manifest must verify. Old objects that a killed replacement has secured stay
+until they are removed, as `doctor` says: they must be whole, and the soak removes them. Every second round writes over what the one
 before it left, so an object may also be the old one, whole.
 
 The writers reach SeaweedFS and fake-gcs-server through a proxy, with faults drawn anew for each of them: of the
@@ -259,11 +260,21 @@ class Soak:
     def _check_all(self, version: int) -> None:
         """All is there and right, and nothing else is."""
         wanted = self._versions[version]
+        self._remove_secured()
         assert self._names() == sorted(wanted), self._names()
         self._check_whole([version])
         assert not self._orphans()
         report = verify_sync(f"{self._place.url}/manifest.json", storage_options=self._place.options)
         assert report.ok, str(report)
+
+    def _remove_secured(self) -> None:
+        """Removes the old objects that a writer killed within its replacement has secured, as `doctor` says to do."""
+        for name in [name for name in self._names() if ".streamrec-old-" in name]:
+            old, url = name.partition(".streamrec-old-")[0].removeprefix("."), f"{self._place.url}/{name}"
+            if old.startswith("train-"):
+                data = self._place.others.cat_file(url)
+                assert any(data == version[old] for version in self._versions), f"{name} is not whole"
+            self._place.others.rm_file(url)
 
     def _names(self) -> list[str]:
         others = self._place.others
