@@ -4,8 +4,8 @@ Each round starts a process that writes three shards (two of several parts, one 
 (SIGKILL) at a random moment, and looks at the store with other clients than ours: every object under a final
 name must be whole. Then the writer runs again with the same names: all must be there and right, no unfinished
 upload and no temporary file left, and the manifest must verify. Old objects that a killed replacement has secured stay
-until they are removed, as `doctor` says: they must be whole, and the soak removes them. Every second round writes over what the one
-before it left, so an object may also be the old one, whole.
+until they are removed, as `doctor` says: they must be whole, and the soak removes them. Every second round writes over
+what the one before it left, so an object may also be the old one, whole.
 
 The writers reach SeaweedFS and fake-gcs-server through a proxy, with faults drawn anew for each of them: of the
 requests with a body one in five is reset (some only when the server has done what they ask), one in twenty stalls,
