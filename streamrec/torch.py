@@ -33,6 +33,7 @@ Rules of `Loader`:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from inspect import currentframe
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
@@ -46,6 +47,7 @@ from torch.utils import data
 
 from streamrec import Dataset
 from streamrec.arguments import integer
+from streamrec.errors import LoopThreadError
 from streamrec.pipeline import DatasetIterator, stages
 from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.engine.description import parts_of
@@ -172,9 +174,12 @@ class IterableDataset(data.IterableDataset[Any]):
         return {**self.__dict__, "_rank": rank, "_run": None}
 
     def _elements(self, run: DatasetIterator[Any]) -> Iterator[Any]:
-        with run:
+        try:
             for element in run:
                 yield to_tensors(element) if self._tensors else element
+        finally:
+            with suppress(LoopThreadError):  # the garbage collector runs this on the loop's thread, too
+                run.close()
 
 
 def is_batched(dataset: Dataset[Any]) -> bool:

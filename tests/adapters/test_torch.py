@@ -110,6 +110,7 @@ def test_a_dataloader_that_batches_batches_causes_a_warning(caplog: pytest.LogCa
     assert caplog.messages == ["a DataLoader makes batches of the batches of this dataset: pass batch_size=None to it"]
 
 
+@pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch 2.13
 def test_a_lambda_for_a_spawned_worker_is_refused() -> None:
     dataset = IterableDataset(Dataset.range(8).map(lambda number: number))
     with pytest.raises(
