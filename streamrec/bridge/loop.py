@@ -98,7 +98,7 @@ class LoopThread:
         self.jobs: set[Callable[[BaseException], None]] = set()
         self._made = Latch()  # opens when the loop exists, or when making it has failed
         self._gone = Latch()
-        self._failure: BaseException | None = None  # the reason why there is no loop
+        self._failure: BaseException | None = None  # why the loop could not be made
 
     def start(self) -> None:
         """Starts the thread and waits until it has a loop."""

@@ -108,27 +108,37 @@ async def blocks(
 
 
 async def batches(
-    shards: Sequence[Item], record_bytes: float, meter: Meter, where: tuple[Any, ...] | None = None, **reading: Any
+    shards: Sequence[Item], record_bytes: float, meter: Meter, **reading: Any
 ) -> AsyncGenerator[streamrec.Frames, None]:
-    """The records of all shards for which `where` is true, shard after shard, in batches of about BATCH_BYTES.
+    """The records of all shards, shard after shard, in batches of about BATCH_BYTES.
 
     The meter counts the bytes that are read; `reading` is passed to `TFRecordDataset`.
     """
     portions = [Portion(shard.path, expected=shard.expected) for shard in shards]
     options = shards[0].storage_options if shards else {}
     dataset = import_module("streamrec.pipeline").read_portions(portions, storage_options=options, **reading)
-    seen, count = set[str](), 0
     size, nbytes = int(max(1, min(1 << 16, BATCH_BYTES / max(record_bytes, 1)))), 0
     async with aclosing(dataset.batch(size).with_options(memory_budget=16 * BATCH_BYTES).aiterate()) as run:
         async for frames in run:
             done, nbytes = nbytes, run.stats().bytes_read
             meter.add(nbytes - done)
-            count += len(frames)
+            yield frames
+
+
+async def keep_matching(
+    blocks: AsyncGenerator[streamrec.Frames, None], where: tuple[Any, ...] | None
+) -> AsyncGenerator[streamrec.Frames, None]:
+    """The records for which the tree of `--where` is true, found in a thread; None for all records."""
+    seen, count = set[str](), 0
+    async with aclosing(blocks):
+        async for frames in blocks:
+            kept = frames
             if where is not None:
-                kept = await anyio.to_thread.run_sync(find_matching, frames, where, seen, count - len(frames))
-                frames = frames.take(np.array(kept, np.int64))
-            if len(frames):
-                yield frames
+                rows = await anyio.to_thread.run_sync(find_matching, frames, where, seen, count)
+                kept = frames.take(np.array(rows, np.int64))
+            count += len(frames)
+            if len(kept):
+                yield kept
     if where is not None and count:
         check_where(where, seen)
 

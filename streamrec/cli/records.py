@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 from google.protobuf.message import DecodeError
@@ -134,8 +134,13 @@ def names_in(where: tuple[Any, ...]) -> set[str]:
 def check_where(where: tuple[Any, ...], seen: set[str]) -> None:
     """Refuses a feature that no record has, which is misspelt."""
     if unknown := sorted(names_in(where) - seen):
-        known = join_names(sorted(seen)) or "no features"
-        raise click.UsageError(f"--where: no record has {', '.join(unknown)}: they have {known}")
+        refuse_unknown("--where", unknown, seen)
+
+
+def refuse_unknown(option: str, names: Iterable[str], known: Iterable[str]) -> NoReturn:
+    """Refuses names that an option gives and no record has; says which ones the records have."""
+    have = join_names(sorted(known)) or "no features"
+    raise click.UsageError(f"{option}: no record has {', '.join(names)}: they have {have}")
 
 
 def as_json(record: bytes, kind: Kind, wanted: Sequence[str] | None = None) -> str:

@@ -16,16 +16,15 @@ from typing import Any, BinaryIO, Final, cast
 
 import anyio
 import click
-import numpy as np
 
 from streamrec import CorruptRecordError, FeatureError, Frames
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, print_json, print_line, print_note, print_written, progress
-from streamrec.cli.reading import batches, count_one, run, take_sample, total_bytes
-from streamrec.cli.records import check_where, find_matching, names_in
+from streamrec.cli.reading import batches, count_one, keep_matching, run, take_sample, total_bytes
+from streamrec.cli.records import names_in, refuse_unknown
 from streamrec.cli.sources import Item, directory_of, find_records, storages_for
-from streamrec.display import display_name, join_names
+from streamrec.display import display_name
 from streamrec.interchange import (
     FORMATS,
     Changes,
@@ -267,9 +266,7 @@ def as_text(columns: Sequence[Field], names: Sequence[str]) -> tuple[Field, ...]
     known = {column.name: column.kind for column in columns}
     for name in names:
         if name not in known:
-            raise click.UsageError(
-                f"--text: no record has {name}: they have {join_names(sorted(known)) or 'no features'}"
-            )
+            refuse_unknown("--text", [name], known)
         if known[name] not in ("bytes", None):
             raise click.UsageError(f"--text: {name} is {known[name]}, and only bytes become text")
     return tuple(replace(column, text=column.name in names and column.kind is not None) for column in columns)
@@ -304,8 +301,7 @@ def check_features(how: Conversion, records: int) -> None:
     for option, names in (("--features", how.reading.features or ()), ("--rename", how.renames)):
         missing = [name for name in names if name not in known]
         if missing and records:
-            have = join_names(sorted(known)) or "no features"
-            raise click.UsageError(f"{option}: no record has {', '.join(missing)}: they have {have}")
+            refuse_unknown(option, missing, known)
 
 
 async def read_schema(storages: Storages, path: str, reading: Reading) -> tuple[Field, ...]:
@@ -329,11 +325,11 @@ async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGen
             files = list(group)
             if form.name == "tfrecord":
                 sample = await take_sample(files)
-                blocks = batches(files, sample.record_bytes, meter, how.where)
+                blocks = batches(files, sample.record_bytes, meter)
             else:
                 blocks = decode(storages, files, form, how, meter)
-            async with aclosing(blocks):
-                async for frames in blocks:
+            async with aclosing(keep_matching(blocks, how.where)) as matching:
+                async for frames in matching:
                     if how.renames or (how.reading.features is not None and (form.name == "tfrecord" or how.where)):
                         frames = await anyio.to_thread.run_sync(select_features, frames, number, how)
                     number += len(frames)
@@ -357,9 +353,9 @@ async def decode(
     storages: Storages, found: Sequence[Item], form: Format, how: Conversion, meter: Meter
 ) -> AsyncGenerator[Frames, None]:
     """The records of files in another format, decoded in a thread. All of a file is of one version."""
-    codec, reading, where, count, seen = codec_of(form.name), how.reading, how.where, 0, set[str]()
-    if where is not None and reading.features is not None:
-        reading = replace(reading, features=(*reading.features, *names_in(where)))
+    codec, reading = codec_of(form.name), how.reading
+    if how.where is not None and reading.features is not None:
+        reading = replace(reading, features=(*reading.features, *names_in(how.where)))
     for item in found:
         storage = await storages.at(item.path)
         raw = _ObjectFile(storage, await storage.stat(item.path), meter)
@@ -367,15 +363,7 @@ async def decode(
             plain = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if form.gzip else file
             records = codec.decode(plain, reading)
             while (batch := await anyio.to_thread.run_sync(next_batch, records, item.path)) is not None:
-                frames = Frames.of(batch)
-                count += len(batch)
-                if where is not None:
-                    kept = await anyio.to_thread.run_sync(find_matching, frames, where, seen, count - len(batch))
-                    frames = frames.take(np.array(kept, np.int64))
-                if len(frames):
-                    yield frames
-    if where is not None and count:
-        check_where(where, seen)
+                yield Frames.of(batch)
 
 
 def next_batch(records: Iterator[list[bytes]], path: str) -> list[bytes] | None:

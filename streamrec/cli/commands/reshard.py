@@ -23,7 +23,7 @@ from streamrec import Framer, Frames, ShardWriter, StorageError, encode_records
 from streamrec.cli import options, writing
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, plural, print_json, print_line, print_note, print_written, progress
-from streamrec.cli.reading import batches, count_all, count_one, run, take_sample, total_bytes
+from streamrec.cli.reading import batches, count_all, count_one, keep_matching, run, take_sample, total_bytes
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.display import display_name
 from streamrec.pipeline import read_portions
@@ -159,20 +159,23 @@ async def open_records(
 ) -> tuple[AsyncIterator[Frames], int]:
     """The records in their new order, and their number if `plan.shards` needs it, else 0. The stack closes all."""
     sample, size = await take_sample(found), total_bytes(found)
+
+    def read(meter: Meter) -> AsyncGenerator[Frames, None]:
+        return keep_matching(batches(found, sample.record_bytes, meter), plan.where)
+
     if not plan.shuffle:
         total = 0
         if plan.shards and plan.where is None:
             total = sum(await count_all(found))
         elif plan.shards:
             with progress("counting", size) as meter:
-                total = sum([len(each) async for each in batches(found, sample.record_bytes, meter, plan.where)])
+                total = sum([len(each) async for each in read(meter)])
         meter = stack.enter_context(progress("writing", size))
-        records = batches(found, sample.record_bytes, meter, plan.where)
-        return await stack.enter_async_context(aclosing(records)), total
+        return await stack.enter_async_context(aclosing(read(meter))), total
     shuffle = stack.enter_context(DiskShuffle(plan.seed, plan.temp))
     plain = size if sample.compressions == ("",) or size is None else size * 4  # a guess
     with progress("reading", size) as meter:
-        async with aclosing(batches(found, sample.record_bytes, meter, plan.where)) as records:
+        async with aclosing(read(meter)) as records:
             await shuffle.scatter(records, plain)
     meter = stack.enter_context(progress("writing", shuffle.nbytes))
     return await stack.enter_async_context(aclosing(shuffle.read_shuffled(meter))), shuffle.records

@@ -89,7 +89,7 @@ class HeldBytes:
     the largest budget: the first may fill its own, and each further one takes at most half of what the others leave.
     A 64th of its budget it has in any case.
 
-    Nothing waits for ever: while the consumer waits, and nothing is in its queue, what it waits for is read even where
+    No read waits endlessly: while the consumer waits, and nothing is in its queue, what it waits for is read even where
     it does not fit (`admit`). Such reads follow each other, so that one record at most is too much.
 
     Args:

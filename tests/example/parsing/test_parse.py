@@ -46,7 +46,7 @@ def values(record: bytes, dtype: Any = np.int64) -> list[Any]:
 
 
 def test_an_optional_feature_that_no_record_has_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A misspelt name would give its default for ever. What some record has is not named."""
+    """Each record would give the default of a misspelt name. A name that some record has is not named."""
     wrong, batch = f"label{uuid4().hex}", [example(("label", ints(1)), ("rare", ints(1))), example(("label", ints(2)))]
     wanted: dict[str, Feature] = {wrong: FixedLenFeature([], np.int64, 0), "rare": VarLenFeature(np.int64)}
     for _ in range(499):
