@@ -1,7 +1,7 @@
-"""Dataset: what a user holds. A frozen description with tf.data's verbs; iterating runs it (`runnable.py`).
+"""Dataset: a frozen description of a pipeline, with tf.data's verbs; iterating runs it (`runnable.py`).
 
-Each verb is a docstring and one description, which lives where it is imported from; what arguments may be is checked
-there too. First come the sources, then what joins several datasets, then what changes one.
+Each verb is a docstring and one description, which is defined, and checks its arguments, where it is imported from.
+Sources come first, then verbs that join several datasets, then verbs that change one.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ T = TypeVar("T", covariant=True)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Dataset(Runnable[T]):
-    """Elements that come from somewhere and go through stages; nothing runs before it is iterated.
+    """A source of elements and the stages that they pass; nothing runs before it is iterated.
 
-    Iterate it with `for` (one background thread of the process then fetches while the loop runs) or
-    with `async for` (on the caller's own loop). Each iteration is a run of its own, and the next epoch: `for epoch in
-    range(3): for batch in dataset: ...` shuffles again each time, by (seed, epoch). What `cache()` keeps in memory,
-    what globs matched and how large shards are is found once, and kept as long as the Dataset lives.
+    Iterate it with `for` (a background thread of the process fetches while the loop runs) or with `async for` (on the
+    caller's event loop). Each iteration is a run of its own, and the next epoch: `for epoch in range(3): for batch in
+    dataset: ...` shuffles again each time, by (seed, epoch). Elements that `cache()` keeps in memory, listed names and
+    sizes of shards are kept as long as the Dataset lives.
 
-    A Dataset is a value: it can be pickled and compared. How often it was iterated does not count for that, and a
-    pickled copy begins with its first epoch.
+    A Dataset is a value: it can be pickled and compared. The number of its iterations is not part of the value, and a
+    pickled copy begins with the first epoch.
 
     Sharing: a Dataset is immutable, so threads, tasks and processes may share it. Each iteration is a run of its own.
     Several threads may take from one iterator of `iterate`, and several tasks from one of `aiterate`: each element goes
@@ -65,7 +65,7 @@ class Dataset(Runnable[T]):
 
     Args:
         chain: The source and the stages; made by `TFRecordDataset` and the methods below.
-        options: What the whole pipeline is told; made by `with_options`.
+        options: The options of the whole pipeline; made by `with_options`.
     """
 
     @staticmethod
@@ -84,7 +84,7 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset[Any]:
-        """One element: an array, a list or a number, or dicts and tuples of them, as a whole. It is copied.
+        """One element: an array, a list or a number, or dicts and tuples of them. It is copied.
 
         Examples:
             >>> list(Dataset.from_tensors(([1, 2], "a")))
@@ -114,21 +114,21 @@ class Dataset(Runnable[T]):
     ) -> Dataset[Any]:
         """The elements of what `generator(*args)` returns: an iterator, an iterable, or an async one.
 
-        A sync one runs in a thread of its own, ahead of its consumer; an async one on the loop that runs the pipeline.
-        It is called again for each epoch. A resumed run calls it too and drops the elements before its place; unless
-        what it returns has `state_dict()`, called after each element, and `load_state_dict(state)`, called before
-        iterating: then the state (JSON) is kept in the position. Elements are `bytes` (records), arrays, numbers, and
-        dicts and tuples of them.
+        A sync generator runs in a thread, ahead of its consumer; an async one on the event loop of the pipeline.
+        `generator` is called again for each epoch. A resumed run also calls it, and drops the elements before its
+        position. If the result has `state_dict()`, called after each element, and `load_state_dict(state)`, called
+        before iterating, the state (JSON) is kept in the position instead. Elements are `bytes` (records), arrays,
+        numbers, and dicts and tuples of them.
 
         Args:
             generator: Called with `args`.
             args: Its arguments.
-            output_signature: What each element must be: a `TensorSpec`, or dicts and tuples of them (TensorFlow's are
-                understood). Numbers and lists become arrays of its dtype. None takes elements as they are.
+            output_signature: The spec that each element must fit: a `TensorSpec`, or dicts and tuples of them, also
+                TensorFlow's. Numbers and lists become arrays of its dtype. None accepts any element.
 
         Raises:
-            TypeError: `output_signature` holds something else. When it runs: an element looks otherwise or is of a
-                dtype that does not fit without loss; the message has its number.
+            TypeError: `output_signature` is not a spec. When it runs: an element has another structure, or a dtype that
+                cannot be converted without loss; the message has its number.
             ValueError: When it runs: an element has another shape.
 
         Examples:
@@ -154,21 +154,22 @@ class Dataset(Runnable[T]):
         """The names that patterns match, as bytes, which `TFRecordDataset` takes; a plain name is not looked up.
 
         Args:
-            file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of them: their order, each glob's sorted.
-            shuffle: Whether names come in another order each epoch; None for where there is a seed.
-            seed: Two runs with one seed have the same order; None for another one each run.
+            file_pattern: A glob, braces (`{00000..00127}`), a name, or a list of these. The list's order is kept; the
+                names of each glob are sorted.
+            shuffle: Whether each epoch has another order; None shuffles if there is a seed.
+            seed: The seed of the order; None for another order in each run.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
-            NotFoundError: When it runs: nothing matches a glob.
+            NotFoundError: When it runs: no name matches a glob.
         """
         stores = SourceStores(storage_options, filesystem, check_source(storage_options, filesystem, retry))
-        wanted = shuffle if shuffle is None else flag("shuffle", shuffle)
-        return Dataset(Chain(sources.Names.of(file_pattern, wanted, integer("seed", seed, none=True), stores)))
+        shuffle = shuffle if shuffle is None else flag("shuffle", shuffle)
+        return Dataset(Chain(sources.Names.of(file_pattern, shuffle, integer("seed", seed, none=True), stores)))
 
     @staticmethod
     def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset[Any]:
-        """The numbers `start`, `start + step`, ... without an end, as NumPy scalars.
+        """The endless numbers `start`, `start + step`, ..., as NumPy scalars.
 
         Examples:
             >>> list(map(int, Dataset.counter(5, 10).take(3)))
@@ -178,10 +179,10 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset[Any]:
-        """Random numbers without an end: int64, from 0 to 2**32 - 1, all alike likely.
+        """Endless random numbers: int64, uniform from 0 to 2**32 - 1.
 
         Args:
-            seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
+            seed: The seed of the numbers; None for another seed in each run, which a saved state keeps.
             rerandomize_each_iteration: True for other numbers in each epoch; None or False for the same, as in tf.data.
 
         Examples:
@@ -204,12 +205,12 @@ class Dataset(Runnable[T]):
         """The elements that `Dataset.save(path)` wrote.
 
         Args:
-            path: A path or URL; not TensorFlow's, whose files are of another format.
+            path: A path or URL. TensorFlow's saved datasets have another format.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
             NotFoundError: When it runs: the file does not exist.
-            CacheError: When it runs: it is something else.
+            CacheError: When it runs: `save` did not write the file.
         """
         retry = check_source(storage_options, filesystem, retry)
         return Dataset(
@@ -218,10 +219,10 @@ class Dataset(Runnable[T]):
 
     @staticmethod
     def zip(*args: Any) -> Dataset[Any]:
-        """Elements of several datasets side by side, as tuples, up to the end of the shortest.
+        """Tuples of the elements of several datasets, up to the end of the shortest.
 
-        Where there is one argument, a tuple or dict of datasets, nested or not, elements look as it does. The
-        memory budget is the largest of theirs, and is shared; it is deterministic unless one of them is not.
+        With one argument, a nested tuple or dict of datasets, elements have its structure. The datasets share the
+        largest of their memory budgets; the result is deterministic unless one of them is not.
 
         Raises:
             ValueError: No dataset was given.
@@ -241,15 +242,14 @@ class Dataset(Runnable[T]):
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
     ) -> Dataset[Any]:
-        """Elements of several datasets, each of one that is drawn at random.
+        """Elements of several datasets, each from a dataset drawn at random.
 
         Args:
-            datasets: At least one; those of weight 0 are left out, and if all weights are 0 the result is empty.
-            weights: How likely each is, relative to the others: a list or an array; None for all alike.
-            seed: Two runs with one seed draw the same; None for another one each run, which a saved state keeps.
-            stop_on_empty_dataset: Whether all ends where one is drawn that has no more, or it is passed over.
-            rerandomize_each_iteration: True to draw again in each epoch; None or False for the same choices in each, as
-                in tf.data.
+            datasets: At least one. Datasets of weight 0 are left out; if all weights are 0, the result is empty.
+            weights: The relative probability of each dataset, a list or an array; None for equal ones.
+            seed: The seed of the choices; None for another seed in each run, which a saved state keeps.
+            stop_on_empty_dataset: True to end when an exhausted dataset is drawn; False to skip such a choice.
+            rerandomize_each_iteration: True for other choices in each epoch; None or False for the same, as in tf.data.
 
         Raises:
             ValueError: No dataset was given, or `weights` has another length or a negative number.
@@ -274,12 +274,12 @@ class Dataset(Runnable[T]):
     def choose_from_datasets(
         datasets: Sequence[Dataset[Any]], choice_dataset: Dataset[Any], stop_on_empty_dataset: bool = True
     ) -> Dataset[Any]:
-        """Elements of several datasets, each of the one whose number `choice_dataset` gives.
+        """Elements of several datasets, each from the dataset whose number `choice_dataset` gives.
 
         Args:
             datasets: At least one.
-            choice_dataset: Integers from 0 to the number of datasets, exclusive. Where it ends, all ends.
-            stop_on_empty_dataset: Whether all ends where one is chosen that has no more, or it is passed over.
+            choice_dataset: Integers from 0 to the number of datasets, exclusive. The result ends with it.
+            stop_on_empty_dataset: True to end when an exhausted dataset is chosen; False to skip such a choice.
 
         Raises:
             ValueError: No dataset was given. When it runs: a choice is out of range.
@@ -303,15 +303,15 @@ class Dataset(Runnable[T]):
         """Makes a dataset of each element, and interleaves these: `names.interleave(TFRecordDataset)`.
 
         Args:
-            map_func: Called as by `map`; it gives a Dataset, and the same one for the same element.
-            cycle_length: How many run at once and take turns, within this one's options; None or AUTOTUNE for 16.
-            block_length: Elements from one before the next has its turn.
-            num_parallel_calls: Accepted as in tf.data, and ignored: they run at once anyway.
-            deterministic: False to pass over those that have nothing at hand; None: as `with_options` says.
+            map_func: Called as in `map`; returns a Dataset, the same for the same element.
+            cycle_length: How many datasets run at once and take turns, with this one's options; None or AUTOTUNE: 16.
+            block_length: How many elements one dataset gives before the next one's turn.
+            num_parallel_calls: Accepted as in tf.data, and ignored: the datasets run at once anyway.
+            deterministic: False to skip datasets whose elements have not arrived; None follows `with_options`.
 
         Raises:
             ValueError: A number is less than 1.
-            TypeError: When it runs: `map_func` gives something else.
+            TypeError: When it runs: `map_func` does not return a Dataset.
 
         Examples:
             >>> starts = Dataset.from_tensor_slices([10, 20, 30])
@@ -323,7 +323,7 @@ class Dataset(Runnable[T]):
         return self._of(sources.Interleaved(self.chain, function("map_func", map_func), plan))
 
     def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
-        """Makes a dataset of each element, as `interleave` does, and gives the elements of one after the other.
+        """Makes a dataset of each element, as `interleave` does, and gives the datasets' elements back to back.
 
         Examples:
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
@@ -332,7 +332,7 @@ class Dataset(Runnable[T]):
         return self._of(sources.Interleaved(self.chain, function("map_func", map_func), Plan.of(1)))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
-        """The elements of this one, then those of the other, within this one's options."""
+        """The elements of this dataset, then those of another, with this one's options."""
         return self._of(sources.Concatenate((self.chain, check_dataset("dataset", dataset))))
 
     def batch(
@@ -342,15 +342,15 @@ class Dataset(Runnable[T]):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,
     ) -> Dataset[Any]:
-        """Joins each `batch_size` elements in one; the last batch may be smaller unless `drop_remainder`.
+        """Joins `batch_size` elements to a batch; the last batch may be smaller unless `drop_remainder`.
 
-        A batch of records is a `Frames`. A batch of arrays or numbers is an array with one more dimension,
-        `bytes` that a stage made become an object array, and dicts and tuples are batched part by part.
+        A batch of records is a `Frames`. A batch of arrays or numbers is an array with one more dimension; `bytes` from
+        a stage become an object array; dicts and tuples are batched part by part.
 
         Args:
             batch_size, drop_remainder: As above.
-            num_parallel_calls, deterministic: Taken for tf.data's sake, and change nothing: a batch is a window or one
-                copy, in order, with nothing to divide among threads.
+            num_parallel_calls, deterministic: Accepted as in tf.data, and ignored: a batch is a window or one copy, in
+                order, without work for several threads.
         """
         check_calls(num_parallel_calls)
         if deterministic is not None:
@@ -360,17 +360,17 @@ class Dataset(Runnable[T]):
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
     ) -> Dataset[Any]:
-        """Joins each `batch_size` elements in one, with arrays padded to one shape.
+        """Joins `batch_size` elements to a batch, with arrays padded to one shape.
 
-        Lists of Example messages are padded fastest while they are parsed: `batch(n).parse_example(features)` with a
-        `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays. Where rows are to be shuffled
-        or put in buckets first, `batch(n).parse_example` with a `RaggedFeature`, and `unbatch()`, keep them in columns.
+        Lists in Example messages are padded fastest while they are parsed: `batch(n).parse_example(features)` with a
+        `FixedLenSequenceFeature(shape, dtype, allow_missing=True)` gives the same arrays. To shuffle or bucket rows
+        first, `batch(n).parse_example` with a `RaggedFeature`, and `unbatch()`, keep them in columns.
 
         Args:
             batch_size, drop_remainder: As in `batch`.
-            padded_shapes: The shape for each part of an element, in dicts and tuples as the element's; None or -1 in
-                a shape, and None for all, is the batch's longest. What is larger is an error.
-            padding_values: What is added at the end, for each part or one for all; None for 0, and `b""` among strings.
+            padded_shapes: The shape of each part of an element, in the same dicts and tuples; None or -1 in a shape, or
+                None for all shapes, pads to the batch's longest array. A larger array is an error.
+            padding_values: The value of padding, for each part or one for all; None for 0, and `b""` among strings.
 
         Raises:
             ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
@@ -379,9 +379,9 @@ class Dataset(Runnable[T]):
         return self._then(stages.PaddedBatch(size, stages.Padding(padded_shapes, padding_values), drop))
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
-        """Joins each `batch_size` elements in one, with arrays as the rows of a `RaggedTensor`.
+        """Joins `batch_size` elements to a batch, with arrays as the rows of a `RaggedTensor`.
 
-        Every dimension of an array is a ragged one; numbers and strings are batched as `batch` does it.
+        All dimensions of an array become ragged; numbers and strings are batched as in `batch`.
 
         Raises:
             ValueError: When it runs: arrays differ in their number of dimensions.
@@ -401,20 +401,20 @@ class Dataset(Runnable[T]):
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> Dataset[Any]:
-        """Batches of elements of about one length: each waits in the bucket of its length until that is full.
+        """Batches of elements of similar length: each waits in the bucket of its length until the bucket is full.
 
         Args:
-            element_length_func: Gives an element's length; it is called as by `map`.
+            element_length_func: Returns an element's length; called as in `map`.
             bucket_boundaries: Bucket i is for lengths from boundary i - 1 up to boundary i, exclusive.
-            bucket_batch_sizes: How many make a batch, for each bucket: one more than boundaries.
+            bucket_batch_sizes: The batch size of each bucket: one more number than boundaries.
             padded_shapes, padding_values: As in `padded_batch`.
-            pad_to_bucket_boundary: What is unknown of a shape (without shapes, the first dimension of each array) is
-                padded to the bucket's boundary minus 1; an element as long as the last boundary is an error.
-            no_padding: Batches as `batch` makes them.
-            drop_remainder: Whether what waits at the end is left out; else it comes in bucket order.
+            pad_to_bucket_boundary: Pads unknown sizes (without shapes, the first dimension of each array) to the
+                bucket's boundary minus 1; an element as long as the last boundary is an error.
+            no_padding: Makes batches as `batch` does.
+            drop_remainder: Whether elements that wait at the end are left out; otherwise they come in bucket order.
 
         Raises:
-            ValueError: The arguments do not fit together; or, when it runs, arrays do not.
+            ValueError: The arguments do not fit together. When it runs: arrays do not make one batch.
         """
         padding = None if flag("no_padding", no_padding) else stages.Padding(padded_shapes, padding_values)
         boundaries = tuple(integer("bucket_boundaries", boundary) for boundary in bucket_boundaries)
@@ -433,7 +433,7 @@ class Dataset(Runnable[T]):
         """Batches of another size: `unbatch` and `batch`, in columns, without an object per element.
 
         Args:
-            batch_size: How many elements make a batch; or a list of numbers, which take turns.
+            batch_size: The number of elements in a batch; or a list of numbers, used in turn.
             drop_remainder: Whether a last, smaller batch is left out.
 
         Examples:
@@ -448,15 +448,15 @@ class Dataset(Runnable[T]):
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
     ) -> Dataset[Any]:
-        """Datasets of `size` elements each; a tuple or dict of datasets where elements are tuples or dicts.
+        """Datasets of `size` elements each; for elements that are tuples or dicts, tuples or dicts of datasets.
 
-        Windows are held in memory, in columns. `flat_map` makes elements of them again.
+        Windows are held in memory, in columns. `flat_map` turns them back into elements.
 
         Args:
-            size: How many elements a window has.
-            shift: How many elements there are from the beginning of a window to that of the next; None for `size`.
-            stride: How many elements there are from one of a window to the next.
-            drop_remainder: Whether the last windows are left out where they have fewer.
+            size: The number of elements in a window.
+            shift: The distance between the first elements of two windows; None for `size`.
+            stride: The distance between two elements of a window.
+            drop_remainder: Whether smaller windows at the end are left out.
 
         Examples:
             >>> windows = Dataset.range(5).window(3, shift=1, drop_remainder=True)
@@ -475,14 +475,14 @@ class Dataset(Runnable[T]):
         window_size: int | None = None,
         window_size_func: Callable[[Any], Any] | None = None,
     ) -> Dataset[Any]:
-        """Gathers elements of one key, and gives the elements of what `reduce_func` makes of them.
+        """Gathers elements with the same key, and gives the elements of the Dataset that `reduce_func` makes of them.
 
         Args:
-            key_func: Gives an element's key, a whole number; it is called as by `map`.
-            reduce_func: Makes a Dataset of a key and of the dataset of `window_size` elements of it; of fewer at the
-                end, where the smallest keys come first.
+            key_func: Returns an element's key, a whole number; called as in `map`.
+            reduce_func: Makes a Dataset of a key and the dataset of `window_size` elements with this key. At the end,
+                it gets the remaining elements, the smallest keys first.
             window_size: How many elements are gathered.
-            window_size_func: Gives that number for a key, instead.
+            window_size_func: Returns that number for a key, instead.
 
         Raises:
             ValueError: Both or neither of the last two are given.
@@ -493,7 +493,7 @@ class Dataset(Runnable[T]):
             [[0, 2, 4], [1, 3, 5], [6]]
         """
         if (window_size is None) == (window_size_func is None):
-            raise ValueError("group_by_window wants window_size or window_size_func, and not both")
+            raise ValueError("group_by_window takes either window_size or window_size_func: pass one of them")
         size = (
             integer("window_size", window_size, 1)
             if window_size_func is None
@@ -503,12 +503,12 @@ class Dataset(Runnable[T]):
         return grouped.flat_map(function("reduce_func", reduce_func))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Dataset[Any]:
-        """Elements that a function makes, with a state that goes from each element to the next.
+        """Calls a function for each element with a state, which it passes on to the next element.
 
         Args:
             initial_state: Arrays, numbers, strings, and dicts, tuples and lists of them: a saved state holds it.
-            scan_func: Called with the state and the element (a tuple is one argument); it gives a pair, the next state
-                and what comes in the element's place.
+            scan_func: Called with the state and the element (a tuple is one argument); returns a pair of the next state
+                and the new element.
 
         Examples:
             >>> sums = Dataset.range(1, 5).scan(0, lambda total, number: (total + number, total + number))
@@ -518,7 +518,7 @@ class Dataset(Runnable[T]):
         return self._then(stages.Scan.of(initial_state, function("scan_func", scan_func)))
 
     def unique(self) -> Dataset[T]:
-        """Each element once, where it comes first. What came is kept as digests of 16 bytes, in saved states too.
+        """Each element once, where it comes first. Runs and saved states keep a digest of 16 bytes for each.
 
         Examples:
             >>> list(map(int, Dataset.from_tensor_slices([1, 37, 2, 37, 2, 1]).unique()))
@@ -529,19 +529,20 @@ class Dataset(Runnable[T]):
     def rejection_resample(
         self, class_func: Callable[..., Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
     ) -> Dataset[Any]:
-        """Leaves elements out at random, so that classes come as often as `target_dist` says.
+        """Leaves out elements at random, so that classes have the distribution `target_dist`.
 
         Args:
-            class_func: Gives an element's class, from 0 on; it is called as by `map`.
-            target_dist: A probability for each class.
-            initial_dist: How likely each is in the input; None to count them as they pass.
-            seed: Two runs with one seed draw the same; None for other numbers each run, which a saved state keeps.
+            class_func: Returns an element's class, from 0 on; called as in `map`.
+            target_dist: The probability of each class in the result.
+            initial_dist: The probability of each class in the input; None to count classes while elements pass.
+            seed: The seed of the random numbers; None for another seed in each run, which a saved state keeps.
 
         Returns:
             Pairs of the class and the element.
 
         Raises:
-            ValueError: Probabilities do not sum up to 1, or are not as many; a class is wanted that never comes.
+            ValueError: Probabilities do not sum to 1, their numbers differ, or `initial_dist` is 0 for a class that
+                `target_dist` needs.
 
         Examples:
             >>> even = Dataset.range(1000).rejection_resample(lambda number: number >= 900, [0.5, 0.5], [0.9, 0.1])
@@ -551,40 +552,40 @@ class Dataset(Runnable[T]):
         target = stages.distribution("target_dist", target_dist)
         initial = None if initial_dist is None else stages.distribution("initial_dist", initial_dist)
         resample = stages.Resample(function("class_func", class_func), target, initial)
-        drawn = Chain(sources.Random(integer("seed", seed, none=True), rerandomize=True))
-        return self._of(sources.Zip((drawn, self.chain)))._then(resample)
+        numbers = Chain(sources.Random(integer("seed", seed, none=True), rerandomize=True))
+        return self._of(sources.Zip((numbers, self.chain)))._then(resample)
 
     def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[Any]]) -> Dataset[Any]:
-        """What a function makes of this dataset: a chain of verbs with a name.
+        """Calls a function with this dataset and returns the Dataset that it makes: a name for a chain of verbs.
 
         Raises:
-            TypeError: It does not return a Dataset.
+            TypeError: The function does not return a Dataset.
 
         Examples:
             >>> Dataset.range(5).apply(lambda dataset: dataset.batch(2)) == Dataset.range(5).batch(2)
             True
         """
-        made = function("transformation_func", transformation_func)(self)
-        if not isinstance(made, Dataset):
-            raise TypeError(f"transformation_func gave {describe_value(made)}: a streamrec Dataset is wanted")
-        return made
+        result = function("transformation_func", transformation_func)(self)
+        if not isinstance(result, Dataset):
+            raise TypeError(f"transformation_func returned {describe_value(result)}: it must return a Dataset")
+        return result
 
     def parse_example(
         self, features: Mapping[str, Feature], *, string_columns: bool = False, num_parallel_calls: int | None = None
     ) -> Dataset[Any]:
         """Parses each element, a batch of Example messages, into a dict of columns, as `streamrec.parse_example` does.
 
-        `dataset.batch(1024).parse_example(features)` makes no object per record. A record alone gives a dict
-        without the batch's dimension.
+        `dataset.batch(1024).parse_example(features)` makes no object per record. A single record becomes a dict without
+        the batch dimension.
 
         Args:
-            features: What to parse, by key.
-            string_columns: Whether byte strings come as BytesColumns, without a copy.
-            num_parallel_calls: As in `map`. One after the other costs the least; AUTOTUNE is faster where parsing
-                takes longer than fetching, and there are cores to spare.
+            features: The features to parse, by key.
+            string_columns: Whether byte strings become BytesColumns, without a copy.
+            num_parallel_calls: As in `map`. None costs the least; AUTOTUNE is faster if parsing takes longer than
+                fetching and cores are idle.
 
         Raises:
-            FeatureError: When it runs: a message is damaged or is not as described.
+            FeatureError: When it runs: a message is damaged, or does not fit its feature.
             ValueError: `num_parallel_calls` is less than 1.
         """
         parse = stages.Parse(dict(mapping("features", features, FEATURES)), flag("string_columns", string_columns))
@@ -593,14 +594,14 @@ class Dataset(Runnable[T]):
     def map(
         self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
     ) -> Dataset[Any]:
-        """Calls `function` for each element; where that is a tuple, its parts are the arguments, as in tf.data.
+        """Calls `function` for each element; as in tf.data, the parts of a tuple are the arguments.
 
         Args:
             function: Any function, called in threads, or an async one, called on the event loop that fetches.
-            num_parallel_calls: How many calls there are at once; AUTOTUNE for as many as help; None for one after
-                the other (a plain function then costs the least: it is called for a whole chunk in one thread).
-            deterministic: Whether results keep the elements' order, or come as they are ready; None: as `with_options`
-                says. One call at a time always keeps it.
+            num_parallel_calls: How many calls run at once; AUTOTUNE to tune the number; None for one at a time, which
+                costs the least for a plain function: one thread calls it for a whole chunk.
+            deterministic: Whether results keep the elements' order, or come as they are ready; None follows
+                `with_options`. One call at a time always keeps the order.
 
         Raises:
             ValueError: `num_parallel_calls` is less than 1.
@@ -612,19 +613,19 @@ class Dataset(Runnable[T]):
         return self._of(sources.ParallelMap(self.chain, arguments.function("function", function), calls, deterministic))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
-        """The elements for which `predicate` gives something true; it is called as by `map`."""
+        """The elements for which `predicate` returns a true value; it is called as in `map`."""
         return self._then(stages.Filter(function("predicate", predicate)))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
-        """Leaves out elements that failed before this: in `map`, `filter`, `parse_example`, `batch`, `interleave`, ...
+        """Leaves out elements that failed in earlier stages: `map`, `filter`, `parse_example`, `batch`, and others.
 
-        `iterator.stats()` counts them (`errors_ignored` of this stage). It may come anywhere after that; before a
-        `cache`, which keeps no pass in which an element failed. Damage in a shard, a store that fails and a generator
-        that raises are not such errors: they end the run; see `on_error` of `TFRecordDataset`.
+        `iterator.stats()` counts them (`errors_ignored` of this stage). Put it anywhere after those stages, but before
+        a `cache`, which keeps no pass with a failed element. Damage in a shard, a store that fails and a generator that
+        raises are not such errors: they end the run; see `on_error` of `TFRecordDataset`.
 
         Args:
-            log_warning: Whether the log "streamrec" tells of each: the error, the stage, the element's number, and the
-                shard and record where these are known.
+            log_warning: Whether each is logged to "streamrec", with the error, the stage, the element's number, and the
+                shard and record if they are known.
 
         Examples:
             >>> inverses = Dataset.from_tensor_slices([1, 0, 4]).map(lambda n: 1 / int(n)).ignore_errors()
@@ -634,7 +635,7 @@ class Dataset(Runnable[T]):
         return self._then(stages.IgnoreErrors(flag("log_warning", log_warning)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
-        """The elements before the first for which `predicate` gives something false; it is called as by `map`."""
+        """The elements before the first one for which `predicate` returns a false value; it is called as in `map`."""
         return self._then(stages.TakeWhile(function("predicate", predicate)))
 
     def enumerate(self, start: int = 0) -> Dataset[Any]:
@@ -642,15 +643,15 @@ class Dataset(Runnable[T]):
         return self._then(stages.Enumerate(integer("start", start)))
 
     def take(self, count: int) -> Dataset[T]:
-        """The first `count` elements; all of them for a negative number. What is not taken is not fetched."""
+        """The first `count` elements; all for a negative number. Other elements are not fetched."""
         return self._then(stages.Take(max(-1, integer("count", count))))
 
     def skip(self, count: int) -> Dataset[T]:
-        """All but the first `count` elements; none for a negative number. What is skipped is fetched all the same."""
+        """All but the first `count` elements; none for a negative number. Skipped elements are fetched, too."""
         return self._then(stages.Skip(max(-1, integer("count", count))))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
-        """Every element whose number, modulo `num_shards`, is `index`. What is left out is fetched all the same.
+        """Each element whose number modulo `num_shards` is `index`. Other elements are fetched, too.
 
         Raises:
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
@@ -660,18 +661,18 @@ class Dataset(Runnable[T]):
     def shuffle(
         self, buffer_size: int | None, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> Dataset[T]:
-        """All elements in random order, by a buffer: filled, then a random one leaves for each that comes.
+        """All elements in random order: a buffer is filled, then gives a random element for each that arrives.
 
         Args:
-            buffer_size: Elements that it holds. Fewer, with a warning, if a quarter of the memory budget is less. But
-                where the default budget is less than 1 GiB, that is a MemoryError, as the order would be another one
-                than elsewhere: give `with_options(memory_budget=)`, or a smaller size.
-                None for all, where `cardinality()` knows how many there are.
-            seed: What the order comes from; None for another order in each run. A resumed run goes on with its own.
-            reshuffle_each_iteration: Whether each epoch of a later `repeat` has an order of its own.
+            buffer_size: The number of elements in the buffer. If they exceed a quarter of the memory budget, it holds
+                fewer and warns. If the default budget is less than 1 GiB, that is a MemoryError, since the order would
+                differ from that on other machines: pass `with_options(memory_budget=)`, or a smaller size. None for all
+                elements, if `cardinality()` is known.
+            seed: The seed of the order; None for another order in each run. A resumed run keeps its order.
+            reshuffle_each_iteration: Whether each epoch, also of a later `repeat`, has another order.
 
         Raises:
-            ValueError: `buffer_size` is less than 1, or None where the number of elements is not known.
+            ValueError: `buffer_size` is less than 1, or None although the number of elements is unknown.
 
         Examples:
             >>> sorted(map(int, Dataset.range(5).shuffle(3, seed=7)))
@@ -680,7 +681,7 @@ class Dataset(Runnable[T]):
         if buffer_size is None:
             buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else None
         if buffer_size is None:
-            raise ValueError("shuffle(None) holds all elements, and their number is unknown here: give buffer_size")
+            raise ValueError("shuffle(None) holds all elements, but their number is unknown here: pass buffer_size")
         size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
         return self._of(
             sources.Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration))
@@ -694,30 +695,30 @@ class Dataset(Runnable[T]):
         even: Literal["pad", "drop", "cycle"] | None = None,
         manifest: str | None = None,
     ) -> Dataset[T]:
-        """This reader's share of the shards; it comes right after `TFRecordDataset`.
+        """This reader's share of the shards; call it directly after `TFRecordDataset`.
 
-        Shards are dealt whole where that is fair, and by ranges of their bytes where it is not; the shares of all
-        ranks, and of the loader workers within each, hold each record once. Where shards and readers do not change,
-        a share does not change from epoch to epoch.
+        Readers get whole shards if that divides the bytes fairly, otherwise byte ranges too. The shares of all ranks,
+        and of the loader workers within each, hold each record once. A share stays the same in all epochs while shards
+        and readers do not change.
 
         Args:
-            rank: This process's number, from 0; None to ask torch.distributed, JAX, or `RANK` and `WORLD_SIZE`, when
-                and where the pipeline runs. Workers of a torch `DataLoader` divide their rank's share further.
-            world_size: How many processes there are; with `rank`.
-            even: None: each record once, and readers of about the same load. Else all readers give exactly as many
-                records: "drop" leaves out the last ones (fewer than there are readers), "pad" goes on with the first
-                of the data set where it ends, and "cycle" repeats the first records of a reader that has fewer.
-            manifest: With `even`, the URL of the manifest or of the index, which says how many records a shard holds.
+            rank: This process's number, from 0; None to ask torch.distributed, JAX, or `RANK` and `WORLD_SIZE` where
+                the pipeline runs. Workers of a torch `DataLoader` divide their rank's share further.
+            world_size: The number of processes; with `rank`.
+            even: None: each record once, and similar loads. Otherwise all readers give exactly the same number of
+                records: "drop" leaves out the last records (fewer than readers), "pad" continues with the first records
+                of the data set, and "cycle" repeats the first records of a reader that has fewer.
+            manifest: With `even`, the URL of the manifest or index, which has the number of records of each shard.
 
         Raises:
-            ValueError: It comes elsewhere; `even` without `manifest`; a rank out of its range.
+            ValueError: Other verbs come before it; `even` without `manifest`; a rank is out of range.
             PositionMismatchError: When it runs: the state to resume from was saved by another reader.
         """
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                "distribute can only assign shards, and these are elements of stages: call it directly after "
-                "TFRecordDataset, or use shard(num_shards, index), which assigns elements"
+                "distribute assigns shards, but these are elements of stages: call it directly after TFRecordDataset, "
+                "or use shard(num_shards, index), which assigns elements"
             )
         return self._of(sources.Distribute(source, rank_of(rank, world_size), even, manifest))
 
@@ -735,43 +736,44 @@ class Dataset(Runnable[T]):
         window_bytes: int = WINDOW_BYTES,
         slot_groups: int | None = None,
     ) -> Dataset[Any]:
-        """All records of the data set in random order, distributed to ranks and workers; right after `TFRecordDataset`.
+        """All records of the data set in random order, distributed to ranks and workers.
 
-        The order depends on the seed, the epoch and the index alone: not on which rank reads, where, or in which time.
-        A state is one position: any number of ranks goes on there, each record once. `docs/global-shuffle.md`
-        has pictures and figures.
+        Call it directly after `TFRecordDataset`. The order depends only on the seed, the epoch and the index: not on
+        which rank reads, where, or when. A state is one position, from which any number of ranks can resume, each
+        record once. `docs/global-shuffle.md` has pictures and figures.
 
         Args:
-            seed: Which order.
+            seed: The seed of the order.
             index: The URL of the index of these shards, which `write_index` makes.
             global_batch_size: How many records all ranks together take in a step. Elements are then batches: each
                 rank's slots of the global batch (`Frames`). None: elements are records, one for each rank in a step.
             rank: This process's number, from 0; None to ask, as `distribute` does.
-            world_size: How many processes there are; with `rank`. It must divide the global batch size.
-            even: What is done where the last step has too few records. None: each record comes once, and the last
-                ranks have a smaller last batch, or none. "drop" leaves the step out, "pad" goes on with the first
-                records of the epoch, "cycle" with those that each slot had in the first step.
-            quality: "exact" for a permutation of all records, each of which is a request of its own; "blocks" to
-                permute blocks of records that follow each other, and mix a window of them. None: "exact" where records
-                have 64 KiB and more on average.
-            block_bytes: Of "blocks": about how large a block is.
-            window_bytes: Of "blocks": how many bytes of blocks all ranks together mix at a time; each holds its part
-                of them in memory.
-            slot_groups: Of "blocks": the window is divided into this many parts, of which each has its own slots of a
-                global batch. Ranks whose number divides it each read blocks of their own; others read some blocks
-                twice. It divides the global batch size. None: the number up to 24 that most numbers divide.
+            world_size: The number of processes; with `rank`. It must divide the global batch size.
+            even: How a last step with too few records is handled. None: each record comes once, and the last ranks have
+                a smaller last batch, or none. "drop" leaves the step out; "pad" fills it with the first records of the
+                epoch; "cycle" with the records that each slot had in the first step.
+            quality: "exact" permutes all records, each of which is a request of its own; "blocks" permutes blocks of
+                consecutive records, and mixes a window of blocks. None: "exact" for records of at least 64 KiB on
+                average.
+            block_bytes: For "blocks": about how large a block is.
+            window_bytes: For "blocks": how many bytes of blocks all ranks together mix at a time; each rank holds its
+                part in memory.
+            slot_groups: For "blocks": how many parts the window has; each part has its own slots of a global batch. If
+                the number of ranks divides it, each rank reads its own blocks; otherwise some blocks are read twice. It
+                must divide the global batch size. None: the divisor up to 24 that itself has the most divisors.
 
         Raises:
-            ValueError: It comes elsewhere, or an argument is out of its range. When it runs: the ranks do not divide
-                the global batch size, or the memory budget does not hold this rank's part of the window.
-            ManifestError: When it runs: the index is damaged, or that of other shards.
+            ValueError: Other verbs come before it, or an argument is out of range. When it runs: the number of ranks
+                does not divide the global batch size, or the memory budget does not hold this rank's part of the
+                window.
+            ManifestError: When it runs: the index is damaged, or belongs to other shards.
             PositionMismatchError: When it runs: the state to resume from was saved with another index.
         """
         source = self.chain.source
         if not isinstance(source, Shards) or self.chain.stages:
             raise ValueError(
-                "global_shuffle can only order the records of shards: call it directly after TFRecordDataset, and "
-                "stages such as map after it"
+                "global_shuffle orders the records of shards: call it directly after TFRecordDataset, and stages such "
+                "as map after it"
             )
         return self._of(
             sources.GlobalShuffle(
@@ -789,20 +791,19 @@ class Dataset(Runnable[T]):
         )
 
     def repeat(self, count: int | None = None) -> Dataset[T]:
-        """All elements `count` times over; None or a negative number without end, unless the first epoch has none.
+        """All elements `count` times; forever for None or a negative number, unless the first epoch is empty.
 
-        Each is an epoch: of the second iteration of `dataset.repeat(2)`, the third and the fourth.
+        Each repetition is an epoch: the second iteration of `dataset.repeat(2)` has the third and the fourth epoch.
         """
         return self._of(sources.Repeat(self.chain, -1 if count is None else max(-1, integer("count", count))))
 
     def prefetch(self, buffer_size: int | None = None, *, buffer_bytes: int | None = None) -> Dataset[T]:
-        """Lets the stages before this run ahead of those after it, within at most half of the memory budget.
+        """Runs earlier stages ahead of later ones, with at most half of the memory budget.
 
         Args:
-            buffer_size: By how many elements, as in tf.data; where more come at a time (records of one block), by as
-                many as come. AUTOTUNE or None for a buffer that grows when it was found empty after it had been full;
-                0 for none.
-            buffer_bytes: By how many bytes, instead.
+            buffer_size: How many elements may wait, as in tf.data; more if more come at a time (records of one block).
+                AUTOTUNE or None for a buffer that grows when it is empty after it was full; 0 for no buffer.
+            buffer_bytes: How many bytes may wait, instead.
 
         Raises:
             ValueError: A number is too small, or both are given.
@@ -821,23 +822,23 @@ class Dataset(Runnable[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> Dataset[T]:
-        """Keeps the elements of the first whole pass, and reads all later ones from there.
+        """Stores the elements of the first complete pass; later passes read the stored elements.
 
-        Without a name they are kept in memory, within half of the memory budget, as long as this Dataset lives, or one
-        that was made of it; what does not fit is read again each epoch, with a warning. With one they are kept in that
-        file, for all runs and processes. Only a pass to the end fills either. The file appears when it is complete, and
-        is never replaced: remove it when the data changed.
-        Ranks and workers that read different records need a name each.
+        Without a name, they are stored in memory, in at most half of the memory budget, as long as this Dataset, or one
+        made from it, lives; if they do not fit, they are read again each epoch, with a warning. With a name, they are
+        stored in that file, for all runs and processes. Only a pass to the end fills a cache. The file appears when it
+        is complete, and is never replaced: remove it when the data has changed. Ranks and workers that read different
+        records need different names.
 
         Args:
-            filename: A path or URL; "" for memory. A file takes records, arrays, numbers and strings, and dicts, tuples
-                and lists of them.
+            filename: A path or URL; "" for memory. A file can store records, arrays, numbers, strings, and dicts,
+                tuples and lists of them.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
-            ValueError: The name is a pattern: it has `*`, or braces that stand for several names; or the dataset has no
-                end, and the file would only grow.
-            CacheError: When it runs: the file is something else, or the cache of another pipeline.
+            ValueError: The name is a pattern, with `*` or braces; or the dataset is endless and the file would only
+                grow.
+            CacheError: When it runs: the file is not a cache, or belongs to another pipeline.
             TypeError: When it runs: an element cannot be stored in a file.
         """
         name = os.fspath(filename)
@@ -855,15 +856,15 @@ class Dataset(Runnable[T]):
         filesystem: AbstractFileSystem | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """Writes all elements into a file, which `Dataset.load(path)` reads in any program. Waits until it is whole.
+        """Writes all elements into a file, which `Dataset.load(path)` reads in any program. Waits until it is complete.
 
         Args:
-            path: A path or URL. Elements are records, arrays, numbers and strings, and dicts, tuples and lists of them.
+            path: A path or URL. Elements may be records, arrays, numbers, strings, and dicts, tuples and lists of them.
             storage_options, filesystem, retry: As for `TFRecordDataset`.
 
         Raises:
-            AlreadyExistsError: There is something already, on stores that can tell; others replace it.
-            ValueError: The dataset has no end.
+            AlreadyExistsError: An object of this name exists; stores that cannot check this replace it.
+            ValueError: The dataset is endless.
             TypeError: An element cannot be stored.
 
         Examples:
@@ -878,32 +879,30 @@ class Dataset(Runnable[T]):
             deque(elements, maxlen=0)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The batches as a stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`.
+        """A stream of Arrow record batches: `pyarrow.table(dataset)`, `polars.DataFrame(dataset)`. It needs pyarrow.
 
-        The pipeline runs while they are taken: one iteration, so one epoch. Elements must be batches: dicts of columns,
-        as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and lists of
-        them, are not copied. Byte strings are large_binary; `to_arrow(text=...)` makes them text. A
-        FixedLenSequenceFeature is a list of what was written, without padding, where `parse_example` comes last.
-        It needs pyarrow.
+        The pipeline runs while batches are taken: one iteration, so one epoch. Elements must be batches: dicts of
+        columns, as after `batch(n).parse_example(features)`, or records, which become one column "record". Numbers, and
+        lists of them, are not copied. Byte strings are large_binary; `to_arrow(text=...)` makes them text. If
+        `parse_example` is last, a FixedLenSequenceFeature becomes a list of the written values, without padding.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
             TypeError: Elements are not batches.
-            StreamrecError: It is empty, and has no `parse_example` that would give the schema.
+            StreamrecError: The dataset is empty, and has no `parse_example` that gives a schema.
         """
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, *, text: Iterable[str] = ()) -> Any:
-        """The batches as a `pyarrow.RecordBatchReader`, which runs the pipeline as it is read; needs pyarrow.
+        """A `pyarrow.RecordBatchReader` of the batches, which runs the pipeline while it is read; needs pyarrow.
 
         Args:
-            text: Names of columns of byte strings that are text: they become large_utf8 instead of large_binary.
+            text: The columns of byte strings that are text: they become large_utf8 instead of large_binary.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            FeatureError: `text` names no column, or one without byte strings.
-            TypeError, StreamrecError: As for `__arrow_c_stream__`. Bytes in a column of `text` that are not UTF-8 are
-                a FeatureError with the record and the feature.
+            FeatureError: A name in `text` is not a column of byte strings, or the column has bytes that are not UTF-8.
+            TypeError, StreamrecError: As for `__arrow_c_stream__`.
 
         Examples:
             >>> dataset = Dataset.from_tensor_slices({"label": np.arange(5)}).batch(2)
@@ -924,19 +923,19 @@ class Dataset(Runnable[T]):
         rank: int | None = None,
         world_size: int | None = None,
     ) -> Dataset[T]:
-        """The same pipeline with options that hold for all of it; what is not given stays as it was.
+        """The same pipeline with other options for all of it; None keeps an option.
 
         Args:
-            deterministic: Whether stages that were not told by an argument of their own keep the order: reading shards,
-                and `map` of several calls. True by default.
+            deterministic: Whether stages without their own `deterministic` keep the order: reading shards, and `map`
+                with several calls. True by default.
             memory_budget: Bytes that one run may hold: what is fetched, waits its turn, is worked on, or waits for the
                 consumer. By default an eighth of the machine's memory (or the container's), 64 MiB to 1 GiB;
                 `iterator.memory_budget` tells. All runs of a process together read ahead at most twice the largest of
                 their budgets. A record that does not fit is read when the consumer waits for it.
-            epoch: The epoch that the first iteration is, from 0; later iterations are those after it. With the seed, it
-                decides every order that changes from epoch to epoch.
-            rank: The rank that iterates, from 0, for a `distribute` or `global_shuffle` that was given none.
-            world_size: How many ranks there are; goes with `rank`.
+            epoch: The epoch of the first iteration, from 0; later iterations have the next ones. All orders that differ
+                from epoch to epoch depend on it and on the seed.
+            rank: The rank that iterates, from 0, for a `distribute` or `global_shuffle` without one.
+            world_size: The number of ranks; with `rank`.
 
         Raises:
             ValueError: A number is out of range, or only one of `rank` and `world_size` is given.
@@ -960,12 +959,12 @@ def check_dataset(name: str, dataset: Any) -> Chain:
 
 
 def _join(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
-    """What a source makes of several datasets, with the options that follow from theirs."""
+    """A Dataset of a source that joins several, with options derived from theirs."""
     return Dataset(Chain(source), Options.of(dataset.options for dataset in datasets))
 
 
 def _mix(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
-    """Elements of several datasets, as choices say."""
+    """A Dataset that mixes others in the order of a chain of choices."""
     chains = tuple(check_dataset("datasets", dataset) for dataset in datasets)
     return _join(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
 

@@ -1,14 +1,12 @@
-"""Iterators over a running pipeline: for `for`, for `async for` on asyncio, and for `async for` elsewhere.
+"""Iterators over a running pipeline: for `for`, for `async for` on asyncio, and for `async for` on other loops.
 
-All three hand out elements one at a time from chunks that cross once, so an element costs one `next()` on a
-list or on Frames. All can say where they are (`state_dict`), and end their run when they are closed, dropped
-or interrupted.
+All three get whole chunks and give single elements, so an element costs one `next()` on a list or on Frames. All have
+`state_dict`, and end their run when they are closed, dropped or interrupted.
 
-Several threads may take from one DatasetIterator, and several tasks of one loop from the two others: each element goes
-to one of them, and all of them see the end. An element that failed is an error for one of them, and the run goes on
-after it. An error that ends the run is for one of them, too; later calls get a ClosedError. A call that is
-cancelled takes no element with it. So one caller at a time waits for the next chunk, and looks first whether another
-one has entered a chunk meanwhile.
+Several threads may take from one DatasetIterator, and several tasks of one loop from the other two: each element goes
+to one of them, and all see the end. One of them gets the error of a failed element, and the run continues after it.
+One of them gets an error that ends the run; later calls get a ClosedError. A cancelled call takes no element. To this
+end, one caller at a time waits for the next chunk, and first checks whether another one has got a chunk meanwhile.
 """
 
 from __future__ import annotations
@@ -51,11 +49,11 @@ T = TypeVar("T")
 
 
 class Run:
-    """A run for its consumer: the description, the elements under way, and the position among them.
+    """A run for its consumer: the description, the elements of the current chunk, and the position among them.
 
     Attributes:
-        elements: Those under way.
-        held: What it holds ahead of its consumer.
+        elements: The current chunk's elements that were not taken.
+        held: Counts the bytes that the run holds ahead of its consumer.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class Run:
         self.held = HeldBytes(self.memory_budget, self.telemetry.queued_bytes)
 
     async def start(self) -> AsyncGenerator[Chunk]:
-        """The chunks, which are read as they are taken, in a session that is closed after them."""
+        """Reads chunks as they are taken, in a session that is closed after them."""
         options = self._options
         budget = max(1, self.memory_budget - self.queue_bytes - UNCOUNTED.of(self.memory_budget))
         with collecting(self.telemetry.storage):
@@ -92,22 +90,22 @@ class Run:
                     rank=options.rank,
                     follows_memory=options.follows_memory,
                 )
-                async with aclosing(within.chunks(self.chain, self.position, goes_on=True)) as chunks:
+                async with aclosing(within.chunks(self.chain, self.position, continue_on_error=True)) as chunks:
                     async for chunk in chunks:
                         yield chunk
 
     def waits(self) -> None:
-        """The consumer asks for a chunk."""
+        """Called when the consumer asks for a chunk."""
         self.telemetry.waits()
         self.held.consumer_waits()
 
     def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
-        """It has got one, and works on its elements, as this iterator gives them."""
+        """Called when the consumer gets a chunk, whose elements it takes from an iterator."""
         self.held.is_wanted = False
         self.telemetry.takes(chunk, elements)
 
     def enter(self, chunk: Chunk) -> Exception | None:
-        """Hands out a chunk's elements from now on; gives the error of an element that failed."""
+        """Makes a chunk the current one; returns the error of a failed element."""
         elements = list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
         self.elements = iter(elements)  # an iterator that knows how many are left
         self._under_way = len(elements), chunk.positions, self.elements  # without the chunk: its records were copied
@@ -115,13 +113,13 @@ class Run:
         return chunk.error
 
     def leave(self) -> None:
-        """The consumer takes nothing more."""
+        """Called when the consumer takes no more elements."""
         self.elements = iter(())
         self.held.is_wanted = False
         self.telemetry.ends()
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """What gives the position before the next element as JSON, also when that one has been taken."""
+        """A function that returns the state before the element that is the next one now."""
         position, under_way = self.position, self._under_way
         if under_way is None:
             return partial(state_of, self.chain, self._options.epoch, position)
@@ -131,40 +129,40 @@ class Run:
 
 
 class Iteration:
-    """What every iterator says of its run, at any time."""
+    """The methods of all iterators about their run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next element comes from, as JSON: `dataset.iterate(state)` or `aiterate(state)` goes on there."""
+        """The state before the next element, as JSON: `dataset.iterate(state)` or `aiterate(state)` resumes there."""
         return self._run.bookmark()()
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
-        """A `state_dict()` for later: the call gives the state as of now, and until then costs next to nothing."""
+        """A function that returns the state of now when it is called; making it costs almost nothing."""
         return self._run.bookmark()
 
     @property
     def memory_budget(self) -> int:
-        """Bytes that this run may hold: what `with_options` said, or a share of the machine's memory."""
+        """How many bytes this run may hold: `memory_budget` of `with_options`, or a share of the machine's memory."""
         return self._run.memory_budget
 
     @property
     def waited(self) -> float:
-        """Seconds that this iterator's consumer has waited for data so far."""
+        """For how many seconds this iterator's consumer has waited for data."""
         return self._run.telemetry.waited
 
     def stats(self) -> Stats:
-        """The run's figures: its stages, its waits, its bottleneck, its stores; at any time, from any thread."""
+        """The run's statistics: stages, waits, bottleneck, stores; at any time, from any thread."""
         return self._run.telemetry.stats()
 
 
 class DatasetIterator(Iteration, Generic[T]):
-    """A running pipeline in a `for` loop; the bridge's thread fetches meanwhile.
+    """A running pipeline in a `for` loop; a background thread fetches meanwhile.
 
     `with iter(dataset) as elements:` or `close()` ends it at once; so do leaving the loop and Ctrl-C.
 
-    Sharing: any number of threads may take from one iterator; each element goes to one of them, and all see the end.
+    Sharing: several threads may take from one iterator; each element goes to one of them, and all see the end.
     """
 
     def __init__(self, run: Run) -> None:
@@ -191,9 +189,9 @@ class DatasetIterator(Iteration, Generic[T]):
         """Waits until there are elements, and takes none.
 
         Raises:
-            StopIteration: There are no more.
-            ClosedError: The run has failed before, and is over.
-            Exception: The next element failed: the one after it comes next. Or the run failed, and is over.
+            StopIteration: There are no more elements.
+            ClosedError: An earlier error ended the run.
+            Exception: The next element failed, and the run continues after it; or an error ended the run.
         """
         with self._refilling:
             if length_hint(self._run.elements):
@@ -217,16 +215,16 @@ class DatasetIterator(Iteration, Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether the next element is there already, so that `next` does not wait for it."""
+        """Whether the next element has arrived, so that `next` does not wait."""
         return length_hint(self._run.elements) > 0 or self._chunks.queued > 0
 
     def close(self) -> None:
-        """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine.
+        """Ends the run: when this returns, no task or connection of it is left. Closing twice is allowed.
 
-        An error ahead of the last element taken is not raised: it has not been reached.
+        Errors of elements that were not taken are not raised.
 
         Raises:
-            Exception: What went wrong while the run was closed.
+            Exception: An error while the run was closed.
         """
         self._run.leave()
         self._over = None
@@ -253,7 +251,7 @@ class NumpyIterator(DatasetIterator[Any]):
 
 
 def as_numpy(value: Any) -> Any:
-    """One part of an element as NumPy has it; strings stay `bytes`, ragged and sparse tensors what they are."""
+    """Converts a part of an element to NumPy's types; strings become `bytes`, ragged and sparse tensors stay."""
     if isinstance(value, Frames | BytesColumn | list | int | float):
         array = as_array(value)
         return array if array.ndim else array[()]
@@ -261,13 +259,13 @@ def as_numpy(value: Any) -> Any:
 
 
 class AsyncDatasetIterator(Iteration, Generic[T]):
-    """A running pipeline in an `async for` loop, in one more task on the caller's own asyncio loop.
+    """A running pipeline in an `async for` loop, in a task of the caller's asyncio loop.
 
-    `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving
-    the loop ends it too, soon after.
+    `async with dataset.aiterate() as elements:` or `await aclose()` ends it and waits for its cleanup; leaving the loop
+    ends it soon after.
 
-    Sharing: any number of tasks of its loop may take from one iterator; each element goes to one of them, and all see
-    the end. A call that is cancelled takes no element with it.
+    Sharing: several tasks of its loop may take from one iterator; each element goes to one of them, and all see the
+    end. A cancelled call takes no element.
     """
 
     def __init__(self, run: Run) -> None:
@@ -299,7 +297,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
             raise ClosedError(self._over)
         self._run.waits()
         try:
-            await asyncio.sleep(0)  # before anything is taken, which a cancellation would lose
+            await asyncio.sleep(0)  # a cancellation here loses no element
             chunk = next(self._windows, None) or await self._next_window()
         except asyncio.CancelledError:  # it may ask again
             self._telemetry.works()
@@ -319,7 +317,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                 del failed, chunk  # as above
 
     async def _next_window(self) -> Chunk | None:
-        """The next chunk, or at most 4,096 elements of it; the others wait until other tasks have had their turn."""
+        """The next chunk, or at most 4,096 elements of it; other tasks run before the rest is given."""
         chunk = await self._queue.get()
         if chunk is None or len(chunk.elements) <= 4096:
             return chunk
@@ -327,14 +325,14 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         return next(self._windows)
 
     async def aclose(self) -> None:
-        """Ends the run: when this returns, no task or connection of it is left. Closing twice is fine."""
+        """Ends the run: when this returns, no task or connection of it is left. Closing twice is allowed."""
         self._run.leave()
         self._over = None
         await self._end()
 
     async def _end(self) -> None:
         self._windows = iter(())
-        self._queue.close(ClosedError("this iterator was closed; make a new one"))
+        self._queue.close(ClosedError("this iterator was closed: make a new one"))
         self._task.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([self._task])
@@ -349,15 +347,15 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
 
 
 def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """Cancels the task of an iterator that was dropped, from whichever thread dropped it."""
+    """Cancels the task of a dropped iterator, from any thread."""
     if not task.done() and not loop.is_closed():
         loop.call_soon_threadsafe(task.cancel)
 
 
 class ThreadedAsyncIterator(Iteration, Generic[T]):
-    """`async for` where the caller's loop is not asyncio's (trio): the bridge runs the pipeline, threads wait.
+    """A running pipeline in an `async for` loop of trio: a background thread runs it, other threads wait for elements.
 
-    Sharing: as AsyncDatasetIterator. A thread only waits for elements; the task takes its element when it is back.
+    Sharing: as for AsyncDatasetIterator. A thread only waits for elements; the task takes its element itself.
     """
 
     def __init__(self, inner: DatasetIterator[T]) -> None:
@@ -399,7 +397,7 @@ def over(error: BaseException) -> str | None:
 
 
 def fill_of(chunks: bridge.SyncIterator[Chunk]) -> Callable[[], int]:
-    """Tells how many bytes wait in it, and does not keep it alive."""
+    """A function that returns how many bytes wait in an iterator, without keeping it alive."""
     reference = weakref.ref(chunks)
 
     def queued() -> int:
@@ -410,7 +408,7 @@ def fill_of(chunks: bridge.SyncIterator[Chunk]) -> Callable[[], int]:
 
 
 def in_this_loop(run: Run) -> AsyncDatasetIterator[Any] | ThreadedAsyncIterator[Any]:
-    """An iterator for `async for` on the loop that runs here: asyncio's, or another one (trio)."""
+    """An iterator for `async for` on the running loop: asyncio's or trio's."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -419,7 +417,7 @@ def in_this_loop(run: Run) -> AsyncDatasetIterator[Any] | ThreadedAsyncIterator[
 
 
 def refilled(iterator: DatasetIterator[Any]) -> bool:
-    """Waits until there are elements; False where there are no more: StopIteration does not cross threads."""
+    """Waits until there are elements; False at the end, since StopIteration cannot cross threads."""
     try:
         iterator.refill()
     except StopIteration:

@@ -1,4 +1,4 @@
-"""Runs: what a Dataset does when it is iterated, and what is known of it before; the verbs are in `dataset.py`."""
+"""The methods of a Dataset that run it, and properties that are known before a run; the verbs are in `dataset.py`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ COUNTERPARTS: Final = {
     "state_dict": "run = dataset.iterate(), and run.state_dict()",
     "to_list": "list(dataset)",
 }
-"""What to write for methods of tf.data, its iterators and loaders that a Dataset does not have."""
+"""Replacements for methods of tf.data, its iterators and loaders that a Dataset does not have."""
 
 S = TypeVar("S")
 T = TypeVar("T", covariant=True)
@@ -62,7 +62,7 @@ class Runnable(Generic[T]):
 
     Args:
         chain: The source and the stages; made by `TFRecordDataset` and the methods of `Dataset`.
-        options: What the whole pipeline is told; made by `with_options`.
+        options: The options of the whole pipeline; made by `with_options`.
     """
 
     chain: Chain
@@ -79,15 +79,15 @@ class Runnable(Generic[T]):
         """A run for a `for` loop, from the start or from a saved `state_dict()`.
 
         Args:
-            state: Where to go on.
-            progress: Whether how it goes is shown: in a terminal (with `pip install 'streamrec[cli]'`), in a notebook,
-                or as a line on standard error from time to time.
-            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): what each stage did when.
+            state: Where to resume.
+            progress: Whether to show progress: in a terminal (with `pip install 'streamrec[cli]'`), in a notebook, or
+                as a line on standard error from time to time.
+            trace: A file to write for the Perfetto trace viewer (ui.perfetto.dev): a timeline of all stages.
 
         Raises:
             PositionMismatchError: The state was saved by another pipeline.
-            MissingExtraError: Progress is to be shown in a terminal, and the package rich is not installed.
-            OSError: The trace cannot be written, or there is another file of its name.
+            MissingExtraError: Progress in a terminal needs the package rich, which is not installed.
+            OSError: The trace cannot be written, or its file exists and is not a trace.
         """
         return DatasetIterator(self._begun(state, trace, progress))
 
@@ -98,7 +98,7 @@ class Runnable(Generic[T]):
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
     ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
-        """A run for an `async for` loop, likewise; call it where a loop is running."""
+        """A run for an `async for` loop, with the arguments of `iterate`; call it in a running event loop."""
         return in_this_loop(self._begun(state, trace, progress))
 
     async def write(
@@ -119,27 +119,29 @@ class Runnable(Generic[T]):
     ) -> tuple[ShardInfo, ...]:
         """Writes all elements into shards: `tf.data.experimental.TFRecordWriter(path).write(dataset)` on any store.
 
-        An element is a record (`bytes`), a batch of records, or a dict of features, which becomes an Example as
-        `encode_example` makes it. Each shard appears whole or not at all, and is compared with what was sent, as
-        `ShardWriter` does it; the manifest comes last. If it fails or is cancelled, finished shards stay and no
-        manifest is written; if it was replacing shards, the old ones stay. It runs on asyncio, and counts as one
+        An element is a record (`bytes`), a batch of records, or a dict of features, which becomes an Example as in
+        `encode_example`. Each shard appears completely or not at all, and is compared with the bytes sent, as in
+        `ShardWriter`; the manifest is written last. If writing fails or is cancelled, finished shards stay and no
+        manifest is written; if shards were being replaced, the old ones stay. It runs on asyncio, and counts as one
         iteration of the dataset.
 
         Args:
-            pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0, and
-                `{shards}` for `num_shards`. Without `{shard}` there is one shard.
+            pattern: The shards' URL; `{shard}` or `{shard:05d}` is replaced by the shard's number, from 0, and
+                `{shards}` by `num_shards`. Without `{shard}` there is one shard.
             options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
-            num_shards: Record i goes into shard i modulo `num_shards`; all are written, and compressed, at the same
-                time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` has the order.
-            max_shard_bytes: Shards follow one another, each below this many bytes, as for `ShardWriter`. By default
-                200 MB where the pattern has `{shard}`.
-            max_shard_records: Likewise, this many records.
-            batched: False: each dict is one Example. True: each is a batch of them in columns, as `encode_examples`
-                takes it. None: it is one where all values are scalars, and else an error.
-            overwrite: Whether objects of these names are replaced, when all that replaces them is complete.
-            manifest: The URL to write a manifest to, for `verify` and `distribute`; None for none.
-            progress: True to show it as `iterate` does; or a function that gets a `WriteProgress` now and then.
-            storage_options: Passed to the fsspec filesystem that the shards go to.
+            num_shards: Record i goes into shard i modulo `num_shards`; all shards are written, and compressed, at the
+                same time, and appear at the end. `TFRecordDataset(shards, num_parallel_reads=num_shards)` reads the
+                records in the same order.
+            max_shard_bytes: Writes shards one after the other, each below this many bytes, as in `ShardWriter`. By
+                default 200 MB if the pattern has `{shard}`.
+            max_shard_records: The largest number of records in a shard, likewise.
+            batched: False: each dict is one Example. True: each dict is a batch of Examples in columns, as for
+                `encode_examples`. None: a dict of scalars is one Example, and another dict is an error.
+            overwrite: Whether objects of these names are replaced, once all shards are complete.
+            manifest: The URL of a manifest to write, for `verify` and `distribute`; None for no manifest.
+            progress: True to show progress as `iterate` does; or a function that gets a `WriteProgress` from time to
+                time.
+            storage_options: Passed to the fsspec filesystem of the shards.
             filesystem: Your own fsspec filesystem for the shards, instead of one made from `storage_options`.
             retry: What happens when the network fails; see RetryPolicy.
 
@@ -147,9 +149,9 @@ class Runnable(Generic[T]):
             The shards, in order: path, records, bytes, CRC32C.
 
         Raises:
-            ValueError: The dataset is endless; or several shards are wanted of a pattern without `{shard}`, or more at
-                once than memory holds; or it has `{shards}`, and `num_shards` is missing.
-            TypeError: An element is neither a record nor a dict of features; the message says which.
+            ValueError: The dataset is endless; the pattern of several shards has no `{shard}`; memory does not hold
+                this many shards at once; or `{shards}` is used without `num_shards`.
+            TypeError: An element is neither a record nor a dict of features; the message has its number.
             FeatureError: A value cannot be written as a feature.
             StorageError: The store failed, and retrying did not help.
 
@@ -174,10 +176,10 @@ class Runnable(Generic[T]):
     write_sync = bridge.synchronous(write)
 
     def as_numpy_iterator(self, state: Mapping[str, Any] | None = None) -> NumpyIterator:
-        """A run for a `for` loop whose elements are NumPy's: records of a batch as an array of `bytes` objects.
+        """A run for a `for` loop whose elements are NumPy's: a batch of records is an array of `bytes` objects.
 
-        Elements of streamrec are NumPy's already, save for `Frames` and `BytesColumn`, which become arrays of objects,
-        and Python's own numbers. It has `state_dict()` and `close()`; its states are those of `iterate`.
+        Most elements are NumPy's anyway; `Frames` and `BytesColumn` become arrays of objects, and Python's numbers
+        NumPy's. The iterator has `state_dict()` and `close()`; its states are those of `iterate`.
 
         Examples:
             >>> from streamrec import Dataset
@@ -187,12 +189,12 @@ class Runnable(Generic[T]):
         return NumpyIterator(self._begun(state, None, False))
 
     def reduce(self, initial_state: S, reduce_func: Callable[[S, Any], S]) -> S:
-        """What is left of all elements: `reduce_func(state, element)` gives the next state.
+        """Reduces all elements to a state: `reduce_func(state, element)` returns the next state.
 
         An element that is a tuple is one argument, as in tf.data.
 
         Raises:
-            ValueError: The dataset has no end.
+            ValueError: The dataset is endless.
 
         Examples:
             >>> from streamrec import Dataset
@@ -208,10 +210,10 @@ class Runnable(Generic[T]):
         return state
 
     def get_single_element(self) -> T:
-        """The only element of a dataset that has one.
+        """The only element of a dataset.
 
         Raises:
-            ValueError: It has none, or more.
+            ValueError: The dataset is empty or has more elements.
 
         Examples:
             >>> from streamrec import Dataset
@@ -219,23 +221,22 @@ class Runnable(Generic[T]):
             np.int64(45)
         """
         with self.iterate() as elements:
-            found = [element for element, _ in zip(elements, range(2), strict=False)]
-        if len(found) != 1:
-            count = "none" if not found else "more than one"
+            first = [element for element, _ in zip(elements, range(2), strict=False)]
+        if len(first) != 1:
+            count = "none" if not first else "more than one"
             raise ValueError(
-                f"get_single_element wants a dataset of one element, and {shorten(repr(self))} has {count}"
+                f"get_single_element needs a dataset of one element, but {shorten(repr(self))} has {count}"
             )
-        return found[0]
+        return first[0]
 
     def cardinality(self) -> int:
-        """How many elements there are, where the description says it: of ranges, slices, and what is made of them.
+        """The number of elements, if the description says it: for ranges, slices, and Datasets made from them.
 
-        Of shards, `distribute(even=..., manifest=...)` and `global_shuffle` know how many this rank gets, and
-        `distribute(manifest=...)` where there is one rank: the manifest or index is read the first time, which blocks.
+        For shards, `distribute(even=..., manifest=...)` and `global_shuffle` know the number for this rank, as does
+        `distribute(manifest=...)` with a single rank; the first call blocks while it reads the manifest or index.
 
-        `streamrec.pipeline.INFINITE_CARDINALITY` (-1) if it is endless, `streamrec.pipeline.UNKNOWN_CARDINALITY`
-        (-2) where only the data says it: records of other shards, generators, and what `filter` or `flat_map` let
-        through.
+        `streamrec.pipeline.INFINITE_CARDINALITY` (-1) for an endless dataset; `streamrec.pipeline.UNKNOWN_CARDINALITY`
+        (-2) if the number depends on the data: records of other shards, generators, results of `filter` or `flat_map`.
 
         Examples:
             >>> from streamrec import Dataset
@@ -245,13 +246,13 @@ class Runnable(Generic[T]):
         return self.chain.cardinality(self.options.rank)
 
     def __len__(self) -> int:
-        """`cardinality()`, where it is known; else a TypeError, with which `list(dataset)` does without it."""
+        """`cardinality()` if it is known; otherwise a TypeError, after which `list(dataset)` works without it."""
         try:
             count = self.cardinality()
         except LoopThreadError as error:
             raise TypeError(
-                "this dataset has no len() here: its manifest or index must be read, and this is the thread that reads:"
-                " ask before the run begins"
+                "this dataset has no len() here: its manifest or index must be read, but this is the thread that reads:"
+                " call len() before the run begins"
             ) from error
         if count < 0:
             why = "it has no end" if count == INFINITE_CARDINALITY else "how many elements it has depends on its data"
@@ -261,19 +262,15 @@ class Runnable(Generic[T]):
         return count
 
     def __length_hint__(self) -> Any:
-        """What `list(dataset)` asks: how many elements to expect, which is not known here.
-
-        Raises:
-            ValueError: The dataset has no end.
-        """
+        """The hint for `list(dataset)`: NotImplemented, or a ValueError for an endless dataset."""
         self._ending("list")
         return NotImplemented
 
     def __bool__(self) -> bool:
-        """True, whether it has elements or not, as in tf.data."""
+        """True even without elements, as in tf.data."""
         return True
 
-    if not TYPE_CHECKING:  # so that type checkers find what is not here
+    if not TYPE_CHECKING:  # so that type checkers find missing attributes
         __getitem__ = refusal(
             "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, and a "
             "RecordSource any record of indexed shards"
@@ -286,9 +283,9 @@ class Runnable(Generic[T]):
 
     @property
     def element_spec(self) -> Any:
-        """What an element looks like, where the description says it: a `TensorSpec`, or dicts and tuples of them.
+        """The spec of an element, if the description says it: a `TensorSpec`, or dicts and tuples of specs.
 
-        None where it does not: after `map`, and of a generator without `output_signature`.
+        None if it is unknown: after `map`, and for a generator without `output_signature`.
 
         Examples:
             >>> from streamrec import Dataset
@@ -298,15 +295,15 @@ class Runnable(Generic[T]):
         return self.chain.element_spec()
 
     def fingerprint(self) -> int:
-        """A number, from 0 to 2**64 - 1, that identifies the pipeline: another pipeline refuses its states.
+        """A number from 0 to 2**64 - 1 that identifies the pipeline; pipelines refuse the states of others.
 
-        Functions count by their names, files by theirs.
+        Functions and files count by their names.
         """
         return derive_seed(*self.chain.lines())
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next iteration begins, from 0; after `iterate(state)`, the one after the state's.
+        """The epoch of the next iteration, from 0; after `iterate(state)`, the one after the state's.
 
         Examples:
             >>> from streamrec import Dataset
@@ -330,7 +327,7 @@ class Runnable(Generic[T]):
         return display_text(f"<Dataset: {' > '.join(self.chain.lines())}>")
 
     def _repr_html_(self) -> str:
-        """The source and the stages, drawn, for notebooks."""
+        """A drawing of the source and the stages, for notebooks."""
         return draw_dataset(self.chain)
 
     def _begun(
@@ -340,7 +337,7 @@ class Runnable(Generic[T]):
         progress: bool,
         chain: Chain | None = None,
     ) -> Run:
-        """A run of the next epoch, or of the one that a state is of; of another chain that ends this dataset's."""
+        """A run of the next epoch, or of a state's epoch; `chain` replaces this dataset's chain."""
         first = self.options.epoch
         if state is None:
             options = replace(self.options, epoch=self._epochs.begin(first))
@@ -354,13 +351,13 @@ class Runnable(Generic[T]):
         return run
 
     def _ending(self, verb: str) -> Chain:
-        """The chain of what must end."""
+        """The chain for a verb that must end."""
         if self.chain.is_endless:
             raise ValueError(f"{verb} would never end: {shorten(repr(self))} has no end; put take(count) before it")
         return self.chain.refuse_endless(verb)
 
     def _with(self, options: Options) -> Self:
-        """The same, told something else: where no seed was given, chance comes from the same one."""
-        told = replace(self, options=options)
-        told._epochs.seed = self._epochs.seed
-        return told
+        """The same pipeline with other options, and the same seed for sources and stages without their own."""
+        changed = replace(self, options=options)
+        changed._epochs.seed = self._epochs.seed
+        return changed

@@ -1,10 +1,9 @@
-"""The sink: runs a pipeline to its end and writes its elements into shards: records as they are, dicts as Examples.
+"""The sink: runs a pipeline and writes its elements into shards: records unchanged, dicts as Examples.
 
 Rules:
-- The elements are read ahead while shards are written, in the run's own budget. Uploads hold up to half of that in
-  addition.
-- When it returns or fails, no task, connection or unfinished upload of it is left.
-- Records in one buffer, and dicts in columns, make no object each.
+- Elements are read ahead while shards are written, within the run's budget. Uploads hold up to half of that as well.
+- When it returns or fails, no task, connection or unfinished upload is left.
+- Records in one buffer, and dicts in columns, are written without an object for each.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ __all__ = ["SHARD_BYTES", "Encoder", "WriteProgress", "target_of", "write_shards
 
 @dataclass(frozen=True, slots=True)
 class WriteProgress:
-    """How far a `write` is.
+    """The progress of a `write`.
 
     Attributes:
-        records: Records written so far.
-        bytes: What they take in the shards before these are compressed.
-        shards: Shards that are finished.
+        records: How many records were written.
+        bytes: How many bytes they take in shards, before compression.
+        shards: How many shards are finished.
     """
 
     records: int
@@ -59,20 +58,14 @@ async def write_shards(
     encoder: Encoder,
     callback: Callable[[WriteProgress], object] | None,
 ) -> tuple[ShardInfo, ...]:
-    """Runs a pipeline to its end and writes its elements.
+    """Runs a pipeline and writes its elements; returns the shards, in order.
 
     Args:
-        run: What is run.
-        target: Where shards go.
+        run: The run.
+        target: The shards to write.
         storages: Their stores; closed here.
         encoder: Makes records of elements.
-        callback: Is called after each chunk, and at the end.
-
-    Returns:
-        The shards, in order.
-
-    Raises:
-        ValueError: The target wants more shards at once than fit the memory.
+        callback: Called after each chunk, and at the end.
     """
     shards = ShardOutput(target, storages, **plan_uploads(run.memory_budget // 2, target.num_shards or 1))
     report = partial(notify, callback, shards)
@@ -94,7 +87,7 @@ async def write_shards(
 async def take_all(
     run: Run, shards: ShardOutput, encoder: Encoder, report: Callable[[int, int], None]
 ) -> tuple[int, int]:
-    """Takes all chunks of a run and writes them; returns how many records these are, and what they take in shards."""
+    """Writes all chunks of a run; returns the number of records, and their bytes in shards."""
     telemetry, queue = run.telemetry, ByteQueue(run.queue_bytes)
     telemetry.queued = partial(getattr, queue, "held")
     records = nbytes = 0
@@ -105,10 +98,9 @@ async def take_all(
             if chunk.error is not None:
                 raise chunk.error
             run.takes(chunk, iter(()))
-            made = encoder.frames(chunk.elements)
-            blocks = (
-                made if isinstance(chunk.elements, Frames | Batches) else await anyio.to_thread.run_sync(list, made)
-            )
+            blocks: Iterable[Frames] = encoder.frames(chunk.elements)
+            if not isinstance(chunk.elements, Frames | Batches):
+                blocks = await anyio.to_thread.run_sync(list, blocks)
             for frames in blocks:
                 await shards.write_batch(frames)
                 records += len(frames)
@@ -119,7 +111,6 @@ async def take_all(
 
 
 def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardOutput, records: int, nbytes: int) -> None:
-    """Reports how far it is."""
     if callback is not None:
         callback(WriteProgress(records, nbytes, len(shards.finished)))
 
@@ -127,14 +118,11 @@ def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardOutp
 PART_SIZE: Final = 8 << 20
 
 SMALL_PART_SIZE: Final = 5 << 20
-"""The least that S3 takes."""
+"""The smallest part size of S3."""
 
 
 def plan_uploads(memory: int, shards: int) -> dict[str, int]:
-    """How shards that are written at the same time share memory, in bytes: arguments of `ShardOutput`.
-
-    Raises:
-        ValueError: They do not fit.
+    """Divides memory, in bytes, among concurrent shards: arguments of `ShardOutput`; a ValueError if they do not fit.
 
     >>> plan_uploads(256 << 20, 1), plan_uploads(128 << 20, 12)["part_size"]
     ({'at_once': 1, 'part_size': 8388608, 'parallel': 4}, 5242880)
@@ -145,15 +133,15 @@ def plan_uploads(memory: int, shards: int) -> dict[str, int]:
     needed = shards * 2 * SMALL_PART_SIZE
     if needed > memory and shards > 1:
         raise ValueError(
-            f"num_shards={shards}: that many shards at once hold {needed:,} bytes, and a half of the memory "
-            f"budget is {memory:,}: give max_shard_bytes or max_shard_records instead, fewer shards, or "
+            f"num_shards={shards}: that many shards at once hold {needed:,} bytes, but half of the memory budget is "
+            f"only {memory:,}: pass max_shard_bytes or max_shard_records instead, fewer shards, or "
             f"with_options(memory_budget={2 * needed})"
         )
     return {"at_once": shards, "part_size": SMALL_PART_SIZE, "parallel": 1}
 
 
 SHARD_BYTES: Final = 200_000_000
-"""How large shards become where nothing else is said."""
+"""The default size of shards."""
 
 
 def target_of(
@@ -166,7 +154,7 @@ def target_of(
     manifest: str | os.PathLike[str] | None,
     filesystem: AbstractFileSystem | None,
 ) -> ShardTarget:
-    """Where shards go; see `Dataset.write`."""
+    """The shards of the arguments of `Dataset.write`."""
     limits: list[Any] = [
         integer("num_shards", num_shards, 1, none=True),
         integer("max_shard_bytes", max_shard_bytes, 1, none=True),
@@ -197,8 +185,8 @@ class Encoder:
     """Makes records of elements.
 
     Args:
-        batched: Whether a dict is a batch of Examples in columns, or one Example; None: one, where all values are
-            scalars, and else an error.
+        batched: Whether a dict is a batch of Examples in columns, or one Example; None: a dict of scalars is one
+            Example, and another dict is an error.
     """
 
     def __init__(self, batched: bool | None) -> None:
@@ -206,12 +194,7 @@ class Encoder:
         self._seen = 0
 
     def frames(self, elements: Elements) -> Iterator[Frames]:
-        """The records of a chunk's elements, in order.
-
-        Raises:
-            TypeError: An element is neither a record nor a dict of features, or a dict that may be one or many.
-            FeatureError: A value cannot be written as a feature.
-        """
+        """The records of a chunk's elements, in order."""
         if isinstance(elements, Frames):
             yield elements
         elif isinstance(elements, Batches):
@@ -224,7 +207,7 @@ class Encoder:
         self._seen += len(elements)
 
     def _is_examples(self, nest: Any) -> bool:
-        """Whether rows of these columns are Examples, which can be written without taking them apart."""
+        """Whether the rows of columns are Examples, which can be encoded together."""
         if not isinstance(nest, dict) or self._batched is True:
             return False
         return all(
@@ -234,23 +217,23 @@ class Encoder:
         )
 
     def _one_by_one(self, elements: Iterable[Any]) -> Iterator[Frames]:
-        """Elements that are objects; records that follow each other make one block."""
+        """Encodes elements one by one; consecutive records make one block."""
         block: list[bytes] = []
         for element in elements:
-            found = self._records(element)
-            if isinstance(found, bytes):
-                block.append(found)
+            records = self._records(element)
+            if isinstance(records, bytes):
+                block.append(records)
             else:
                 if block:
                     yield Frames.of(block)
                     block = []
-                yield found
+                yield records
             self._seen += 1
         if block:
             yield Frames.of(block)
 
     def _records(self, element: Any) -> bytes | Frames:
-        """One element's record, or its records where it is a batch."""
+        """The record of an element, or the records of a batch."""
         if isinstance(element, bytes | bytearray | memoryview):
             return as_record(element)
         if isinstance(element, Frames):
@@ -281,11 +264,11 @@ class Encoder:
         return self._try_encode(example.encode_example, features)
 
     def _examples_of(self, columns: Mapping[str, Any]) -> Frames:
-        made = self._try_encode(example.encode_examples, columns)
-        return Frames(made.buffer, made.spans)
+        batch = self._try_encode(example.encode_examples, columns)
+        return Frames(batch.buffer, batch.spans)
 
     def _try_encode(self, encode: Callable[[Mapping[str, Any]], T], features: Mapping[str, Any]) -> T:
-        """What `encode` makes of them; its error says which element it was."""
+        """Calls `encode`, and adds the element's number to its errors."""
         try:
             return encode(features)
         except Exception as error:
@@ -303,7 +286,7 @@ class Encoder:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is one number or string, and no list, array, tensor or column."""
+    """Whether a value is a number or string, not a list, array, tensor or column."""
     if isinstance(value, str | bytes | bytearray):
         return True
     return not isinstance(value, Sequence | Mapping | CompositeTensor) and not tuple(getattr(value, "shape", ()))

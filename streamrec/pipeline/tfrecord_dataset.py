@@ -47,34 +47,34 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
 
     Args:
         filenames: A URL or path, a pattern (`gs://b/train-*.tfrecord`, `{00000..00127}`), or a list; bytes or text. A
-            manifest (`.json`) or an index (`.index`) stands for the shards that it names, below its own directory.
-        compression_type: None to detect (TensorFlow's None means none); "", "GZIP", "ZLIB" or "ZSTD".
-        buffer_size: Bytes of a shard that are framed at a time; None for what its storage does best.
+            manifest (`.json`) or an index (`.index`) means the shards that it names, below its own directory.
+        compression_type: None to detect it (in TensorFlow, None means no compression); "", "GZIP", "ZLIB" or "ZSTD".
+        buffer_size: How many bytes of a shard are framed at a time; None for the storage's optimum.
         num_parallel_reads: How many shards are interleaved, in TensorFlow's order; None for one after the other;
-            AUTOTUNE for 16, on every machine, because the order depends on it. How many connections read them, and
-            how far ahead, is tuned automatically in any case.
+            AUTOTUNE for 16 on all machines, since the order depends on it. How many connections read them, and how far
+            ahead, is always tuned automatically.
         cycle_length: The same under `interleave`'s name.
-        block_length: Records from one shard before the next has its turn.
-        deterministic: False to take whatever arrives first, a block at a time; None: as `with_options` says.
-        verify: Check each record's CRC32C; the lengths' are always checked.
-        on_error: What is done about damage in a shard: "raise", "skip_record", "resync" or "skip_shard"; see
-            `open_shard`. A run that is resumed leaves out the same again.
-        max_skipped: How many losses of one shard are borne before the next one is an error; None for any number.
+        block_length: How many records one shard gives before the next one's turn.
+        deterministic: False to take the blocks that arrive first; None follows `with_options`.
+        verify: Whether the CRC32C of each record is checked; those of lengths always are.
+        on_error: How damage in a shard is handled: "raise", "skip_record", "resync" or "skip_shard"; see `open_shard`.
+            A resumed run leaves out the same records again.
+        max_skipped: How many losses of one shard are allowed; the next one is an error. None for any number.
         on_loss: Called with each Loss, on the thread that fetches: it must not block. Losses are also logged.
         storage_options: Passed to the fsspec filesystem (credentials, endpoint).
         filesystem: Your own fsspec filesystem, instead of one made from `storage_options`.
         retry: What happens when the network fails; see RetryPolicy.
-        max_record_bytes: A longer record is taken for corruption. By default none is that its shard can hold: a record
-            takes as much memory as it has bytes.
-        max_connections: How many requests for ranges of large shards may be under way at a time, at most; their number
-            is tuned automatically. Besides these, each open shard has one. More than 32 pay where one process takes
-            more than some 2 GB/s.
+        max_record_bytes: A longer record counts as corruption. By default, any length that the shard can hold is
+            accepted: a record takes as much memory as it has bytes.
+        max_connections: The largest number of concurrent requests for ranges of large shards; the number is tuned
+            automatically. Each open shard has one more request. More than 32 are useful if one process reads more than
+            about 2 GB/s.
 
     Returns:
         A Dataset of `bytes`; `.batch(n)` of it gives `Frames`, which parse without an object per record.
 
     Raises:
-        ValueError: An argument is out of its range. (What is wrong with the files shows when it is iterated.)
+        ValueError: An argument is out of range. Errors of files are raised when it is iterated.
     """
     retry = check_source(storage_options, filesystem, retry)
     reads = integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
@@ -101,11 +101,11 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
 
 
 def read_portions(portions: Sequence[Portion], **reading: Any) -> Dataset[bytes]:
-    """The records of parts of shards, in order. No name is a pattern, and nothing is listed again.
+    """The records of parts of shards, in order, without patterns or listings.
 
     Args:
-        portions: What is read. Each shard is compared with what its portion expects of it.
-        reading: How; see `TFRecordDataset`.
+        portions: The parts. Each shard is compared with what its portion expects.
+        reading: Options for reading; see `TFRecordDataset`.
     """
     shards = TFRecordDataset((), **reading).chain.source
     assert isinstance(shards, Shards)

@@ -198,7 +198,7 @@ def test_reduce() -> None:
 def test_get_single_element() -> None:
     assert Dataset.from_tensors(5).get_single_element() == 5
     for wrong, what in ((Dataset.range(0), "none"), (numbers, "more than one")):
-        with pytest.raises(ValueError, match=f"one element, and .* has {what}"):
+        with pytest.raises(ValueError, match=f"one element, but .* has {what}"):
             wrong.get_single_element()
 
 
@@ -227,7 +227,7 @@ def test_each_run_of_as_numpy_iterator_is_an_epoch() -> None:
 
 def test_apply() -> None:
     assert numbers.apply(lambda dataset: dataset.batch(3)) == numbers.batch(3)
-    with pytest.raises(TypeError, match=r"transformation_func gave 5 \(int\): a streamrec Dataset is wanted"):
+    with pytest.raises(TypeError, match=r"transformation_func returned 5 \(int\): it must return a Dataset"):
         numbers.apply(lambda dataset: 5)  # type: ignore[arg-type, return-value]
 
 
@@ -314,7 +314,7 @@ def test_fingerprint() -> None:
 def test_shuffle_all() -> None:
     assert numbers.shuffle(None, 1) == numbers.shuffle(23, 1)
     assert list(Dataset.range(0).shuffle(None)) == []
-    with pytest.raises(ValueError, match=r"number is unknown here: give buffer_size"):
+    with pytest.raises(ValueError, match=r"number is unknown here: pass buffer_size"):
         numbers.filter(bool).shuffle(None)
 
 

@@ -1,32 +1,32 @@
-"""The memory budget: one number of bytes for all that a run buffers, and how it is divided.
+"""The memory budget: the bytes that a run may buffer, and how they are divided.
 
 Rules:
-- The consumer's queue takes its share first (`CONSUMER`), and a part is left for what is not counted (`UNCOUNTED`).
-  What is left then goes to the chain's source.
-- A source that buffers takes its share of the budget that it gets (`RunContext.take`), and hands the rest on to the
-  chains that it holds. A source that runs several chains at once hands each an equal part (`RunContext.part`). So the
-  shares never add up to more than the budget, however deep chains are nested; each owner keeps within its share.
-- What reaches a source is the same in every run with the same options, be it resumed or not: how many elements a
-  shuffle holds depends on it, and so does its order. Where the default is less than 1 GiB, since the machine has less
-  memory than others, a shuffle whose order would depend on it is an error (`Options.follows_memory`).
+- The consumer's queue takes its share first (`CONSUMER`), and a part is left for memory that is not counted
+  (`UNCOUNTED`). The rest goes to the chain's source.
+- A source that buffers takes its share of the budget that it gets (`RunContext.take`), and passes the rest to its
+  chains. A source that runs several chains at once passes each an equal part (`RunContext.part`). So the shares
+  never add up to more than the budget, however deep chains are nested.
+- A source gets the same budget in all runs with the same options, resumed or not: the number of elements in a shuffle's
+  buffer, and so its order, depend on it. If the default is less than 1 GiB because of the machine's memory, a shuffle
+  whose order would depend on it is an error (`Options.follows_memory`).
 - A share that is too small for one chunk holds one chunk, or nothing would move.
-- What sources of shards and the queue to the consumer hold is counted as well, for all runs of a process (`HeldBytes`).
+- The bytes of shard sources and of the consumer's queue are also counted, for all runs of a process (`HeldBytes`).
   Shares do not depend on other runs.
 
-| what | share of what reaches it | at most |
+| buffer | share of the budget that reaches it | at most |
 |---|---|---|
 | the queue to the consumer | a quarter | 64 MiB |
-| what is not counted: free memory that is used again, what is being copied | a sixteenth | 64 MiB |
-| `prefetch` | a half | what it was asked for |
+| uncounted memory: free memory that is used again, copies in progress | a sixteenth | 64 MiB |
+| `prefetch` | a half | its arguments |
 | `prefetch(AUTOTUNE)` | a quarter | |
-| `map` of several calls: what they hold, and their results | a quarter | |
-| `shuffle`: its elements, and as much of what is dead among them; one more chunk that arrives | a half | |
-| one of several chains (`zip`, `interleave`, `choose_from_datasets`): what it is ahead | a quarter of its part | |
-| `cache()` in memory: what it keeps, for the whole run | a half | |
-| `cache(filename)`: what is on its way into the file | a half | 40 MiB |
-| `from_generator`: what was made ahead | a quarter | 4 MiB |
-| `global_shuffle`: windows of blocks, requests ahead | all, save for two chunks | 8 MiB a chunk; 24 blocks ahead |
-| shards: queues, ranges ahead of their turn | all, together | 6 MiB a queue; ranges as many as fill the wire |
+| `map` with several calls: elements in flight, and results | a quarter | |
+| `shuffle`: its elements, as many bytes of dead ones, and an arriving chunk | a half | |
+| one of several chains (`zip`, `interleave`, `choose_from_datasets`): elements ahead | a quarter of its part | |
+| `cache()` in memory: stored elements, for the whole run | a half | |
+| `cache(filename)`: parts of an upload | a half | 40 MiB |
+| `from_generator`: elements made ahead | a quarter | 4 MiB |
+| `global_shuffle`: windows of blocks, requests ahead | all except two chunks | 8 MiB a chunk; 24 blocks ahead |
+| shards: queues, ranges ahead of their turn | all, together | 6 MiB a queue; ranges as many as keep connections busy |
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Share:
 
     Args:
         divisor: The part is `1 / divisor`; 2 or more.
-        most: Bytes that it is at most; None for any number.
+        most: The largest number of bytes; None for any number.
     """
 
     divisor: int
     most: int | None = None
 
     def of(self, budget: int) -> int:
-        """How many bytes that is.
+        """The share's bytes.
 
         >>> Share(4, most=100).of(1000), Share(4).of(1000)
         (100, 250)
@@ -79,7 +79,7 @@ CONSUMER: Final = Share(4, 64 << 20)
 """The queue between a run and its consumer."""
 
 UNCOUNTED: Final = Share(16, 64 << 20)
-"""What is left free: blocks keep some memory to use it again, and a copy and its original exist at the same time."""
+"""Memory that is left free: blocks keep some memory for reuse, and a copy exists at the same time as its original."""
 
 
 class HeldBytes:
@@ -188,15 +188,15 @@ def answer(waiter: asyncio.Future[None]) -> None:
 
 
 DEFAULT: Final = Share(8, 1 << 30)
-"""Of the machine's memory: the same from 8 GiB on. Only shuffle buffers of large records gain by more."""
+"""The default share of the machine's memory, constant from 8 GiB on. Only shuffles of large records gain by more."""
 
 
 def default_budget() -> int:
-    """The bytes that a run may hold by default: an eighth of the machine's memory, 64 MiB to 1 GiB.
+    """The default budget of a run: an eighth of the machine's memory, 64 MiB to 1 GiB.
 
-    An eighth, because several processes a machine are usual, and a model, its optimizer and the batches on their way to
-    a device are there, too. With less than 64 MiB, sixteen shards have less than two blocks each. A machine with
-    hundreds of gigabytes runs dozens of loaders.
+    An eighth, since machines usually run several processes, and a model, its optimizer and batches for a device need
+    memory, too. With less than 64 MiB, sixteen shards have less than two blocks each. A machine with hundreds of
+    gigabytes runs dozens of loaders.
     """
     memory = machine_memory()
     return 256 << 20 if memory is None else max(64 << 20, DEFAULT.of(memory))
@@ -204,9 +204,9 @@ def default_budget() -> int:
 
 @cache
 def machine_memory() -> int | None:
-    """Bytes of memory that this process may use: the machine's, or its container's; None where it is not known.
+    """The bytes of memory of the machine or the container of this process; None if unknown.
 
-    Looked up once a process: reading these files takes 0.13 ms, a run of three elements 0.7 ms.
+    Looked up once in a process: reading these files takes 0.13 ms, a run of three elements 0.7 ms.
     """
     if not hasattr(os, "sysconf"):
         return None
@@ -215,7 +215,7 @@ def machine_memory() -> int | None:
 
 
 def cgroup_limits(membership: Path, root: Path) -> Iterator[int]:
-    """The limits of memory of a process's control groups and of all groups around them; none off Linux.
+    """The memory limits of a process's control groups and of all enclosing groups; none except on Linux.
 
     Args:
         membership: The process's `/proc/self/cgroup`; see cgroups(7).
@@ -230,15 +230,15 @@ def cgroup_limits(membership: Path, root: Path) -> Iterator[int]:
         else:
             continue
         inner = top / group.lstrip("/")
-        for folder in [inner, *inner.parents]:  # within a container the group's own path may be of the host's tree
+        for folder in [inner, *inner.parents]:  # within a container, the group's path may be that of the host
             if folder.is_relative_to(top):
                 limit = text_of(folder / file).strip()
-                if limit.isdecimal():  # "max" is no limit
+                if limit.isdecimal():  # "max" means unlimited
                     yield int(limit)
 
 
 def text_of(path: Path) -> str:
-    """A file's text; empty if the file does not exist or we may not read it."""
+    """A file's text; empty if the file cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -1,12 +1,12 @@
-"""Meters: what a run counts while it goes on, for each source and stage of its description, and for its consumer.
+"""Meters: count the work of each source and stage of a run, and of its consumer.
 
 Rules:
-- Meters count a chunk at a time, where the chunk is moved: nothing is done per element.
-- One lock a run, held for a few additions: several threads count (the loop, the workers, the consumer), and a
-  snapshot is of one moment. It is re-entrant, so that a signal handler may ask for a snapshot.
-- A chain that a description holds has rows of its own, whether it runs once or in every epoch. Chains that a function
-  of the user's makes share rows where they have the same stages: there may be millions of them.
-- Seconds are those of the wall's clock in which at least one of those that share a row was in that state.
+- Meters count whole chunks when they are passed on, never single elements.
+- Each run has one lock, held for a few additions: several threads count (the loop, the workers, the consumer), and a
+  snapshot is consistent. The lock is re-entrant, so that a signal handler may take a snapshot.
+- Each chain of a description has its own rows, however often it runs. Chains that a user's function makes share rows if
+  they have the same stages, since there may be millions of them.
+- Seconds are wall time in which at least one of the chains that share a row was in a state.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ CONSUMER_WORKING: Final = "working"
 
 
 class StateClock:
-    """How long each of several states held; one holds at any time. Used under the run's lock.
+    """Measures how long each of several states lasts; there is one state at a time. Used under the run's lock.
 
     Args:
-        trace: Where each period is written, too; None for nowhere.
-        what: The source or stage, or the name, that its track is called by there; None for none.
+        trace: A trace file that each period is written to, or None.
+        what: The source or stage, or the name, of the track in the trace; None for no track.
     """
 
     __slots__ = ("_seconds", "_since", "_state", "_trace", "_track")
@@ -64,7 +64,7 @@ class StateClock:
         self._track = 0 if self._trace is None else self._trace.track(what if isinstance(what, str) else title(what))
 
     def enter(self, state: str, now: float, elements: int = 0) -> None:
-        """From now on this state holds. `elements` came out of the last one."""
+        """Ends the last state, which gave `elements`, and begins a state."""
         last = self._state
         if last is state:
             return
@@ -74,12 +74,12 @@ class StateClock:
         self._state, self._since = state, now
 
     def seconds(self, state: str, now: float) -> float:
-        """How long it held so far."""
+        """How long a state lasted so far, in all."""
         return self._seconds.get(state, 0.0) + (now - self._since if state is self._state else 0.0)
 
 
 class Meter:
-    """Counts what one source or stage does."""
+    """Counts the work of one source or stage."""
 
     def __init__(self, lock: Lock, trace: Trace | None, what: Source | Stage | None) -> None:
         self._what = what
@@ -94,12 +94,12 @@ class Meter:
 
 
 class StageMeter(Meter):
-    """Counts what one stage does."""
+    """Counts the work of one stage."""
 
     ignored = 0
 
     def begin(self, chunk: Chunk | None) -> int:
-        """The stage gets a chunk, or learns of the end; returns how many elements it had before."""
+        """Counts a chunk that the stage gets, or the end; returns how many elements it got before."""
         with self._lock:
             before = self._elements_in
             self._running += 1
@@ -110,7 +110,7 @@ class StageMeter(Meter):
             return before
 
     def end(self, chunks: list[Chunk], ignored: bool) -> None:
-        """The stage is done with it, and gives these; or has left out an element that failed."""
+        """Counts the chunks that the stage gives, and a failed element that it left out."""
         with self._lock:
             before = self._elements_out
             for chunk in chunks:
@@ -125,7 +125,7 @@ class StageMeter(Meter):
         return self._clock.seconds(BUSY, now)
 
     def stats(self, busy: float, waited_for_input: float, waited_for_output: float) -> StageStats:
-        """Its figures, with the seconds that the chain knows."""
+        """The stage's statistics, with the seconds that the chain computed."""
         return StageStats(
             self.title,
             own_line(self._what),
@@ -157,15 +157,15 @@ class CountedStep(Step):
     def fail(self, chunk: Chunk) -> list[Chunk]:
         return self._count(self._step.fail, chunk)
 
-    def _count(self, work: Callable[..., list[Chunk]], *given: Chunk) -> list[Chunk]:
-        """What the step makes. Its errors say where they occurred; of a chunk, at which of its elements."""
-        chunk = given[0] if given and given[0].error is None else None
+    def _count(self, work: Callable[..., list[Chunk]], *inputs: Chunk) -> list[Chunk]:
+        """Runs and counts the step, and adds the stage, element and record to its errors."""
+        chunk = inputs[0] if inputs and inputs[0].error is None else None
         before = self._meter.begin(chunk)
         chunks: list[Chunk] = []
         ignored = False
         try:
-            chunks = work(*given)
-            ignored = bool(given) and chunk is None and not chunks
+            chunks = work(*inputs)
+            ignored = bool(inputs) and chunk is None and not chunks
         except Exception as error:
             error.add_note(f"in {self._meter.title}")
             raise
@@ -180,17 +180,17 @@ class CountedStep(Step):
 
 
 def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
-    """Where a stage failed: the element's number in this run, from 0, and the record that it was made of, if known."""
+    """Describes where a stage failed: the element's number in this run, and the record it was made of, if known."""
     row = (error.record if isinstance(error, FeatureError) else None) or 0
     records = " and ".join(str(record) for record in trace_origins(chunk.positions, index, row))
     return f", element {number:,} of this run" + (f": {display_text(records)}" if records else "")
 
 
 class SourceMeter(Meter):
-    """Counts what one source does, and the chains that it runs; without a source, the chain that the consumer takes.
+    """Counts the work of one source and of its chains; without a source, that of the consumer's chain.
 
-    It is asked for a chunk, and gives one. While it is asked, it waits for its input where a chain of its own is asked;
-    else it works. A source without chains waits for the store: its work is what the loop's thread does then.
+    While a source is asked for a chunk, it waits for input if one of its chains is asked, and otherwise works. A source
+    without chains waits for the store, except for the time that the loop's thread works.
     """
 
     def __init__(self, lock: Lock, trace: Trace | None, source: Source | None) -> None:
@@ -203,7 +203,7 @@ class SourceMeter(Meter):
         self._queues: WeakSet[ByteQueue] = WeakSet()
 
     def chain(self, chain: Chain) -> ChainMeter:
-        """The rows of a chain that it runs."""
+        """The meter of a chain that the source runs."""
         if self._held is None:
             self._held = {} if self._what is None else {id(held): held for held in find_chains(self._what)}
         key: object = id(chain) if id(chain) in self._held else tuple(map(type, (chain.source, *chain.stages)))
@@ -214,32 +214,32 @@ class SourceMeter(Meter):
             return meter
 
     def queue(self, limit: int) -> ByteQueue:
-        """A queue of its own, bounded in bytes, whose fill is shown as long as it lives."""
+        """A queue bounded in bytes, which is in the statistics as long as it exists."""
         queue = ByteQueue(limit)
         with self._lock:
             self._queues.add(queue)
         return queue
 
     def blame(self, error: Exception) -> Exception:
-        """An error that the source ended with; it says so, if a function of the user's raised it."""
+        """Adds the source to an error that ended it, if a user's function raised the error."""
         has_place = any(note.startswith("in ") for note in getattr(error, "__notes__", ()))
         if ":" in self.title and not has_place:
             error.add_note(f"in {self.title}, after {self._elements_out:,} elements of this run")
         return error
 
     def name_element(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
-        """A function of the user's failed at element `number` of this run, at a place of a chunk; the error says so."""
+        """Adds the source and the element, which is at an index of a chunk, to the error of a user's function."""
         error.add_note(f"in {self.title}{describe_element(error, number, chunk, index)}")
 
     def fills(self) -> Iterator[tuple[str, int]]:
-        """The bytes in the queues of this source and of all below it."""
+        """The bytes in the queues of this source, and of the sources of its chains."""
         if self._queues:
             yield self.title, sum(queue.held for queue in self._queues)
         for chain in self._chains.values():
             yield from chain.source.fills()
 
     def count(self, *, running: int = 0, asked: int = 0, chunk: Chunk | None = None) -> None:
-        """Runs of it begin or end; its next chunk is waited for (1), or no more (-1), where it came or did not."""
+        """Counts runs that begin (1) or end (-1), requests that begin or end, and the chunk of a request."""
         with self._lock:
             self._running += running
             self._asked += asked
@@ -253,7 +253,7 @@ class SourceMeter(Meter):
             self.shift(perf_counter(), elements=0 if chunk is None else len(chunk.elements))
 
     def shift(self, now: float, asking: int = 0, elements: int = 0) -> None:
-        """Enters the state that it is in, where a chain of its own may be asked (1), or not any more (-1)."""
+        """Updates the state after a request to one of its chains has begun (1) or ended (-1)."""
         self._asking += asking
         if self._asked:
             self._clock.enter(WAITING if self._asking else BUSY, now, elements)
@@ -284,7 +284,7 @@ class SourceMeter(Meter):
 
 
 class ChainMeter:
-    """Counts a chain: its source and its stages. One of them works at a time, or what takes the chunks does."""
+    """Counts a chain: its source and its stages. Only one of them, or the chain's consumer, works at a time."""
 
     def __init__(self, lock: Lock, trace: Trace | None, chain: Chain, parent: SourceMeter) -> None:
         self.source = SourceMeter(lock, trace, chain.source)
@@ -295,7 +295,7 @@ class ChainMeter:
         self._running = self._asked = 0
 
     def count(self, *, running: int = 0, asked: int = 0) -> None:
-        """Runs of it begin (1) or end (-1), and so does waiting for its next chunk."""
+        """Counts runs, and requests for a chunk, that begin (1) or end (-1)."""
         if running:
             self.source.count(running=running)
         with self._lock:
@@ -306,7 +306,7 @@ class ChainMeter:
             self._parent.shift(now, asked)
 
     def stats(self, now: float) -> ChainStats:
-        """A stage waits for input while what precedes it works, for output while what follows does."""
+        """The chain's statistics: a stage waits for input while earlier ones work, for output while later ones do."""
         asked, after = self._clock.seconds(BUSY, now), self._clock.seconds(OUTSIDE, now)
         whole = asked + after
         rows: list[StageStats] = []
@@ -318,21 +318,18 @@ class ChainMeter:
 
 
 class Telemetry:
-    """All that one run counts, for those that look at it: `stats()`, the progress display, the trace file.
+    """The counters of one run, for `stats()`, the progress display and the trace file.
 
     Args:
-        chain: What runs.
-        queue_bytes: Bytes that may wait for the consumer.
-        trace: Where it is written, too; None for nowhere.
-        progress: Whether it is shown.
-
-    Raises:
-        MissingExtraError: The package that shows it is not installed.
+        chain: The chain that runs.
+        queue_bytes: How many bytes may wait for the consumer.
+        trace: A trace file, or None.
+        progress: Whether to show progress.
 
     Attributes:
-        storage: Where its stores count.
-        root: Counts the chain.
-        queued: Gives how many bytes wait for the consumer.
+        storage: The counters of stores.
+        root: The meter of the chain.
+        queued: Returns how many bytes wait for the consumer.
     """
 
     def __init__(self, chain: Chain, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
@@ -352,7 +349,7 @@ class Telemetry:
         self._last_stats = self.stats() if progress else None
 
     def waits(self) -> None:
-        """The consumer asks for a chunk."""
+        """Called when the consumer asks for a chunk."""
         with self._lock:
             self._consumer.enter(CONSUMER_WAITING, perf_counter())
         if self._display is not None and not self._is_shown:
@@ -360,12 +357,12 @@ class Telemetry:
             self._display.start()
 
     def works(self) -> None:
-        """The consumer waits no longer, though it got nothing."""
+        """Called when the consumer stops waiting without a chunk."""
         with self._lock:
             self._consumer.enter(CONSUMER_WORKING, perf_counter())
 
     def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
-        """The consumer gets one, and takes its elements from now on."""
+        """Called when the consumer gets a chunk, whose elements it takes from an iterator."""
         with self._lock:
             now = perf_counter()
             self._consumer.enter(CONSUMER_WORKING, now, len(chunk.elements))
@@ -378,7 +375,7 @@ class Telemetry:
             self._display.tick()
 
     def ends(self) -> None:
-        """The consumer asks no more: at the end, after an error, or because it closed the run."""
+        """Called when the consumer has finished: at the end, after an error, or when it closed the run."""
         with self._lock:
             self._consumer.enter(IDLE, perf_counter())
             self._elements -= length_hint(self._current)
@@ -390,7 +387,7 @@ class Telemetry:
 
     @property
     def waited(self) -> float:
-        """Seconds that the consumer waited."""
+        """For how many seconds the consumer waited."""
         return self._consumer.seconds(CONSUMER_WAITING, perf_counter())
 
     def queued_bytes(self) -> int:
@@ -398,7 +395,7 @@ class Telemetry:
         return self.queued()
 
     def stats(self) -> Stats:
-        """The run's figures now; from any thread."""
+        """The run's statistics now; from any thread."""
         storage, queued = self.storage.snapshot(), self.queued()
         with self._lock:
             now = perf_counter()
@@ -414,10 +411,10 @@ class Telemetry:
             )
 
     def _stats_soon(self) -> Stats:
-        """The figures now, or those of a moment ago.
+        """The statistics now, or a moment ago.
 
-        A display has a lock of its own, and is closed when the iterator is dropped, maybe while this lock is held: so
-        it does not wait for it for long.
+        A display has its own lock, and is closed when the iterator is dropped, possibly while this lock is held; so it
+        waits only briefly.
         """
         if self._lock.acquire(timeout=0.2):
             try:
@@ -428,7 +425,7 @@ class Telemetry:
         return self._last_stats
 
     def _trace_numbers(self, trace: Trace, now: float) -> None:
-        """Writes to the trace how fast it went since the last time, and how full the queues are."""
+        """Writes the speed since the last call, and the bytes in queues, to the trace."""
         trace.counter("MB/s", now, (self._nbytes - self._nbytes_before) / 1e6 / (now - self._counted))
         trace.counter("queue of the consumer, MB", now, self.queued() / 1e6)
         for name, held in self.root.fills():

@@ -1,21 +1,21 @@
-"""The driver: `RunContext.chunks` runs a chain. The only place, with the sources, that awaits.
+"""The driver: `RunContext.chunks` runs a chain. Only the driver and sources await.
 
 What a consumer sees:
-- Success: every chunk in order, then the end.
-- A failing stage: every element that came before the failure, then the error, of its own type, with its own traceback,
-  and a note that says where it came up: which stage, which element, and which record of which shard where that is
-  known. An unfinished batch is delivered before it. The run goes on: the next element is the one after that which
-  failed, and so is the position. The error travels among the chunks (`Chunk.error`), through all steps.
-- A failing source, or a step that raises: the same, but the run is over: the next request gets a ClosedError. So it is
-  where a source that runs chains does not go on after an element that failed (`goes_on`).
-- An end from below (`take` has enough): the source is closed at once; nothing more is fetched.
-- Cancellation, an early exit or an error of the consumer, Ctrl-C, an iterator that is dropped, the interpreter's exit:
-  the generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed,
-  then the session with its storages. A call of a user's function that is under way is waited for; no other is made.
-- When closing returns, no task, connection, file or thread of this run is left. Idle threads of the caller's own
-  event loop (its executor's, which opens files) are the loop's, and used again by every run.
+- Success: all chunks in order, then the end.
+- A failing stage: all elements before the failure, including an unfinished batch, then the error with its own type and
+  traceback, and a note that names the stage, the element, and the record and shard if they are known. The run
+  continues with the next element, and so does the position. The error travels among the chunks (`Chunk.error`),
+  through all steps.
+- A failing source, or a step that raises: the same, but the run has ended: the next request gets a ClosedError. The
+  same applies if a source that runs chains does not continue after a failed element (`continue_on_error`).
+- A later stage that needs no more (`take`): the source is closed at once; nothing more is fetched.
+- Cancellation, an early exit or an error of the consumer, Ctrl-C, a dropped iterator, the interpreter's exit: the
+  generators are closed from the outside in, by the task that runs them: tasks are cancelled, bodies closed, then the
+  session with its storages. A running call of a user's function is awaited; no other call begins.
+- When closing returns, no task, connection, file or thread of this run is left. Idle threads of the event loop's
+  executor, which opens files, belong to the loop and are used by all runs.
 
-Every buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
+Each buffer is bounded in bytes, and all of them together by the run's budget (`budget.py`).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = ["RunContext", "produce"]
 async def produce(
     chunks: AsyncGenerator[Chunk], failures: list[Exception], put: Callable[[Chunk, int], Awaitable[None]]
 ) -> None:
-    """Hands every chunk of a run to `put`, with its weight in bytes.
+    """Passes all chunks of a run to `put`, with their weights in bytes.
 
     Args:
-        chunks: Those of a run.
-        failures: Gets the error of the chain itself, and not one of closing it.
-        put: Takes the chunks.
+        chunks: The chunks of the run.
+        failures: A list for an error of the chain; errors of closing it are not added.
+        put: Takes a chunk.
     """
     async with aclosing(chunks):
         while True:
@@ -69,21 +69,22 @@ async def produce(
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a running source has, and what is known of the stages after it.
+    """The run that a source belongs to, and what the source must know of later stages.
 
     Args:
-        session: What the run keeps open from epoch to epoch.
-        meter: What counts the source.
-        budget: Bytes that the source may hold, with all that it runs.
-        deterministic: Whether sources that were not told otherwise keep the order.
-        epoch: The run's own, and how often an enclosing `repeat` has begun again.
-        seed: What chance comes from where no seed was given: drawn once for a run, and kept in its positions.
-        skip: How many of the first elements will be dropped: the position is within a chunk.
-        rank: Which rank runs it; None to look for it in the environment.
-        batch: How many elements make a batch after the source: chunks may end between two where that costs nothing.
-        begun: How many elements of such a batch came before the source's first.
-        beside: Whether stages after the source work in threads: what it does on the loop it can do meanwhile.
-        follows_memory: Whether the budget is that of a machine with little memory: no order may depend on it.
+        session: The clients and listings that the run keeps open from epoch to epoch.
+        meter: Counts the source.
+        budget: How many bytes the source may hold, with all that it runs.
+        deterministic: Whether sources without their own `deterministic` keep the order.
+        epoch: The run's epoch, plus the repetitions of an enclosing `repeat`.
+        seed: The seed of sources and stages without their own: drawn once for a run, and kept in its positions.
+        skip: How many of the first elements will be dropped, since the position is within a chunk.
+        rank: The rank that runs the source; None to look it up in the environment.
+        batch: How many elements make a batch in a later stage: chunks may end between two batches if that is free.
+        batch_offset: How many elements of a batch came before the source's first element.
+        offloaded: Whether later stages work in threads, so that the source can work on the loop meanwhile.
+        follows_memory: Whether the default budget is smaller because of the machine's memory, so that no order may
+            depend on it.
     """
 
     session: Session
@@ -95,21 +96,27 @@ class RunContext:
     skip: int = 0
     rank: Rank | None = None
     batch: int = 1
-    begun: int = 0
-    beside: bool = False
+    batch_offset: int = 0
+    offloaded: bool = False
     follows_memory: bool = False
 
     async def chunks(
-        self, chain: Chain, position: Position | None, *, in_step: bool = False, goes_on: bool = False
+        self,
+        chain: Chain,
+        position: Position | None,
+        *,
+        preserve_batches: bool = False,
+        continue_on_error: bool = False,
     ) -> AsyncGenerator[Chunk]:
-        """A chain's chunks from a position on: the source's, through all steps, counted.
+        """Runs a chain from a position on, and counts its chunks.
 
         Args:
             chain: The chain.
             position: Where to begin; None for its start.
-            in_step: Whether its elements go on as they come, one for one: `batch`, `begun`, `beside` hold for it too.
-            goes_on: Whether the caller takes elements that failed (`Chunk.error`), and hands them on; else the first
-                one ends the chain.
+            preserve_batches: Whether the caller gives the elements one for one, so that `batch`, `batch_offset` and
+                `offloaded` also apply to the chain.
+            continue_on_error: Whether the caller handles failed elements (`Chunk.error`); otherwise the first one ends
+                the chain.
         """
         position, stages = position or {}, chain.stages
         states, skip = position.get("stages", {}), position.get("skip", 0)
@@ -117,15 +124,15 @@ class RunContext:
         numbered = enumerate(zip(stages, meter.stages, strict=True))
         steps = [CountedStep(stage.start(str(i), states.get(str(i))), counter) for i, (stage, counter) in numbered]
         offloader = Offloader((stage.offload for stage in stages), self.session.threads)
-        in_step = in_step and not stages
+        preserve_batches = preserve_batches and not stages
         ahead = replace(
             self,
             meter=meter.source,
             seed=position.get("seed", self.seed),
             skip=skip,
-            batch=stages[0].windows_of if stages else self.batch if in_step else 1,
-            begun=self.begun if in_step else 0,
-            beside=self.beside if in_step else offloader.wanted,
+            batch=stages[0].windows_of if stages else self.batch if preserve_batches else 1,
+            batch_offset=self.batch_offset if preserve_batches else 0,
+            offloaded=self.offloaded if preserve_batches else offloader.wanted,
         )
         source = chain.source.chunks(position.get("source"), ahead)
         is_reading = not position.get("ended") and not any(step.done for step in steps)
@@ -157,9 +164,11 @@ class RunContext:
                         chunk = Chunk(elements, shift(chunk.positions, first), chunk.nbytes)
                     if chunk.error is not None:
                         meter.source.blame(chunk.error)
-                        await anyio.lowlevel.checkpoint()  # thousands may follow each other, and none fills a queue
+                        await anyio.lowlevel.checkpoint()  # there may be thousands of failures, which fill no queue
                     outputs, nbytes = push(steps, chunk), chunk.nbytes
-                chunks, error_of_step = await offloader.through(outputs if goes_on else strict(outputs), nbytes)
+                chunks, error_of_step = await offloader.through(
+                    outputs if continue_on_error else strict(outputs), nbytes
+                )
                 failure = failure or error_of_step
                 for out in chunks:
                     meter.count(asked=-1)
@@ -175,14 +184,14 @@ class RunContext:
             raise failure
 
     def take(self, share: Share) -> tuple[int, RunContext]:
-        """A share of the budget for a buffer, in bytes, and all this with what is left for the chains that fill it."""
+        """A share of the budget in bytes, for a buffer; and this context with the rest, for the chains that fill it."""
         taken = share.of(self.budget)
         return taken, replace(self, budget=self.budget - taken)
 
     def part(self, count: int) -> RunContext:
-        """All this with one of `count` equal parts of the budget, for chains that run at once."""
+        """This context with one of `count` equal parts of the budget, for chains that run concurrently."""
         return replace(self, budget=self.budget // count)
 
-    def apart(self, number: int) -> RunContext:
-        """All this for one of several chains, whose chance has nothing to do with that of the others."""
+    def fork_seed(self, number: int) -> RunContext:
+        """This context with an independent seed, for one of several chains."""
         return replace(self, seed=derive_seed(self.seed, number))

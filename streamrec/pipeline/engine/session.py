@@ -1,11 +1,11 @@
-"""Session: what one run keeps from epoch to epoch: clients with their connections, what globs matched, caches, threads.
+"""Session: clients with their connections, listings, caches and threads that one run keeps from epoch to epoch.
 
-Making a client costs up to a second, and a listing costs a request for every thousand names. So both are made when
-a source is first read, and used again by each repeat. What globs matched is kept with the description (`epochs.py`)
-for all runs of a Dataset: every epoch has the same shards, and a position means the same in each of them.
+Making a client costs up to a second, and a listing costs a request for a thousand names. So both are made when a source
+is first read, and reused in each epoch. Listed names are kept with the description (`epochs.py`) for all runs of a
+Dataset: all epochs have the same shards, and a position means the same in each of them.
 
-Chains that come and go in one run (those that the function of an `interleave` makes) have a branch each: what globs
-matched goes with it. Clients stay: sources that read from the same stores, in any branch, share them.
+Chains that come and go within a run (which the function of an `interleave` makes) have a branch each, with which their
+listings end. Clients stay: sources that read from the same stores, in any branch, share them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SourceStores:
-    """Which stores a source reads from, and how: those of equal options are the same."""
+    """The options of a source's stores; sources with equal options share clients."""
 
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     filesystem: AbstractFileSystem | None = None
@@ -43,7 +43,7 @@ class SourceStores:
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """A source that is open: its stores, and its shards as far as they are known."""
+    """An open source: its stores, and the shards known so far."""
 
     storages: Storages
     listing: Listing
@@ -53,8 +53,8 @@ class Session:
     """The open sources of one run, or of a branch of it. Made by `session`.
 
     Attributes:
-        threads: The run's.
-        held: What the run holds.
+        threads: The run's threads.
+        held: Counts the bytes that the run holds.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Session:
         self._kept: dict[int, tuple[object, Any]] = {}
 
     def remember(self, source: object, make: Callable[[], T]) -> T:
-        """What a source keeps from epoch to epoch; the same object means the same source."""
+        """The value that a source (identified by the object) keeps from epoch to epoch; made if there is none."""
         if id(source) not in self._kept:
             self._kept[id(source)] = source, make()
         return self._kept[id(source)][1]  # type: ignore[no-any-return]
@@ -85,10 +85,10 @@ class Session:
         *,
         patterns: bool = False,
     ) -> OpenSource:
-        """A source's stores and shards: those of the epoch before, where there was one.
+        """A source's stores and shards, opened in its first epoch.
 
-        What its streams may hold ahead of what was read is added up for stores that are shared. The memo keeps what was
-        found for later runs.
+        `buffer_bytes`, which its streams may read ahead, add up for shared stores. The memo keeps the listing for later
+        runs.
         """
         if id(source) in self._opened:
             return self._opened[id(source)][1]
@@ -102,7 +102,7 @@ class Session:
         return opened
 
     async def clients(self, options: SourceStores) -> Storages:
-        """The run's clients for these options, made when first asked for; they are closed with the run."""
+        """The run's clients for these options, made when first needed, and closed with the run."""
         for known, storages in self._clients:
             if known == options:
                 return storages
@@ -121,17 +121,17 @@ class Session:
 
     @asynccontextmanager
     async def branch(self) -> AsyncGenerator[Session]:
-        """A session for a chain that comes and goes within the run: its listings end with it, clients stay."""
+        """A session for a chain that ends before the run: its listings end with it, clients stay."""
         async with AsyncExitStack() as stack, background() as tasks:
             yield Session(tasks, stack, self.threads, self.held, self._run)
 
 
 @asynccontextmanager
 async def session(held: HeldBytes | None = None) -> AsyncGenerator[Session]:
-    """A session; when its block is left by any way, listings are cancelled, stores closed, threads ended.
+    """A session; when its block is left in any way, listings are cancelled, stores closed, threads ended.
 
     Args:
-        held: What the run holds; None where nothing is read.
+        held: Counts the bytes that the run holds; None if no shard is read.
     """
     async with AsyncExitStack() as stack, background() as tasks:
         threads = Threads()

@@ -68,15 +68,17 @@ class Repeat(ChainSource):
                 yield chunk
             return
         epoch, position = (state["epoch"], state["inner"]) if state else (0, None)
-        begun, barren = within.begun, 0
+        batch_offset, barren = within.batch_offset, 0
         before = within.epoch * max(self.count, 1)
         while self.count < 0 or epoch < self.count:
             empty = position is None
-            epochs = replace(within, epoch=before + epoch, begun=begun)
-            async with aclosing(epochs.chunks(self.inner, position, in_step=True, goes_on=True)) as chunks:
+            epochs = replace(within, epoch=before + epoch, batch_offset=batch_offset)
+            async with aclosing(
+                epochs.chunks(self.inner, position, preserve_batches=True, continue_on_error=True)
+            ) as chunks:
                 async for chunk in chunks:
                     empty = empty and chunk.error is not None
-                    begun = (begun + len(chunk.elements)) % within.batch
+                    batch_offset = (batch_offset + len(chunk.elements)) % within.batch
                     yield replace(chunk, positions=Nested(chunk.positions, {"epoch": epoch}))
             if empty and self.count < 0 and epoch == 0:
                 return
@@ -126,7 +128,9 @@ class Prefetch(ChainSource):
         refused = 0
         async with background() as tasks:
             tasks.start_soon(
-                fill, queue, feeding.chunks(self.inner, state and state["inner"], in_step=True, goes_on=True)
+                fill,
+                queue,
+                feeding.chunks(self.inner, state and state["inner"], preserve_batches=True, continue_on_error=True),
             )
             while True:
                 if depth is not None:
@@ -163,7 +167,7 @@ class Concatenate(Source):
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         first, position = (state["part"], state["inner"]) if state else (0, None)
         for part, chain in enumerate(self.parts[first:], first):
-            async with aclosing(within.apart(part).chunks(chain, position, goes_on=True)) as chunks:
+            async with aclosing(within.fork_seed(part).chunks(chain, position, continue_on_error=True)) as chunks:
                 async for chunk in chunks:
                     yield replace(chunk, positions=Nested(chunk.positions, {"part": part}))
             position = None

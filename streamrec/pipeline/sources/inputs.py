@@ -197,7 +197,7 @@ async def run_inputs(
     async with background() as tasks:
         buffers = []
         for number, (chain, position) in enumerate(zip(chains, positions, strict=True)):
-            limit, feeding = within.part(len(chains)).apart(number).take(AHEAD)
+            limit, feeding = within.part(len(chains)).fork_seed(number).take(AHEAD)
             buffers.append(InputBuffer(limit, arrived, position))
-            tasks.start_soon(fill, buffers[-1], feeding.chunks(chain, position, goes_on=True))
+            tasks.start_soon(fill, buffers[-1], feeding.chunks(chain, position, continue_on_error=True))
         yield buffers

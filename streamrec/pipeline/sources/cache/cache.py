@@ -102,7 +102,7 @@ class Cache(ChainSource):
         # The same budget whether the chain fills the cache or not, since orders may depend on it.
         _, feeding = within.take(MEMORY if self.file is None else UPLOAD)
         if state is not None and "next" not in state:
-            return nest(feeding.chunks(self.inner, state["inner"], goes_on=True))
+            return nest(feeding.chunks(self.inner, state["inner"], continue_on_error=True))
         first: int = state["next"] if state else 0
         if cached.parts is not None:
             return number_chunks(read_parts(cached.parts), first)
@@ -112,7 +112,7 @@ class Cache(ChainSource):
                 same = bool(version) and state is not None and state.get("version") == version
                 chunks = within.chunks(self.file.chain, state["inner"] if state and same else None)
                 return number_chunks(chunks, first, first if same else 0, FileVersion(self.file.path, version))
-        chunks = feeding.chunks(self.inner, None, goes_on=True)
+        chunks = feeding.chunks(self.inner, None, continue_on_error=True)
         if self.file is not None:
             chunks = self.file.write_through(chunks, lines)
         elif (limit := MEMORY.of(within.budget)) > cached.over:

@@ -265,7 +265,7 @@ class InputOpener:
                     "resume with the data and the function that it was saved with, or start over without the state"
                 )
             entry.origin = entry.origin._replace(chain=chain)
-            within = self._within.apart(1 + entry.origin.ordinal)
+            within = self._within.fork_seed(1 + entry.origin.ordinal)
             self._tasks.start_soon(fill, entry, run_branch(chain, position, within))
 
 
@@ -295,7 +295,7 @@ async def run_branch(chain: Chain, position: Position | None, within: RunContext
     """A chain's chunks. What it opens is closed after it, except for clients, which the run keeps."""
     async with (
         within.session.branch() as session,
-        aclosing(replace(within, session=session).chunks(chain, position, goes_on=True)) as chunks,
+        aclosing(replace(within, session=session).chunks(chain, position, continue_on_error=True)) as chunks,
     ):
         async for chunk in chunks:
             yield chunk

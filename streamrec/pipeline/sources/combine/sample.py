@@ -70,7 +70,7 @@ class Choose(Source):
         choice = state["choices"] if state else None
         arrived = Signal()
         budget = min(4 << 20, within.budget // (len(self.parts) + 1))
-        small = replace(within.apart(len(self.parts)), budget=budget)
+        small = replace(within.fork_seed(len(self.parts)), budget=budget)
         async with (
             run_inputs([self.choices], [choice], small, arrived) as (choices,),
             run_inputs(self.parts, positions, replace(within, budget=within.budget - budget), arrived) as parts,

@@ -84,7 +84,7 @@ class ParallelMap(ChainSource):
         in_flight = InFlight(in_turn or not in_order(self.inner, fixed.deterministic), done, position)
         async with background() as tasks:
             calling = ParallelCalls(self.function, self.calls, in_flight, max_bytes, tasks, within)
-            tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position, goes_on=True))
+            tasks.start_soon(calling.take_in, fixed.chunks(self.inner, position, continue_on_error=True))
             try:
                 while (chunk := await calling.next()) is not None:
                     yield chunk

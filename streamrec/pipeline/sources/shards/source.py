@@ -77,7 +77,7 @@ SHORT_BYTES = 256 << 10
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Shards(Source):
-    """Which shards are read, from where, and in which order: the description that TFRecordDataset makes."""
+    """The description that TFRecordDataset makes: shards, stores, and the order of reading."""
 
     filenames: tuple[str, ...]
     plan: Plan = Plan()
@@ -94,7 +94,7 @@ class Shards(Source):
         yield f"Shards({self.plan!r}, {format_names(self.filenames)})"
 
     async def listed(self, session: Session) -> OpenSource:
-        """Its stores and listing, where none of its records will be read."""
+        """The stores and the listing, without reading records."""
         return await session.open(self, self.stores, 0, self.filenames, self.memo)
 
     async def opened(self, within: RunContext) -> OpenSource:
@@ -116,7 +116,7 @@ class Shards(Source):
 
 @dataclass(frozen=True, slots=True)
 class SharePositions(Derived):
-    """Positions within a share: of the source, whose share it is (`whose`), and how many came before, if counted."""
+    """Positions within a reader's share: with the share's identity, and the number of records before, if counted."""
 
     share: Listing
     given: int | None = None
@@ -129,22 +129,22 @@ class SharePositions(Derived):
 def read(
     shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
 ) -> AsyncGenerator[Chunk]:
-    """The records of what is listed, a chunk at a time."""
+    """The records of the listed shards, in chunks."""
     chunks = interleaved(shards, state, within, opened)
-    return run_ahead(chunks) if within.beside else chunks
+    return run_ahead(chunks) if within.offloaded else chunks
 
 
 async def interleaved(
     shards: Shards, state: Mapping[str, Any] | None, within: RunContext, opened: OpenSource
 ) -> AsyncGenerator[Chunk]:
-    """Pulls what the interleave's order allows, and waits for more where it allows nothing."""
+    """Pulls chunks from the interleave, and waits for more when nothing can be taken."""
     listing = opened.listing
     interleave = ShardInterleave(
         shards.plan.within(within.deterministic),
         0,
         state,
         batch=within.batch,
-        skip=within.skip - within.begun,
+        skip=within.skip - within.batch_offset,
         max_bytes=within.budget // 8,  # two or three pulls are under way
         paths=listing.labels,
     )

@@ -105,7 +105,7 @@ class Shuffle(ChainSource):
         return f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        share, before = within.apart(0).take(BUFFER)
+        share, before = within.fork_seed(0).take(BUFFER)
         saved_limit = within.session.remember(self, lambda: state["limit"] if state else None)
         epoch = within.epoch if self.reshuffle else 0
         key = derive_seed(within.seed if self.seed is None else self.seed, epoch)
@@ -120,10 +120,12 @@ class Shuffle(ChainSource):
             await refetch(buffer, state, self.inner, shards, before)
         failure: Exception | None = None
         if shards is not None:  # a full buffer gives as many as it takes, so batches end where those of the input do
-            before = replace(before, begun=(within.begun - within.skip - buffer.room) % within.batch)
-        before = replace(before, beside=False)  # it runs ahead already
-        nbytes, given, threads = 0, within.begun - within.skip, within.session.threads
-        inner = before.chunks(self.inner, state and state["inner"], in_step=shards is not None, goes_on=True)
+            before = replace(before, batch_offset=(within.batch_offset - within.skip - buffer.room) % within.batch)
+        before = replace(before, offloaded=False)  # it runs ahead already
+        nbytes, given, threads = 0, within.batch_offset - within.skip, within.session.threads
+        inner = before.chunks(
+            self.inner, state and state["inner"], preserve_batches=shards is not None, continue_on_error=True
+        )
         async with aclosing(run_ahead(inner)) as chunks:
             try:
                 source = rerun(buffer, state, chunks) if state and shards is None else chunks
