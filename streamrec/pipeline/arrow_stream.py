@@ -19,8 +19,6 @@ from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling
 from streamrec.tfrecord import Frames
 
-__all__ = ["arrow_chain", "read_batches"]
-
 RECORD: Final = "record"
 """The only column of a batch of records that were not parsed."""
 

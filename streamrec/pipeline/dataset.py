@@ -40,8 +40,6 @@ from streamrec.storage import RetryPolicy, check_source
 if TYPE_CHECKING:
     from streamrec.example.features import Feature
 
-__all__ = ["Dataset", "check_dataset"]
-
 FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"
 
 T = TypeVar("T", covariant=True)

@@ -43,8 +43,6 @@ from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import collecting
 from streamrec.tfrecord import Frames
 
-__all__ = ["AsyncDatasetIterator", "DatasetIterator", "NumpyIterator", "Run", "ThreadedAsyncIterator", "in_this_loop"]
-
 T = TypeVar("T")
 
 

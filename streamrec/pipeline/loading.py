@@ -27,8 +27,6 @@ from streamrec.pipeline.engine.states import check_state, start_of_next_epoch
 from streamrec.pipeline.iterators import DatasetIterator
 from streamrec.tfrecord import Frames
 
-__all__ = ["Epochs", "Lookahead", "check_assigned", "convert_leaves"]
-
 T = TypeVar("T")
 
 

@@ -34,8 +34,6 @@ from streamrec.tfrecord import TFRecordOptions
 if TYPE_CHECKING:
     from streamrec.pipeline.sink import WriteProgress
 
-__all__ = ["Runnable"]
-
 COUNTERPARTS: Final = {
     "collect": "list(dataset)",
     "dense_to_ragged_batch": "dataset.ragged_batch(...)",

@@ -33,8 +33,6 @@ from streamrec.shards.shard_writer import ShardOutput
 from streamrec.storage import Storages, locate
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
-__all__ = ["SHARD_BYTES", "Encoder", "WriteProgress", "target_of", "write_shards"]
-
 
 @dataclass(frozen=True, slots=True)
 class WriteProgress:

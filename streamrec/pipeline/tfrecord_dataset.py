@@ -21,8 +21,6 @@ from streamrec.shards.patterns import to_names
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, locate
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 
-__all__ = ["TFRecordDataset", "read_portions"]
-
 
 def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else
     filenames: Filenames,

@@ -21,8 +21,6 @@ from streamrec.pipeline.elements.columns import Columns, leaves, window
 from streamrec.pipeline.elements.positions import Positions, shift
 from streamrec.tfrecord import Frames
 
-__all__ = ["FAILURE_BYTES", "NUMBERS", "Batches", "Chunk", "Elements", "weigh"]
-
 
 class Batches:
     """Batches of `size` records. Each is a window of the same Frames, made when it is asked for."""

@@ -27,8 +27,6 @@ from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
 from streamrec.tfrecord import Frames, Scattered
 
-__all__ = ["digest_of", "pack", "unpack"]
-
 Node = list[Any]
 
 LENGTH_BYTES = 4

@@ -21,23 +21,6 @@ from streamrec.example.columns import CompositeTensor, with_nulls
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
 from streamrec.tfrecord import Frames, Joining
 
-__all__ = [
-    "Columns",
-    "as_array",
-    "compact",
-    "is_nest",
-    "join_windows",
-    "leaves",
-    "map_nest",
-    "map_nests",
-    "objects",
-    "pieces",
-    "rows_of",
-    "same_nest",
-    "select",
-    "window",
-]
-
 
 class Columns:
     """Elements whose values are in columns.

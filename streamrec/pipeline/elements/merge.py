@@ -12,8 +12,6 @@ from streamrec import kernels
 from streamrec.pipeline.elements.columns import Columns, map_nests, same_nest
 from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
-__all__ = ["in_turn", "merge_windows"]
-
 Indices = npt.NDArray[np.int64]
 
 

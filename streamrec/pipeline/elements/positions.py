@@ -18,28 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "ChunkSlices",
-    "Derived",
-    "ElementLocation",
-    "FixedPosition",
-    "IndexMap",
-    "Joined",
-    "Location",
-    "Nested",
-    "NumberedPositions",
-    "Origin",
-    "Position",
-    "Positions",
-    "RecordLocation",
-    "RecordLocations",
-    "StageState",
-    "group_rows",
-    "shift",
-    "trace_origins",
-    "with_state",
-]
-
 Numbers = npt.NDArray[np.int64]
 
 Position = Mapping[str, Any]

@@ -17,8 +17,6 @@ from streamrec import kernels
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import check_column, check_splits, row_splits
 
-__all__ = ["RaggedRows", "SparseRows", "ragged_rows", "stack_ragged", "stack_sparse"]
-
 Numbers = npt.NDArray[np.int64]
 
 

@@ -20,18 +20,6 @@ from streamrec.example.dtypes import tensor_dtype
 from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, leaves, map_nest, strings
 from streamrec.tfrecord import Frames
 
-__all__ = [
-    "RaggedTensorSpec",
-    "Shape",
-    "SparseTensorSpec",
-    "TensorSpec",
-    "common_spec",
-    "conform",
-    "record_spec",
-    "signature_of",
-    "spec_of_rows",
-]
-
 Shape: TypeAlias = tuple[int | None, ...] | None
 """The size of each dimension, None for one that varies; None for any number of dimensions."""
 

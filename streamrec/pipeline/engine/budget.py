@@ -40,18 +40,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
-__all__ = [
-    "CONSUMER",
-    "DEFAULT",
-    "UNCOUNTED",
-    "HeldBytes",
-    "Share",
-    "answer",
-    "cgroup_limits",
-    "default_budget",
-    "machine_memory",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Share:

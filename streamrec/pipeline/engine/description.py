@@ -19,18 +19,6 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage
 
-__all__ = [
-    "Chain",
-    "ChainSource",
-    "Source",
-    "derive_seed",
-    "describe_stage",
-    "in_order",
-    "is_assigned",
-    "name_of",
-    "parts_of",
-]
-
 
 class Source:
     """A description of where elements come from; subclasses are frozen dataclasses.

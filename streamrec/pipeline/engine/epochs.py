@@ -19,8 +19,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RANDOM_BITS", "SEED_BITS", "Epochs", "Memo", "words"]
-
 T = TypeVar("T")
 
 SEED_BITS = 48

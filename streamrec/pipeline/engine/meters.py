@@ -33,8 +33,6 @@ from streamrec.pipeline.telemetry.stats import ChainStats, StageStats, Stats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Statistics
 
-__all__ = ["ChainMeter", "CountedStep", "SourceMeter", "Telemetry"]
-
 Lock = AbstractContextManager[object]
 
 IDLE: Final = ""

@@ -16,8 +16,6 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.engine.stage import Halt, Offload, collect, halting
 from streamrec.pipeline.engine.threads import Threads
 
-__all__ = ["Offloader", "run_in_thread", "through"]
-
 HOP_SECONDS: Final = 0.5e-3
 """Shorter work runs on the event loop. A hop to a thread and back takes a quarter of this time, and four changes of the
 interpreter's lock, for each of which a training loop on the main thread may have to wait."""

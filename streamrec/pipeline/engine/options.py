@@ -10,8 +10,6 @@ from streamrec.arguments import flag, integer
 from streamrec.pipeline.engine.budget import DEFAULT, default_budget
 from streamrec.pipeline.engine.ranks import Rank
 
-__all__ = ["AUTOTUNE", "Options", "check_calls"]
-
 AUTOTUNE: Final = -1
 """As an argument: tune the value while the pipeline runs. The same number as tf.data.AUTOTUNE."""
 

@@ -12,8 +12,6 @@ from anyio.abc import TaskGroup
 
 from streamrec.pipeline.elements.chunk import Chunk
 
-__all__ = ["ByteQueue", "Signal", "background", "fill", "run_ahead"]
-
 
 @asynccontextmanager
 async def background() -> AsyncGenerator[TaskGroup]:

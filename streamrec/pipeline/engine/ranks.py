@@ -19,8 +19,6 @@ from typing import Any
 
 from streamrec.arguments import integer
 
-__all__ = ["Rank", "Reader", "rank_here", "rank_of", "reader_here", "warn_once", "warn_uneven", "worker_here"]
-
 logger = logging.getLogger("streamrec")
 
 

@@ -39,8 +39,6 @@ from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.engine.stage import drain, push, strict
 
-__all__ = ["RunContext", "produce"]
-
 
 async def produce(
     chunks: AsyncGenerator[Chunk], failures: list[Exception], put: Callable[[Chunk, int], Awaitable[None]]

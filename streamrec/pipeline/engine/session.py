@@ -26,8 +26,6 @@ from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
 
-__all__ = ["OpenSource", "Session", "SourceStores", "session"]
-
 T = TypeVar("T")
 
 

@@ -22,20 +22,6 @@ from typing import Any, ClassVar, Final
 
 from streamrec.pipeline.elements.chunk import Chunk
 
-__all__ = [
-    "INFINITE_CARDINALITY",
-    "UNKNOWN_CARDINALITY",
-    "Halt",
-    "Offload",
-    "Stage",
-    "Step",
-    "collect",
-    "drain",
-    "halting",
-    "push",
-    "strict",
-]
-
 INFINITE_CARDINALITY: Final = -1
 """The `cardinality()` of an endless Dataset; the same number as tf.data.INFINITE_CARDINALITY."""
 

@@ -11,8 +11,6 @@ from streamrec import html
 from streamrec.display import display_text
 from streamrec.pipeline.engine.description import Chain, describe_stage
 
-__all__ = ["draw_dataset", "find_chains", "own_line", "title"]
-
 VERBS: Final = {
     "CyclicBatch": "rebatch",
     "Generated": "from_generator",

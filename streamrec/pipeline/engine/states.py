@@ -20,19 +20,6 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.engine.description import Chain, parts_of
 
-__all__ = [
-    "check_state",
-    "digest_of",
-    "first_difference",
-    "format_names",
-    "position_of",
-    "shared_seed",
-    "sketch",
-    "start_of_next_epoch",
-    "state_at",
-    "state_of",
-]
-
 FORMAT = 2
 """The version of states: a later release reads it, or explains why it does not."""
 

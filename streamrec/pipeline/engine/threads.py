@@ -28,8 +28,6 @@ import anyio
 
 from streamrec.display import logger
 
-__all__ = ["LEAVE_SECONDS", "Threads"]
-
 T = TypeVar("T")
 
 LEAVE_SECONDS = 5.0

@@ -30,8 +30,6 @@ from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDIN
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, InMemory
 from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
 
-__all__ = ["Concatenate", "Prefetch", "Repeat"]
-
 LOG = logging.getLogger("streamrec")
 
 

@@ -45,8 +45,6 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.tfrecord import Frames
 
-__all__ = ["Generated"]
-
 LOG = logging.getLogger("streamrec")
 
 AHEAD: Final = Share(4, 4 << 20)

@@ -25,18 +25,6 @@ from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames
 
-__all__ = [
-    "CHUNK_BYTES",
-    "CHUNK_ROWS",
-    "Choices",
-    "Counter",
-    "InMemory",
-    "Random",
-    "Range",
-    "Slices",
-    "weights_of",
-]
-
 CHUNK_ROWS = 1 << 14
 CHUNK_BYTES = 1 << 20
 

@@ -24,8 +24,6 @@ from streamrec.pipeline.engine.queue import ByteQueue, Signal, background, fill
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.tfrecord import Frames
 
-__all__ = ["AHEAD", "InputBuffer", "TakenElements", "run_inputs"]
-
 AHEAD = Share(4)
 """How many bytes a chain may run ahead of the others, as a share of its part of the budget."""
 

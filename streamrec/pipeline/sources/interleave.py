@@ -33,17 +33,6 @@ from streamrec.pipeline.elements.positions import Joined, Location, Origin, Posi
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.sources.inputs import InputBuffer
 
-__all__ = [
-    "CHUNK_BYTES",
-    "STRETCH_BYTES",
-    "Interleave",
-    "InterleavedPositions",
-    "OpenSlot",
-    "Plan",
-    "TurnShares",
-    "shares_of",
-]
-
 CHUNK_BYTES = 12 << 20
 """The size of a pull: larger ones cost memory, smaller ones cost time for each pull."""
 

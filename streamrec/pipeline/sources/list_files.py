@@ -32,8 +32,6 @@ from streamrec.shards import Filenames
 from streamrec.shards.patterns import to_names
 from streamrec.storage import locate
 
-__all__ = ["Names"]
-
 CHUNK_NAMES = 1 << 12
 
 

@@ -37,18 +37,6 @@ from streamrec.pipeline.engine.stage import Stage, Step
 from streamrec.pipeline.stages.padding import Padding, make_ragged
 from streamrec.tfrecord import Frames
 
-__all__ = [
-    "Batch",
-    "BatchStep",
-    "PaddedBatch",
-    "RaggedBatch",
-    "batch_spec",
-    "chunk_of",
-    "join_rows",
-    "make_batch",
-    "stack",
-]
-
 
 class Batching(Stage):
     """The base of stages that join `batch_size` elements to a batch."""

@@ -28,8 +28,6 @@ from streamrec.pipeline.stages.calling import Calling
 from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, GroupOrigins, InputChunks, Ordinals
 from streamrec.pipeline.stages.padding import Padding
 
-__all__ = ["Bucket", "Grouping", "Groups"]
-
 DELIVERED = -1
 """The bucket of an element that was part of a batch before the run was resumed."""
 

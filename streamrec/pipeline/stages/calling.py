@@ -14,8 +14,6 @@ from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.elements.positions import shift
 from streamrec.pipeline.engine.stage import Halt, Offload, Stage, Step, halting
 
-__all__ = ["Calling", "Map", "Results", "call_function", "is_async"]
-
 
 def call_function(function: Callable[..., Any], element: Any) -> Any:
     """Calls the user's function for an element."""

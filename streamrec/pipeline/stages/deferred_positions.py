@@ -18,8 +18,6 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.positions import Origin, Position, Positions, with_state
 
-__all__ = ["NONE", "DeferredPositions", "GroupOrigins", "InputChunks", "Ordinals"]
-
 Ordinals = npt.NDArray[np.int64]
 
 NONE: Ordinals = np.empty(0, np.int64)

@@ -13,8 +13,6 @@ from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.columns import Columns, as_array, is_nest, map_nest, map_nests
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stack_ragged, stack_sparse
 
-__all__ = ["Padding", "make_ragged"]
-
 
 @dataclass(frozen=True, slots=True)
 class Padding:

@@ -28,8 +28,6 @@ from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling
 
-__all__ = ["Parse"]
-
 
 @dataclass(frozen=True)
 class Parse(Stage):

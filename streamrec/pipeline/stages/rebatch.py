@@ -13,8 +13,6 @@ from streamrec.pipeline.elements.specs import SparseTensorSpec, TensorSpec
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage, Step
 from streamrec.pipeline.stages.batch import Batch, BatchStep, batch_spec
 
-__all__ = ["CyclicBatch", "Unbatch", "Unbatching"]
-
 
 @dataclass(frozen=True, slots=True)
 class Unbatch(Stage):

@@ -22,8 +22,6 @@ from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, Results, call_function
 from streamrec.pipeline.stages.select import select_chunk
 
-__all__ = ["Resample", "distribution"]
-
 Probabilities = npt.NDArray[np.float64]
 NO_CLASSES: Final[npt.NDArray[np.int64]] = np.empty(0, np.int64)
 

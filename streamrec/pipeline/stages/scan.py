@@ -28,8 +28,6 @@ from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling
 
-__all__ = ["Scan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scan(Stage):

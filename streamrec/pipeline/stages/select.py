@@ -23,8 +23,6 @@ from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, Results
 
-__all__ = ["Enumerate", "Filter", "IgnoreErrors", "Shard", "Skip", "Take", "TakeWhile", "Unique", "select_chunk"]
-
 DIGEST_BYTES: Final = 16
 
 logger = logging.getLogger("streamrec")

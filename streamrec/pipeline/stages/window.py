@@ -37,8 +37,6 @@ from streamrec.pipeline.stages.bucket import Grouping
 from streamrec.pipeline.stages.deferred_positions import GroupOrigins, InputChunks
 from streamrec.tfrecord import Frames
 
-__all__ = ["GroupByWindow", "Window"]
-
 MakeDataset = Callable[[Any, Positions], Any]
 """Makes a dataset in memory from columns and the positions of what they were made of."""
 

@@ -20,8 +20,6 @@ from typing import Any, Final, TextIO
 from streamrec.errors import MissingExtraError
 from streamrec.pipeline.telemetry.stats import Stats
 
-__all__ = ["Display", "PlainDisplay", "choose_display", "format_line"]
-
 PLAIN_SECONDS: Final = 10.0
 """The time between two plain lines. Not tuned."""
 

@@ -31,8 +31,6 @@ from streamrec import html
 from streamrec.storage import Snapshot
 from streamrec.storage.statistics import Metric
 
-__all__ = ["COUNTERS", "ChainStats", "StageStats", "Stats"]
-
 COUNTERS: Final = (
     Metric("elements_in", "stage.elements_in", "1", "Elements that a stage got."),
     Metric("bytes_in", "stage.bytes_in", "By", "Bytes that a stage got."),

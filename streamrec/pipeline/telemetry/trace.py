@@ -21,8 +21,6 @@ from typing import Any, Final
 
 from streamrec.display import display_name
 
-__all__ = ["LIMIT", "Trace"]
-
 LIMIT: Final = 2_000_000
 BEGINNING: Final = '[{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "streamrec"}}'
 

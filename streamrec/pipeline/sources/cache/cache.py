@@ -47,8 +47,6 @@ from streamrec.pipeline.sources.cache.cache_file import CacheFile
 from streamrec.pipeline.sources.shards.distribute import readers_lines
 from streamrec.tfrecord import Frames
 
-__all__ = ["Cache", "Saved", "Saving"]
-
 LOG = logging.getLogger("streamrec")
 
 MEMORY: Final = Share(2)

@@ -44,8 +44,6 @@ from streamrec.shards.patterns import has_braces, is_numbered
 from streamrec.storage import RetryPolicy, locate
 from streamrec.tfrecord import Frames
 
-__all__ = ["CacheFile"]
-
 LOG = logging.getLogger("streamrec")
 
 FORMAT = "streamrec cache"

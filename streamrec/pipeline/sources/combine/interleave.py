@@ -35,8 +35,6 @@ from streamrec.pipeline.sources.inputs import AHEAD, InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import Interleave, InterleavedPositions, OpenSlot, Plan, TurnShares
 from streamrec.pipeline.stages.calling import call_function
 
-__all__ = ["Interleaved"]
-
 
 @dataclass(frozen=True, slots=True)
 class Interleaved(Source):

@@ -32,8 +32,6 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import CHUNK_BYTES
 
-__all__ = ["Choose"]
-
 Indices = npt.NDArray[np.int64]
 
 MIN_CHOICES, MAX_CHOICES = 64, 1 << 14

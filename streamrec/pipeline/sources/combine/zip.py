@@ -16,8 +16,6 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 
-__all__ = ["Zip"]
-
 
 @dataclass(frozen=True, slots=True)
 class Zip(Source):

@@ -33,18 +33,6 @@ import numpy.typing as npt
 
 from streamrec import kernels
 
-__all__ = [
-    "BlockOrder",
-    "ExactOrder",
-    "GroupOrder",
-    "Numbers",
-    "Round",
-    "cut_blocks",
-    "groups_for",
-    "keys_of",
-    "permute",
-]
-
 Numbers = npt.NDArray[np.int64]
 
 

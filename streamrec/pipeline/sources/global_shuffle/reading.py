@@ -21,8 +21,6 @@ from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrd
 from streamrec.shards import Index, IndexedRecords
 from streamrec.tfrecord import BUFFER_BITS, Frames, Scattered, are_long
 
-__all__ = ["BlockReading", "FetchAhead", "mean_bytes", "read_exact"]
-
 K = TypeVar("K")
 
 

@@ -37,8 +37,6 @@ from streamrec.pipeline.sources.shards.distribute import AssignedSource, complet
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, Index, IndexedRecords, check_even, location_of, open_index
 
-__all__ = ["GlobalShuffle"]
-
 EXACT_BYTES: Final = 64 << 10
 """Records of at least this mean size are shuffled exactly by default."""
 

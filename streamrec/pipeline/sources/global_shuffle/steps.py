@@ -23,8 +23,6 @@ from streamrec.pipeline.engine.states import check_state, digest_of
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, Numbers
 from streamrec.shards import Even
 
-__all__ = ["Steps", "job_state"]
-
 
 @dataclass(frozen=True, slots=True)
 class Steps:

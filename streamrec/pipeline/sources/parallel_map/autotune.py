@@ -19,8 +19,6 @@ from typing import Final
 
 from streamrec.storage.connections import KneeSearch
 
-__all__ = ["FIRST_DEPTH", "CallCount", "PrefetchDepth", "TaskSize"]
-
 RUN_SECONDS: Final = 10e-3
 """How long a thread should work on one task: 100 times the cost of a hop; 10 times on a busy machine."""
 

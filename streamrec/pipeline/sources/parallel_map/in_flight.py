@@ -32,8 +32,6 @@ from streamrec.pipeline.elements.positions import (
 )
 from streamrec.pipeline.stages.deferred_positions import InputChunks
 
-__all__ = ["Delivered", "ElementTask", "InFlight"]
-
 
 class Delivered:
     """Which elements were delivered: all before `low`, and some ranges `beyond` it.

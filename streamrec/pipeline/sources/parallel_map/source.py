@@ -48,8 +48,6 @@ from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementTask, InFlight
 from streamrec.pipeline.stages.calling import call_each, call_function, extend, is_async
 
-__all__ = ["ParallelMap"]
-
 IN_FLIGHT: Final = Share(4)
 """The share of the budget for elements in flight and results that wait."""
 

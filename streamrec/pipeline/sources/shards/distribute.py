@@ -56,8 +56,6 @@ from streamrec.shards import (
 )
 from streamrec.shards.assignment import ShardSize
 
-__all__ = ["AssignedSource", "Distribute", "Portions", "complete", "readers_lines"]
-
 REMEDY: Final = (
     "In distributed training the other ranks wait for one that has fewer batches. Pass even='drop' (or 'pad') and "
     "manifest=; or write more shards than there are readers, or uncompressed ones, which can be divided (streamrec "

@@ -26,8 +26,6 @@ from streamrec.pipeline.sources.interleave import (
 from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, are_long, as_spans
 
-__all__ = ["ShardInterleave", "ShardQueue", "ShardStart", "pull"]
-
 Numbers = npt.NDArray[np.int64]
 
 MAX_SHARDS = 1 << (63 - OFFSET_BITS)

@@ -56,8 +56,6 @@ from streamrec.shards import (
 )
 from streamrec.storage import BLOCK_BYTES
 
-__all__ = ["Shards", "SharePositions", "read"]
-
 QUEUE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
 

@@ -49,8 +49,6 @@ from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, STAR
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
 
-__all__ = ["NO_ROWS", "UNORDERED", "Entry", "HeldElements", "ShuffleBuffer", "ShuffleRule"]
-
 logger = logging.getLogger("streamrec")
 
 CHUNK_BYTES = 6 << 20

@@ -27,8 +27,6 @@ from streamrec.pipeline.elements.columns import Columns, join_windows, leaves, m
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
-__all__ = ["END", "REFERENCE", "START", "TAG", "BufferStore", "Numbers", "spans_of"]
-
 START, END, TAG, REFERENCE = range(4)
 """Columns of a row, which describes an element."""
 

@@ -29,8 +29,6 @@ from streamrec.shards import OFFSET_BITS, RUN_BYTES, ByteRun, ShardPlace, ShardR
 from streamrec.storage.tasks import run_concurrently
 from streamrec.tfrecord import HEADER_BYTES, Frames
 
-__all__ = ["Refetch"]
-
 NOTHING = Frames.of(())
 
 Numbers = npt.NDArray[np.int64]

@@ -50,8 +50,6 @@ from streamrec.pipeline.sources.shuffle.buffer import (
 from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, TAG, BufferStore, spans_of
 from streamrec.pipeline.sources.shuffle.refetch import Refetch
 
-__all__ = ["Shuffle"]
-
 BUFFER: Final = Share(2)
 """The buffer's share: half for live elements, half for dead ones until the live ones are copied together."""
 
