@@ -47,11 +47,7 @@ class End:
 
 
 class Channel(Generic[T]):
-    """A queue from one producer on the loop thread (and its subtasks) to one consumer at a time.
-
-    Attributes:
-        waited: Seconds that consumers spent blocked.
-    """
+    """A queue from one producer on the loop thread (and its subtasks) to one consumer at a time."""
 
     def __init__(self, thread: LoopThread, limit: int) -> None:
         self.waited = 0.0
@@ -102,12 +98,7 @@ class Channel(Generic[T]):
     # The producer's side, on the loop thread.
 
     async def put(self, item: T, weight: int) -> None:
-        """Queues `item`; waits while it does not fit.
-
-        Raises:
-            ClosedError: The iterator was closed.
-            ValueError: The weight is negative.
-        """
+        """Queues `item`; waits while it does not fit. A ClosedError says that the iterator was closed."""
         if weight < 0:
             raise ValueError(f"weight is {weight}; it must be 0 or more")
         self._puts += 1

@@ -123,12 +123,7 @@ class SyncIterator(Generic[T]):
         return raise_unless_exiting(error)
 
     def close(self) -> None:
-        """Cancels the producer, waits for its cleanup, and drops the queued items. No effect after the end or a close.
-
-        Raises:
-            BaseException: The producer's cleanup raised it.
-            LoopThreadError: The caller runs on the loop thread itself.
-        """
+        """Cancels the producer, waits for its cleanup, and drops the queued items. No effect after the end."""
         job = self._job
         if is_inherited(job.maker):
             return

@@ -47,16 +47,10 @@ ABANDONED = f"streamrec: cleanup was still running {GRACE:g} s after it was inte
 
 
 class Job(Generic[T]):
-    """`await function(*args)` on a loop thread.
+    """`await function(*args)` on a loop thread, for process `maker`.
 
-    Args:
-        orphan: Whether no caller waits for the work, so that its errors are logged.
-        failures: The errors of the work itself, which it adds while it runs: they are not logged, as errors of its
-            cleanup are.
-
-    Attributes:
-        thread: The loop thread.
-        maker: The id of the process that made the job.
+    Errors are logged if no caller waits for the work (`orphan`), except those in `failures`: errors of the work itself,
+    not of its cleanup, which it adds while it runs.
     """
 
     def __init__(
@@ -102,11 +96,7 @@ class Job(Generic[T]):
         return cast(T, self._result)
 
     def stop(self) -> None:
-        """Cancels the work and blocks until its cleanup is done; no effect on work that has ended.
-
-        Raises:
-            BaseException: The cleanup raised it; raised once.
-        """
+        """Cancels the work and blocks until its cleanup is done; raises an error of the cleanup, once."""
         if (error := self._cancel_and_wait()) is not None:
             raise error
 
@@ -203,14 +193,8 @@ def run(function: Callable[..., Awaitable[T]], *args: Any) -> T:
     cleanup short. In a trio or asyncio program it blocks that program's loop as any sync call does: wrap it in
     `trio.to_thread.run_sync` or `asyncio.to_thread`.
 
-    Args:
-        function: An async function, or any function that returns an awaitable; called on the loop thread.
-        args: Its arguments.
-
-    Raises:
-        BaseException: The work raised it; it has its traceback.
-        LoopThreadError: The caller runs on the loop thread itself.
-        ClosedError: The loop was stopped, other code cancelled the work, or the interpreter is exiting.
+    A LoopThreadError says that the caller runs on the loop thread itself; a ClosedError, that the loop was stopped,
+    other code cancelled the work, or the interpreter is exiting.
     """
     job = Job(loop_thread(), function, args)
     try:
@@ -235,15 +219,10 @@ def synchronous(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 
 
 def detach(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[], bool]:
-    """Prepares work for a time when no caller is left to wait for it.
+    """Returns a function that starts `await function(*args)` for a time when no caller is left to wait for it.
 
-    Returns:
-        A function that starts `await function(*args)` on the loop thread and returns at once; safe in a garbage
-        collection. In a process that was forked since, it returns False and does nothing. Errors of the work are
-        logged.
-
-    Raises:
-        LoopThreadError, ClosedError: As for `run`.
+    It starts the work on the loop thread and returns at once; it is safe in a garbage collection. In a process that was
+    forked since, it returns False and does nothing. Errors of the work are logged.
     """
     job = Job(loop_thread(), function, args, orphan=True)
 

@@ -79,15 +79,7 @@ class Latch:
 
 
 class LoopThread:
-    """One asyncio loop on one daemon thread.
-
-    Attributes:
-        loop: The loop; set when `start` returns.
-        ident: Identifier of its thread; 0 until it runs.
-        dead: Whether it takes no new work any more.
-        close_reason: Why, in words.
-        jobs: For each running job, the function that ends it with an error. Any thread adds to it.
-    """
+    """One asyncio loop on one daemon thread. `jobs` has the function that ends each running job with an error."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -242,12 +234,7 @@ _inherited: list[_Process] = []  # the state of this process's parents, which is
 
 
 def loop_thread() -> LoopThread:
-    """The loop thread of this process; made on first use.
-
-    Raises:
-        ClosedError: The interpreter is exiting.
-        LoopThreadError: The caller runs on that very thread.
-    """
+    """The loop thread of this process, made on first use; refused on that thread, and when the interpreter exits."""
     with _process.lock:
         if _process.exiting:
             raise ClosedError(EXITING)
@@ -259,12 +246,7 @@ def loop_thread() -> LoopThread:
 
 
 def check_owner(maker: int, thread: LoopThread) -> None:
-    """Refuses a blocking call on an object of another process (`maker`), or on the loop's own thread.
-
-    Raises:
-        ClosedError: This process is a fork of the maker.
-        LoopThreadError: The caller runs on the loop's thread.
-    """
+    """Refuses a blocking call on an object of another process (`maker`), or on the loop's own thread."""
     if maker != _process.pid:
         raise ClosedError(FORKED.format(maker=maker, here=_process.pid))
     _refuse_on(thread)

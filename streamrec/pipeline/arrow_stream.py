@@ -92,13 +92,7 @@ def _steps(name: str, column: Any, shape: tuple[int, ...]) -> Any:
 
 
 def read_batches(chain: Chain, text: Iterable[str], run: Callable[[Chain], Iterator[ArrowBatch]]) -> Any:
-    """A `pyarrow.RecordBatchReader` of one run of a chain.
-
-    Args:
-        chain: The chain whose elements become record batches.
-        text: The columns of byte strings that become text.
-        run: Iterates over a chain.
-    """
+    """A `pyarrow.RecordBatchReader` of one run of a chain, which `run` iterates over; columns in `text` become text."""
     pa = load_pyarrow()
     chain = arrow_chain(chain, text)
     batches = run(chain)

@@ -31,13 +31,7 @@ T = TypeVar("T")
 
 
 class Lookahead(Generic[T]):
-    """Converts elements of a run before they are asked for.
-
-    Args:
-        run: The run.
-        convert: Converts an element.
-        ahead: How many elements may be converted ahead; 0 for none.
-    """
+    """Converts up to `ahead` elements of a run before they are asked for."""
 
     def __init__(self, run: DatasetIterator[Any], convert: Callable[[Any], T], ahead: int) -> None:
         self._run = run
@@ -95,12 +89,8 @@ class Lookahead(Generic[T]):
 class Epochs(Generic[T]):
     """Iterates over epochs of a Dataset through a Lookahead; an iteration may begin at a saved state.
 
-    Args:
-        dataset: The Dataset.
-        convert: Converts an element, possibly ahead.
-        deliver: Converts the result when it is given.
-        ahead: How many elements may be converted ahead.
-        rank: Returns the rank for a dataset without one; called when an iteration begins.
+    `convert` converts an element, possibly ahead, and `deliver` the result when it is given. `rank` is called when an
+    iteration begins, for a dataset without one.
     """
 
     def __init__(

@@ -56,14 +56,9 @@ async def write_shards(
     encoder: Encoder,
     callback: Callable[[WriteProgress], object] | None,
 ) -> tuple[ShardInfo, ...]:
-    """Runs a pipeline and writes its elements; returns the shards, in order.
+    """Runs a pipeline and writes its elements; returns the shards, in order. Closes their stores.
 
-    Args:
-        run: The run.
-        target: The shards to write.
-        storages: Their stores; closed here.
-        encoder: Makes records of elements.
-        callback: Called after each chunk, and at the end.
+    The callback is called after each chunk, and at the end.
     """
     shards = ShardOutput(target, storages, **plan_uploads(run.memory_budget // 2, target.num_shards or 1))
     report = partial(notify, callback, shards)
@@ -180,12 +175,7 @@ WANTED = "a record (bytes), a batch of records, or a dict of features is wanted;
 
 
 class Encoder:
-    """Makes records of elements.
-
-    Args:
-        batched: Whether a dict is a batch of Examples in columns, or one Example; None: a dict of scalars is one
-            Example, and another dict is an error.
-    """
+    """Makes records of elements. `batched` says whether a dict is a batch of Examples: see `Dataset.write`."""
 
     def __init__(self, batched: bool | None) -> None:
         self._batched = batched

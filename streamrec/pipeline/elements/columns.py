@@ -23,10 +23,7 @@ from streamrec.tfrecord import Frames, Joining
 
 
 class Columns:
-    """Elements whose values are in columns.
-
-    Args:
-        nest: A column, or dicts and tuples of columns, of one length; at least one.
+    """Elements whose values are in columns of one length, in dicts and tuples.
 
     Examples:
         >>> columns = Columns((np.arange(3), Frames.of([b"a", b"b", b"c"])))

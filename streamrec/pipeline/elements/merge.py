@@ -16,14 +16,9 @@ Indices = npt.NDArray[np.int64]
 
 
 def merge_windows(parts: Sequence[Any], order: Indices) -> Any:
-    """Merges elements of several windows.
+    """Merges elements of several windows; `order` has each one's index among the elements of all windows, back to back.
 
-    Args:
-        parts: The windows, at least one.
-        order: int64: for each element of the result, its index among the elements of all windows, back to back.
-
-    Returns:
-        Frames for Frames, an array for arrays of one dtype and shape, Columns for Columns of one structure, or a list.
+    Frames stay Frames, arrays of one dtype and shape an array, Columns of one structure Columns; others become a list.
     """
     first = parts[0]
     if all(isinstance(part, Frames) for part in parts):
@@ -37,12 +32,7 @@ def merge_windows(parts: Sequence[Any], order: Indices) -> Any:
 
 
 def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
-    """Merges elements of several inputs, `block` of each in turn.
-
-    Args:
-        inputs: The windows of each input, with exactly the elements that its turns take; the last turn may be shorter.
-        block: Elements in a turn.
-    """
+    """Merges elements of several inputs, each in windows, `block` of each in turn; the last turn may be shorter."""
     windows = [window for one in inputs for window in one]
     if all(isinstance(window, Frames) for window in windows):
         if are_long(windows):

@@ -226,12 +226,7 @@ class Nested(Derived):
 
 @dataclass(frozen=True, slots=True)
 class Joined(Positions):
-    """Positions of elements of several chunks, back to back.
-
-    Args:
-        slices: The elements.
-        start: The position if `slices` is empty; None for the start of the chain.
-    """
+    """Positions of elements of several chunks, back to back; without slices, `start` is the position."""
 
     slices: ChunkSlices
     start: Position | None = None

@@ -21,13 +21,8 @@ Numbers = npt.NDArray[np.int64]
 
 
 class RaggedRows(Sequence[npt.NDArray[Any]]):
-    """Arrays of numbers or strings that differ only in their first dimension.
-
-    Args:
-        values: The values of all rows, in any order of rows.
-        starts: int64: where each row begins in `values`.
-        ends: int64: where each row ends, exclusive.
-        splits_dtype: The dtype of row splits when the rows become a ragged tensor.
+    """Arrays of numbers or strings that differ only in their first dimension: `values[start:end]` for each row's int64
+    `starts` and `ends`.
 
     Examples:
         >>> rows = RaggedRows(np.arange(6), np.array([0, 2, 2]), np.array([2, 2, 6]))
@@ -122,12 +117,8 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
 
 
 class SparseRows(Sequence[SparseTensor]):
-    """Sparse tensors of one rank.
-
-    Args:
-        indices: For each row, int64 of shape [n, rank]: the indices of its values.
-        values: For each row, its n values.
-        shapes: int64 of shape [rows, rank]: the dense shape of each row.
+    """Sparse tensors of one rank: each row's indices, int64 [n, rank], and n values; and their dense shapes, int64
+    [rows, rank].
     """
 
     __slots__ = ("indices", "shapes", "values")

@@ -109,9 +109,8 @@ def spec_of(spec: Any) -> Spec:
 def conform(spec: Any, value: Any) -> Any:
     """Converts a value to fit a spec: numbers and lists become arrays of its dtype, text becomes bytes.
 
-    Raises:
-        TypeError: The value has another structure, or a dtype that cannot be converted without loss.
-        ValueError: The value has another shape.
+    A TypeError says that it has another structure, or a dtype that cannot be converted without loss; a ValueError, that
+    it has another shape.
     """
     if is_nest(spec):
         return conform_parts(spec, value)

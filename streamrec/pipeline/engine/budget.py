@@ -43,12 +43,7 @@ from weakref import WeakValueDictionary
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of a budget.
-
-    Args:
-        divisor: The part is `1 / divisor`; 2 or more.
-        most: The largest number of bytes; None for any number.
-    """
+    """A part of a budget: `1 / divisor` of it, but at most `most` bytes."""
 
     divisor: int
     most: int | None = None
@@ -122,12 +117,8 @@ class HeldBytes:
         return others + 2 * own <= 2 * max(run._budget for run in runs)
 
     async def admit(self, holder: object, nbytes: int, is_next: Callable[[], bool]) -> None:
-        """Waits until `holder` may read this many bytes, and counts them; in place of those that it was admitted for.
-
-        Args:
-            holder: Who reads; `arrived` says that it has.
-            nbytes: How many.
-            is_next: Whether the consumer waits for them, as far as `holder` knows.
+        """Waits until `holder` may read this many bytes, in place of those that it was admitted for; `arrived` says
+        that it has. `is_next` tells whether the consumer waits for them, as far as `holder` knows.
         """
         more = nbytes - self._admitted.get(holder, 0)
         if self._waiting or not self.fits(more):
@@ -203,12 +194,7 @@ def machine_memory() -> int | None:
 
 
 def cgroup_limits(membership: Path, root: Path) -> Iterator[int]:
-    """The memory limits of a process's control groups and of all enclosing groups; none except on Linux.
-
-    Args:
-        membership: The process's `/proc/self/cgroup`; see cgroups(7).
-        root: Where the groups are mounted.
-    """
+    """The memory limits of a process's control groups and of all enclosing groups; none except on Linux."""
     for line in text_of(membership).splitlines():
         number, controllers, group = line.split(":", 2)
         if number == "0" and not controllers:

@@ -52,11 +52,8 @@ class Source:
         return self
 
     def chunks(self, state: Mapping[str, Any] | None, within: Any) -> AsyncGenerator[Chunk]:
-        """Runs the source.
-
-        Args:
-            state: Where to resume, from a chunk's positions (`position["source"]`); None for the start.
-            within: The run, a `RunContext`.
+        """Runs the source within a run, a `RunContext`: from the start, or from the state of a chunk's positions
+        (`position["source"]`).
         """
         raise NotImplementedError
 

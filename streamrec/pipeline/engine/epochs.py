@@ -25,10 +25,8 @@ SEED_BITS = 48
 
 
 class Epochs:
-    """Counts the iterations of one Dataset: each is the next epoch, in the order in which they begin.
-
-    Attributes:
-        seed: The seed of runs for sources and stages without their own.
+    """Counts the iterations of one Dataset: each is the next epoch, in the order in which they begin. `seed` is for
+    sources and stages without their own.
     """
 
     def __init__(self) -> None:

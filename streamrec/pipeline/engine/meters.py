@@ -47,9 +47,7 @@ CONSUMER_WORKING: Final = "working"
 class StateClock:
     """Measures how long each of several states lasts; there is one state at a time. Used under the run's lock.
 
-    Args:
-        trace: A trace file that each period is written to, or None.
-        what: The source or stage, or the name, of the track in the trace; None for no track.
+    Each period is written to the trace, on the track of `what`, a source, a stage or a name; None for no track.
     """
 
     __slots__ = ("_seconds", "_since", "_state", "_trace", "_track")
@@ -316,19 +314,7 @@ class ChainMeter:
 
 
 class Telemetry:
-    """The counters of one run, for `stats()`, the progress display and the trace file.
-
-    Args:
-        chain: The chain that runs.
-        queue_bytes: How many bytes may wait for the consumer.
-        trace: A trace file, or None.
-        progress: Whether to show progress.
-
-    Attributes:
-        storage: The counters of stores.
-        root: The meter of the chain.
-        queued: Returns how many bytes wait for the consumer.
-    """
+    """The counters of one run, for `stats()`, the progress display and the trace file."""
 
     def __init__(self, chain: Chain, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
         self._lock = threading.RLock()

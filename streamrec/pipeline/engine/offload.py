@@ -40,15 +40,9 @@ async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> 
 
 
 class Offloader:
-    """Runs a chain's stages in a thread or on the loop, decided for each chunk.
+    """Runs a chain's stages in a thread or on the loop, decided for each chunk by what they ask for.
 
-    Args:
-        wanted: What the stages ask for. LONG depends on the processor time for each byte of the last chunk; the first
-            chunk goes to a thread.
-        threads: The run's threads.
-
-    Attributes:
-        wanted: Whether chunks may go to a thread.
+    LONG depends on the processor time for each byte of the last chunk; the first chunk goes to a thread.
     """
 
     def __init__(self, wanted: Iterable[Offload], threads: Threads) -> None:

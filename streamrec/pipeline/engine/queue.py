@@ -54,19 +54,10 @@ class Signal:
 
 
 class ByteQueue:
-    """A queue between two tasks of one loop, bounded in bytes; one chunk always fits.
+    """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`; one chunk always fits.
 
-    Args:
-        limit: How many bytes it may hold.
-        arrived: Notified when a chunk arrives or the queue ends.
-
-    Attributes:
-        limit: How many bytes it may hold.
-        held: How many bytes it holds.
-        refused: How often a chunk had to wait because the queue was full.
-        most_elements: How many elements it may hold.
-        ended: Whether no more chunks arrive.
-        error: The error that ended it, raised after all chunks; or None.
+    `arrived` is notified when a chunk arrives or the queue ends. An `error` that ended it is raised after all chunks.
+    `refused` counts how often a chunk had to wait.
     """
 
     def __init__(self, limit: int, arrived: Signal | None = None) -> None:

@@ -24,12 +24,7 @@ logger = logging.getLogger("streamrec")
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One of the processes that share the data.
-
-    Args:
-        rank: Its number, from 0.
-        world_size: The number of processes.
-    """
+    """One of the processes that share the data: `rank`, from 0, of `world_size`."""
 
     rank: int
     world_size: int
@@ -41,12 +36,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A reader: a rank's only process, or one of its loader workers.
-
-    Args:
-        number: Its number, from 0; the readers of a rank have consecutive numbers.
-        readers: The number of readers of all ranks.
-    """
+    """A reader: a rank's only process, or one of its loader workers. A rank's readers have consecutive numbers."""
 
     number: int
     readers: int
@@ -69,15 +59,8 @@ def reader_here(rank: Rank | None = None) -> Reader:
 
 
 def warn_uneven(reader: Reader, loads: Sequence[int], what: str, remedy: str) -> None:
-    """Warns once in a process if readers get no data, or one rank far more than another.
-
-    The first reader warns, and each reader without data.
-
-    Args:
-        reader: This reader.
-        loads: The bytes or records of each reader.
-        what: What is divided, for the message.
-        remedy: What to do, for the message.
+    """Warns once in a process if readers get no data, or one rank far more than another, by the bytes or records of
+    each reader. The first reader warns, and each reader without data.
     """
     if (reader.number and loads[reader.number]) or not any(loads):
         return
@@ -108,12 +91,7 @@ def worker_here() -> tuple[int, int]:
 
 
 def rank_here(environ: Mapping[str, str] = os.environ, modules: Mapping[str, Any] = sys.modules) -> Rank:
-    """This process's rank according to torch.distributed, JAX or the environment; otherwise 0 of 1.
-
-    Args:
-        environ: The environment.
-        modules: The imported modules.
-    """
+    """This process's rank according to torch.distributed, JAX or the environment; otherwise 0 of 1."""
     distributed = modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return Rank(distributed.get_rank(), distributed.get_world_size())

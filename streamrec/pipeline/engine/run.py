@@ -43,12 +43,8 @@ from streamrec.pipeline.engine.stage import drain, push, strict
 async def produce(
     chunks: AsyncGenerator[Chunk], failures: list[Exception], put: Callable[[Chunk, int], Awaitable[None]]
 ) -> None:
-    """Passes all chunks of a run to `put`, with their weights in bytes.
-
-    Args:
-        chunks: The chunks of the run.
-        failures: A list for an error of the chain; errors of closing it are not added.
-        put: Takes a chunk.
+    """Passes all chunks of a run to `put`, with their weights in bytes; adds an error of the chain, but not of closing
+    it, to `failures`.
     """
     async with aclosing(chunks):
         while True:

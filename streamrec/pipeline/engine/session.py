@@ -48,12 +48,7 @@ class OpenSource:
 
 
 class Session:
-    """The open sources of one run, or of a branch of it. Made by `session`.
-
-    Attributes:
-        threads: The run's threads.
-        held: Counts the bytes that the run holds.
-    """
+    """The open sources of one run, or of a branch of it, and its threads. Made by `session`."""
 
     def __init__(
         self, tasks: TaskGroup, stack: AsyncExitStack, threads: Threads, held: HeldBytes, run: Session | None
@@ -126,10 +121,8 @@ class Session:
 
 @asynccontextmanager
 async def session(held: HeldBytes | None = None) -> AsyncGenerator[Session]:
-    """A session; when its block is left in any way, listings are cancelled, stores closed, threads ended.
-
-    Args:
-        held: Counts the bytes that the run holds; None if no shard is read.
+    """A session; when its block is left in any way, listings are cancelled, stores closed, threads ended. `held` counts
+    the bytes that the run holds; None if no shard is read.
     """
     async with AsyncExitStack() as stack, background() as tasks:
         threads = Threads()

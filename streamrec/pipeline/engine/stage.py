@@ -102,21 +102,12 @@ class Stage:
         return spec if self.picks else None
 
     def start(self, key: str, state: Any) -> Step:
-        """Makes the running step.
-
-        Args:
-            key: The key of this stage's state in positions.
-            state: The state at which the pipeline resumes, a number or other JSON; else None.
-        """
+        """Makes the running step, from the start or from the JSON state that positions have under `key`."""
         raise NotImplementedError
 
 
 class Halt:
-    """Asks a thread to stop calling the user's function: see `offload.py`.
-
-    Attributes:
-        asked: Whether no further call should be made; results are dropped.
-    """
+    """Asks a thread to stop calling the user's function: see `offload.py`. Results are dropped then."""
 
     __slots__ = ("_elements", "asked")
 

@@ -37,12 +37,7 @@ PACKAGE: Final = str(Path(__file__).parents[2])
 
 
 class Call:
-    """One call.
-
-    Attributes:
-        ended: A future that is set on the loop when the call has ended.
-        over: Whether the call has ended; set on the loop.
-    """
+    """One call. The loop sets the future `ended`, and `over`, when it has ended."""
 
     def __init__(self, work: Callable[[], Any], ended: asyncio.Future[None]) -> None:
         self.ended = ended
@@ -128,9 +123,7 @@ class Threads:
     async def run(self, work: Callable[[], T], cancelled: Callable[[], object] | None = None) -> T:
         """Runs `work` in a thread, in a copy of this context; returns or raises what it does.
 
-        Args:
-            work: The function.
-            cancelled: Called if this task is cancelled meanwhile, so that the work can end sooner.
+        If this task is cancelled meanwhile, `cancelled` is called, so that the work can end sooner.
         """
         loop = asyncio.get_running_loop()
         call = Call(work, loop.create_future())

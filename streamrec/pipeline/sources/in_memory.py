@@ -30,11 +30,8 @@ CHUNK_BYTES = 1 << 20
 
 
 class InMemory(Source):
-    """The base of sources whose elements can be computed from their numbers.
-
-    Attributes:
-        origin: The positions of what the elements were made of; None if unknown.
-        count: The number of elements; None for an endless source.
+    """The base of sources whose elements can be computed from their numbers; `origin` says what they were made of. Its
+    count is None for an endless source.
     """
 
     __slots__ = ()
@@ -105,13 +102,7 @@ class Range(InMemory):
 
 @dataclass(frozen=True, slots=True)
 class Slices(InMemory):
-    """The rows of arrays; equal if their structure and all their values are.
-
-    Args:
-        data: The rows.
-        digest: A digest of structure and values.
-        origin: The positions of what the rows were made of; None if unknown.
-    """
+    """The rows of arrays; equal if their structure and all their values are. `origin` says what they were made of."""
 
     data: Frames | Columns = field(repr=False, compare=False)
     digest: str
@@ -181,12 +172,7 @@ class Counter(InMemory):
 
 
 class RandomNumbers(InMemory):
-    """The base of random numbers.
-
-    Attributes:
-        seed: The seed; None for the run's.
-        rerandomize: Whether each epoch has other numbers.
-    """
+    """The base of random numbers of a seed, None for the run's; each epoch has others if `rerandomize`."""
 
     __slots__ = ()
     seed: int | None

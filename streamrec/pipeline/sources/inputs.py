@@ -40,13 +40,7 @@ class FailurePositions(Positions):
 
 
 class TakenElements(NamedTuple):
-    """Elements that were taken from an input buffer.
-
-    Attributes:
-        windows: The elements, as windows of their chunks.
-        positions: The positions between them.
-        nbytes: About how many bytes they keep alive.
-    """
+    """Elements taken from an input buffer: windows of their chunks, their positions, and about their bytes."""
 
     windows: list[Any]
     positions: Joined
@@ -56,16 +50,9 @@ class TakenElements(NamedTuple):
 class InputBuffer(ByteQueue):
     """The elements of one chain that have arrived and were not taken.
 
-    Args:
-        limit: How many bytes it should hold.
-        arrived: Notified when elements arrive or the chain ends.
-        start: The position where the chain begins; None for its start.
-
-    Attributes:
-        available: How many elements can be taken: those up to the first that failed.
-        failures: How many failed elements were not taken.
-        typical_bytes: The mean size of the elements of the last chunk.
-        origin: For inputs that take turns, what a position says of the input besides its own position.
+    `available` counts those up to the first that failed, and `failures` the failed ones. The elements of the last chunk
+    have `typical_bytes` on average. `origin` is what a position says of an input that takes turns, besides its own
+    position.
     """
 
     origin: Any = None
@@ -184,14 +171,7 @@ class InputBuffer(ByteQueue):
 async def run_inputs(
     chains: Sequence[Chain], positions: Sequence[Position | None], within: RunContext, arrived: Signal
 ) -> AsyncGenerator[list[InputBuffer]]:
-    """Runs chains concurrently, each with an equal part of the budget, until the block is left.
-
-    Args:
-        chains: The chains.
-        positions: Where each chain continues; None for its start.
-        within: The run.
-        arrived: Notified when elements of any chain arrive.
-    """
+    """Runs chains concurrently from their positions on, each with an equal part of the budget, in the block."""
     async with background() as tasks:
         buffers = []
         for number, (chain, position) in enumerate(zip(chains, positions, strict=True)):

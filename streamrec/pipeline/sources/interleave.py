@@ -158,8 +158,7 @@ class Interleave(Generic[I]):
     def pull(self) -> Chunk | None:
         """The next elements that have arrived; None if none can be taken yet.
 
-        Raises:
-            Exception: The error of the input whose turn it is; the input leaves its slot.
+        Raises the error of the input whose turn it is; the input leaves its slot.
         """
         self.awaited = set()
         self._fill()
@@ -352,13 +351,8 @@ class TurnShares:
 
 @dataclass(frozen=True, slots=True)
 class InterleavedPositions(Positions):
-    """Positions of elements that inputs gave in turn.
-
-    Args:
-        slots: The open inputs, each with the positions of its elements among these.
-        turns: Which slots give which elements.
-        count: How many elements there are.
-        following: What a position says of the next input.
+    """Positions of `count` elements that inputs gave in turn: those of the open inputs, and what a position says of the
+    next one (`following`).
     """
 
     slots: tuple[OpenSlot | None, ...]

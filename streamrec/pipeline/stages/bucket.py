@@ -128,13 +128,8 @@ class WaitingElements:
 
 
 class Grouping(Calling):
-    """A step that makes a batch of each group of elements as soon as it is full.
-
-    Args:
-        function: The user's function; `groups` assigns an element to a group by its result.
-        groups: The groups.
-        drop_remainder: Whether elements that wait at the end are left out.
-        key, state: As for `Stage.start`.
+    """A step that makes a batch of each group of elements as soon as it is full; `groups` assigns an element to a group
+    by the function's result. Without `drop_remainder`, the rest becomes smaller batches.
     """
 
     def __init__(

@@ -51,12 +51,8 @@ class Results(NamedTuple):
 
 
 class Calling(Step):
-    """Calls a function for each element; an element at which it fails becomes a failure.
-
-    Args:
-        function: The user's function.
-        convert: Applied to each result; None for the result itself.
-        at_end: Called when the input has ended.
+    """Calls a function for each element; an element at which it fails becomes a failure. `convert` is applied to each
+    result, and `at_end` called when the input has ended.
     """
 
     def __init__(

@@ -38,10 +38,7 @@ def distribution(name: str, probabilities: Any) -> tuple[float, ...]:
 class Resample(Stage):
     """Takes pairs of a random number below 2**32 and an element; gives pairs of a class and an element that is kept.
 
-    Args:
-        class_func: Returns an element's class, from 0 on.
-        target: The probability of each class in the output.
-        initial: The probability of each class in the input; None to count.
+    `target` and `initial` have the probability of each class in the output and in the input; None to count.
     """
 
     class_func: Callable[..., Any]

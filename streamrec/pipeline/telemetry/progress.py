@@ -38,12 +38,7 @@ def is_notebook() -> bool:
 
 
 class Display:
-    """Shows the progress of a run in a line: over the whole run, and over the last seconds.
-
-    Args:
-        stats: Returns the run's statistics.
-        clock: Returns the time in seconds.
-    """
+    """Shows the progress of a run in a line: over the whole run, and over the last seconds by the clock."""
 
     def __init__(self, stats: Callable[[], Stats], clock: Callable[[], float] = perf_counter) -> None:
         self._stats = stats
@@ -70,12 +65,8 @@ class Display:
 
 
 def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
-    """Formats a run's statistics as one line.
-
-    Args:
-        stats: The statistics.
-        earlier: Earlier statistics of the run; None for its beginning.
-        seconds: The time since `earlier`; without it, the time since the consumer first asked is used.
+    """Formats a run's statistics as one line; speed and waits are those of the `seconds` since earlier statistics. None
+    for those since the consumer first asked.
     """
     recent = stats if earlier is None else stats.since(earlier)
     seconds = stats.seconds if earlier is None else seconds

@@ -26,12 +26,7 @@ BEGINNING: Final = '[{"name": "process_name", "ph": "M", "pid": 1, "args": {"nam
 
 
 class Trace:
-    """Writes a trace file.
-
-    Args:
-        path: The file; an older trace is overwritten, another file is an error.
-        limit: The largest number of events.
-    """
+    """Writes a trace file of at most `limit` events; an older trace is overwritten, another file is an error."""
 
     def __init__(self, path: str | os.PathLike[str], limit: int = LIMIT) -> None:
         if os.path.isfile(path):

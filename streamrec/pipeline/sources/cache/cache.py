@@ -57,11 +57,8 @@ UPLOAD: Final = Share(2, 40 << 20)
 
 
 class CacheState:
-    """One cache in memory, shared by all passes.
-
-    Attributes:
-        parts: After a complete pass, all elements, in parts with their sizes in bytes.
-        over: The largest limit in bytes that the elements did not fit in.
+    """One cache in memory, shared by all passes. After a complete pass, `parts` has all elements, each part with its
+    bytes. `over` is the largest limit in bytes that they did not fit in.
     """
 
     def __init__(self) -> None:

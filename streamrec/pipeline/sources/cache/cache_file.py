@@ -57,11 +57,7 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CacheFile:
-    """The file of a cache.
-
-    Args:
-        shards: The source that reads it, as a single shard.
-    """
+    """The file of a cache, and the source that reads it, as a single shard."""
 
     shards: Shards
 
@@ -91,17 +87,9 @@ class CacheFile:
         return Chain(self.shards, (Unpack(self.path),))
 
     async def find(self, lines: Sequence[str] | None, within: RunContext) -> str | None:
-        """Looks for the file.
+        """The version of the file, "" if the store has none; None without a file.
 
-        Args:
-            lines: The lines of the pipeline that it must belong to; None for any.
-            within: The run.
-
-        Returns:
-            The file's version, "" if the store has none; None without a file.
-
-        Raises:
-            CacheError: It is not a cache, or belongs to another pipeline.
+        A CacheError says that it is not a cache, or not of the pipeline with these lines; None for any.
         """
         storage = await (await self.shards.opened(within)).storages.at(self.path)
         try:
@@ -119,13 +107,7 @@ class CacheFile:
     async def write_through(
         self, chunks: AsyncGenerator[Chunk], lines: Sequence[str], *, alone: bool = False
     ) -> AsyncGenerator[Chunk]:
-        """Gives the chunks while writing them; unless `alone`, another writer may complete the file first.
-
-        Raises:
-            AlreadyExistsError: There is a file already, and `alone` is set.
-            TypeError: An element cannot be stored.
-            StorageError: The file cannot be written.
-        """
+        """Gives the chunks while writing them; unless `alone`, another writer may complete the file first."""
         head = {"format": FORMAT, "version": VERSION, "pipeline": list(lines)}
         count = 0
         async with AsyncExitStack() as stack:
@@ -149,11 +131,7 @@ class CacheFile:
 
 
 class CacheWriter:
-    """Writes a cache file; unless `alone`, it stops without an error if another writer is first.
-
-    Attributes:
-        is_open: Whether it still writes.
-    """
+    """Writes a cache file; unless `alone`, it stops without an error if another writer is first."""
 
     def __init__(self, file: CacheFile, alone: bool) -> None:
         self.is_open = True

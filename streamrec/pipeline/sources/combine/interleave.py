@@ -38,13 +38,7 @@ from streamrec.pipeline.stages.calling import call_function
 
 @dataclass(frozen=True, slots=True)
 class Interleaved(Source):
-    """Interleaves chains that a function makes of the elements of the outer chain.
-
-    Args:
-        outer: The outer chain.
-        function: Makes a Dataset of each element; a tuple's parts are its arguments.
-        plan: The order.
-    """
+    """Interleaves chains that a function makes of an outer chain's elements; a tuple's parts are its arguments."""
 
     outer: Chain
     function: Callable[..., Any]
@@ -120,11 +114,8 @@ class OpenInput(InputBuffer):
 
 
 class DatasetInterleave(Interleave[OpenInput]):
-    """The running interleave of datasets: the caller adds inputs in order, fills them, and calls `pull`.
-
-    Attributes:
-        waiting: Inputs that have no slot yet.
-        following: The next input to be added; the caller sets it before each `pull`.
+    """The running interleave of datasets. The caller adds inputs to `waiting` in order, and fills them; before it calls
+    `pull`, it sets `following`, the next input to be added.
     """
 
     def __init__(self, plan: Plan, slots: Sequence[OpenInput | None], cycle: int = 0, block: int = 0) -> None:
@@ -168,11 +159,8 @@ def digest_of(chain: Chain) -> str:
 
 
 class InputOpener:
-    """Makes chains of the outer chain's elements, and starts a task for each.
-
-    Attributes:
-        count: How many elements of the outer chain were taken.
-        room: The caller notifies it when an input may be exhausted.
+    """Makes chains of the outer chain's elements, of which it counts those that it took, and starts a task for each.
+    The caller notifies `room` when an input may be exhausted.
     """
 
     def __init__(

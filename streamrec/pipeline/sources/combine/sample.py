@@ -83,11 +83,7 @@ class Choose(Source):
 
 
 class Sampler:
-    """Follows choices as far as elements have arrived. It never awaits.
-
-    Attributes:
-        ended: Whether all elements were given.
-    """
+    """Follows choices as far as elements have arrived, until all were given (`ended`). It never awaits."""
 
     def __init__(self, choices: InputBuffer, parts: Sequence[InputBuffer], stop_on_empty: bool) -> None:
         self.ended = False

@@ -19,11 +19,7 @@ from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 
 @dataclass(frozen=True, slots=True)
 class Zip(Source):
-    """Joins the elements of chains in dicts and tuples, up to the end of the shortest chain.
-
-    Args:
-        nest: Dicts and tuples of chains.
-    """
+    """Joins the elements of chains in dicts and tuples, up to the end of the shortest chain."""
 
     nest: Any
 

@@ -46,16 +46,9 @@ def keys_of(*values: Any) -> Numbers:
 
 
 def permute(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbers | int = 0) -> Numbers:
-    """Applies a permutation of 0 to `size` (exclusive) to numbers.
+    """Applies a permutation of 0 to `size` (exclusive) to numbers: int64 [n], as the result.
 
-    Args:
-        numbers: int64 [n], each from 0 to size, exclusive.
-        size: 1 to 2**62; one for all numbers, or int64 [n].
-        keys: The keys of the permutation; see `keys_of`.
-        variant: Which of the permutations of these keys; one for all numbers, or int64 [n].
-
-    Returns:
-        int64 [n].
+    The size, 1 to 2**62, and which of the permutations of these keys (`variant`) are one for all numbers, or int64 [n].
 
     >>> permute(np.arange(6), 6, keys_of("an example")).tolist()
     [3, 4, 5, 0, 1, 2]
@@ -68,12 +61,8 @@ def permute(numbers: Numbers, size: Numbers | int, keys: Numbers, variant: Numbe
 
 
 def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
-    """Cuts shards into blocks: the number of the first record of each, and after the last, int64 [blocks + 1].
-
-    Args:
-        records: int64 [shards]: the number of records in each shard.
-        sizes: int64 [shards]: the bytes of each shard.
-        block_bytes: About how large a block is.
+    """Cuts shards of these numbers of records and bytes into blocks of about `block_bytes`: the number of the first
+    record of each block, and after the last, int64 [blocks + 1].
 
     >>> cut_blocks(np.array([10, 0, 3]), np.array([1000, 0, 250]), 300).tolist()
     [0, 2, 5, 7, 10, 13]
@@ -87,25 +76,14 @@ def cut_blocks(records: Numbers, sizes: Numbers, block_bytes: int) -> Numbers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupParts:
-    """The parts that one group reads, in order: consecutive records of a shard.
-
-    Args:
-        starts: int64 [parts]: the number of each part's first record.
-        counts: int64 [parts]: how many records each part has, at least one.
-    """
+    """The parts that one group reads, in order: each part's first record, and how many it has, at least one."""
 
     starts: Numbers
     counts: Numbers
 
     @classmethod
     def cut(cls, starts: Numbers, before: Numbers, first: int, last: int) -> GroupParts:
-        """Records first to last (exclusive) of the permuted blocks.
-
-        Args:
-            starts: The first record of each block.
-            before: How many records come before each block, and in all.
-            first, last: Indices of records in the order of the permuted blocks.
-        """
+        """Records first to last (exclusive) of the permuted blocks, by the first one of each and how many come before."""
         if first == last:
             return cls(starts[:0], starts[:0])
         cuts = np.concatenate([[first], before[(before > first) & (before < last)], [last]])
@@ -168,13 +146,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroupOrder:
-    """The order of one group.
-
-    Args:
-        parts: The parts that it reads.
-        size: How many parts are mixed at a time, at least one.
-        key: The values that its keys derive from: see `keys_of`.
-    """
+    """The order of one group, which mixes `size` parts at a time. Its keys derive from `key`: see `keys_of`."""
 
     parts: GroupParts
     size: int
@@ -248,12 +220,7 @@ class GroupOrder:
 
 @dataclass(frozen=True, eq=False)
 class ExactOrder:
-    """A permutation of all records.
-
-    Args:
-        total: The number of records.
-        seed, epoch: The values that the permutation depends on.
-    """
+    """A permutation of all records, which depends on seed and epoch."""
 
     total: int
     seed: int

@@ -25,14 +25,9 @@ K = TypeVar("K")
 
 
 class FetchAhead(Generic[K]):
-    """Makes requests ahead of their use, and gives the results in order.
+    """Makes requests ahead of their use, up to `parallel` at once and within `limit` bytes; gives the results in order.
 
-    Args:
-        tasks: Runs the requests.
-        fetch: Makes one request.
-        keys: The keys of requests in order, each with the approximate bytes of its result.
-        limit: How many bytes may be held.
-        parallel: How many requests may run at once.
+    `keys` gives the key of each request, in order, with the approximate bytes of its result.
     """
 
     def __init__(
@@ -109,15 +104,7 @@ def read_exact(
     tasks: TaskGroup,
     limit: int,
 ) -> Callable[[Numbers], Awaitable[Frames]]:
-    """A function that gives the records at positions of an exact order.
-
-    Args:
-        order: The order.
-        records: Reads the records.
-        runs: The positions of each call of the function.
-        tasks: Runs the requests.
-        limit: How many bytes may be held.
-    """
+    """A function that gives the records at positions of an exact order; it is called with each of `runs` in turn."""
     parallel = 3
     fetched_bytes = limit // (2 * parallel)  # the other half holds records
 
@@ -188,16 +175,7 @@ NO_ROWS = np.zeros((0, 4), np.int64)
 
 
 class BlockReading:
-    """Reads the records of a block order.
-
-    Args:
-        order: The order.
-        records: Reads the records.
-        groups: The groups that are read, each with the index of its first record.
-        tasks: Runs the requests.
-        limit: How many bytes may be held.
-        threads: Copies short records.
-    """
+    """Reads the records of a block order: those of some groups, each from the index of its first record on."""
 
     def __init__(
         self,

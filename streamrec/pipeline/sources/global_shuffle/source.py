@@ -52,16 +52,7 @@ WHOLE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class GlobalShuffle(AssignedSource):
-    """Gives all records of an index in random order, or a rank's share of each global batch.
-
-    Args:
-        shards: The shards.
-        seed: The seed of the order.
-        index: The URL of the index.
-        batch: The global batch size; None for single records.
-        even, quality, block_bytes, window_bytes, slot_groups: See `Dataset.global_shuffle`.
-        rank: The rank that reads; None to look it up where the pipeline runs.
-    """
+    """Gives all records of an index in random order, or a rank's share; see `Dataset.global_shuffle`."""
 
     shards: Shards
     seed: int

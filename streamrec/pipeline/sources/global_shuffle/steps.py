@@ -131,15 +131,8 @@ class Steps:
 
 
 def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, Any]:
-    """Makes one state, from which any number of ranks and workers can resume.
-
-    Args:
-        states: The states of all workers of one rank that have begun, after the same step.
-        steps: How many steps the rank has taken since.
-
-    Raises:
-        ValueError: The states are not of a global shuffle, or another part of the pipeline has a state.
-        PositionMismatchError: A state is invalid or was changed.
+    """Makes one state, from which any number of ranks and workers can resume, of the states of all workers of one rank
+    that have begun, after the same step; the rank has taken `steps` since.
     """
     if not states:
         raise ValueError("this state holds no worker's state: pass the state of a loader that was iterated")

@@ -30,14 +30,8 @@ FIRST_DEPTH: Final = 8 << 20
 
 
 class TaskSize:
-    """How many elements go to a thread at a time.
-
-    Args:
-        max_bytes: The most that the results of a task should weigh.
-
-    Attributes:
-        size: The number of elements now.
-        bytes_each: The mean weight of recent results; 0 before the first.
+    """How many elements go to a thread at a time: `size`, so that their results weigh at most `max_bytes`. Recent ones
+    weigh `bytes_each` on average; 0 before the first.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -64,15 +58,7 @@ class TaskSize:
 
 
 class CallCount(KneeSearch):
-    """How many calls should run at once.
-
-    Args:
-        start: The first number.
-        most: The largest number.
-        least: The smallest number. If all three are equal, the number never changes.
-
-    Attributes:
-        target: The number now.
+    """How many calls should run at once: `target`, from `least` to `most`. If `start` equals both, it never changes.
 
     Examples:
         >>> count = CallCount(start=2, most=32)
@@ -94,12 +80,8 @@ class CallCount(KneeSearch):
         return seconds >= 0.1 and calls >= 2 * self.target
 
     def end_window(self, seconds: float, calls: int, waited: float) -> None:
-        """Adapts the number after a window.
-
-        Args:
-            seconds: The length of the window.
-            calls: How many calls ended in it.
-            waited: For how many seconds of it the consumer waited while the allowed number of calls was busy.
+        """Adapts the number after a window in which this many calls ended, and the consumer waited for some seconds
+        while the allowed number of calls was busy.
         """
         rate, short = calls / seconds, waited > 0.05 * seconds
         if not self.settle(rate, enough=not short):
@@ -116,14 +98,7 @@ class CallCount(KneeSearch):
 
 
 class PrefetchDepth:
-    """How many bytes a prefetch runs ahead.
-
-    Args:
-        most: The largest number of bytes.
-
-    Attributes:
-        limit: The number now.
-    """
+    """How many bytes a prefetch runs ahead: `limit`."""
 
     def __init__(self, most: int) -> None:
         self.limit = min(FIRST_DEPTH, most)
@@ -131,11 +106,8 @@ class PrefetchDepth:
         self._was_full = False
 
     def observe(self, empty: bool, full: bool) -> int:
-        """Adapts the limit when the consumer asks for a chunk, and returns it.
-
-        Args:
-            empty: Whether the queue is empty.
-            full: Whether the queue has been full since the last call.
+        """Adapts the limit when the consumer asks for a chunk, and returns it: by whether the queue is empty now, and
+        has been full since the last call.
 
         >>> depth = PrefetchDepth(most=1 << 30)
         >>> depth.observe(empty=True, full=False) == depth.observe(empty=False, full=True) == FIRST_DEPTH

@@ -81,12 +81,7 @@ def join_ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(eq=False, slots=True)
 class HeldChunk:
-    """A chunk with elements in flight.
-
-    Attributes:
-        ordinal: The ordinal of its first element.
-        waiting: How many of its elements have no result.
-    """
+    """A chunk with elements in flight: the ordinal of its first element, and how many elements wait for a result."""
 
     chunk: Chunk
     ordinal: int
@@ -97,13 +92,8 @@ class HeldChunk:
 class ElementTask:
     """A task: consecutive elements of one chunk, for which the function is called in order.
 
-    Attributes:
-        first: The ordinal of the next element that has no result.
-        last: The ordinal after the last element.
-        results: The results that were not delivered.
-        nbytes: What these results weigh.
-        errors: The ordinals of the elements among these whose call failed, and the errors.
-        queued: Whether it is in the queue for delivery.
+    Those from ordinal `first` to `last` (exclusive) have no result. `errors` has the ordinals of those among the
+    `results` not delivered whose call failed. `queued` tells whether it waits for delivery.
     """
 
     held: HeldChunk
@@ -135,18 +125,8 @@ class ElementTask:
 class InFlight:
     """The elements, tasks and results in flight.
 
-    Args:
-        ordered: Whether results are delivered in order.
-        done: Ranges of ordinals that were delivered before the run was resumed.
-        start: The position where the input begins.
-
-    Attributes:
-        pending: The number of elements that wait for a task.
-        at_work: The number of tasks that run.
-        undelivered: The number of tasks that run or have results that were not delivered.
-        input_bytes: The bytes of chunks with elements in flight.
-        result_bytes: The bytes of results that were not delivered.
-        ended: Whether the input has ended.
+    It counts `pending` elements, which wait for a task, tasks `at_work`, and `undelivered` tasks, which run or have
+    results. `done` has ranges of ordinals that were delivered before the run was resumed; the input begins at `start`.
     """
 
     def __init__(self, ordered: bool, done: Sequence[Sequence[int]] = (), start: Position | None = None) -> None:
@@ -220,13 +200,8 @@ class InFlight:
     def add_results(
         self, task: ElementTask, results: list[Any], nbytes: int, errors: Sequence[tuple[int, Exception]] = ()
     ) -> None:
-        """Adds the next results of a task.
-
-        Args:
-            task: The task.
-            results: The results of its next elements, with any value for a call that failed.
-            nbytes: What these results weigh.
-            errors: The indices of the calls that failed, in order, and their errors.
+        """Adds the next results of a task and what they weigh; any value stands for a call that failed. The indices of
+        these calls come with their errors, in order.
         """
         nbytes += task.held.chunk.positions.weight(len(results))
         task.errors.extend((task.first + index, error) for index, error in errors)
@@ -245,8 +220,7 @@ class InFlight:
     def deliver(self) -> Chunk | None:
         """A chunk of all results that can be delivered, or of one failure; None if there are none.
 
-        Raises:
-            Exception: The error of the input, once, after all results.
+        Raises the error of the input, once, after all results.
         """
         results: list[Any] = []
         parts: list[tuple[int, int]] = []
@@ -300,12 +274,8 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class ResultPositions(Positions):
-    """Positions of results.
-
-    Args:
-        fed: The chunks that elements came in, from the oldest element on that was not delivered before.
-        delivered: The elements that were delivered before.
-        parts: The ordinals of these results as ranges, in the order of delivery.
+    """Positions of results: `parts` are their ordinals as ranges, in the order of delivery, and `delivered` those
+    before. `fed` has the chunks from the oldest element on that was not delivered before.
     """
 
     fed: InputChunks

@@ -307,10 +307,8 @@ async def await_calls(function: Callable[..., Any], elements: Iterable[Any]) -> 
 async def await_result(awaitable: Awaitable[Any]) -> Any:
     """Awaits the user's awaitable in a task of its own, which is cancelled only once, so that it can clean up.
 
-    (anyio cancels repeatedly in a cancelled scope: `async with` of other libraries could not end.)
-
-    Raises:
-        ClosedError: The task was cancelled by other code.
+    (anyio cancels repeatedly in a cancelled scope: `async with` of other libraries could not end.) If other code
+    cancelled the task, that is a ClosedError.
     """
     task = asyncio.ensure_future(awaitable)
     try:

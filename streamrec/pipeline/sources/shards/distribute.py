@@ -64,11 +64,8 @@ REMEDY: Final = (
 
 
 class AssignedSource(Source):
-    """A source of which each reader (a rank, or one of its loader workers) reads its own part.
-
-    Attributes:
-        rank: The rank that reads; None to look it up where the pipeline runs.
-        memo: Values that are kept from run to run.
+    """A source of which each reader (a rank, or one of its loader workers) reads its own part. A rank of None is looked
+    up where the pipeline runs.
     """
 
     __slots__ = ()
@@ -96,14 +93,7 @@ class AssignedSource(Source):
 @display_repr
 @dataclass(frozen=True, slots=True)
 class Distribute(AssignedSource):
-    """Gives one reader's share of the records of shards.
-
-    Args:
-        shards: The shards.
-        rank: The rank that reads; None to look it up where the pipeline runs.
-        even: How all readers get the same number of records; see `Dataset.distribute`.
-        manifest: The URL of a manifest with the numbers of records.
-    """
+    """Gives one reader's share of the records of shards; see `Dataset.distribute`."""
 
     shards: Shards
     rank: Rank | None = None
@@ -189,13 +179,7 @@ class Distribute(AssignedSource):
 
 
 class AssignedShards(Listing):
-    """One reader's share: a complete listing.
-
-    Args:
-        reader: The reader.
-        portions: The portions that it reads, in order.
-        total: How many records it gives; None for all.
-    """
+    """One reader's share: a complete listing of its portions, in order. It gives `total` records; None for all."""
 
     def __init__(self, reader: Reader, portions: Sequence[Portion], total: int | None = None) -> None:
         self.reader = reader
@@ -256,12 +240,7 @@ class AssignedShards(Listing):
 
 @dataclass(frozen=True, slots=True)
 class Portions(Source):
-    """Gives the records of portions, in order.
-
-    Args:
-        shards: The source that reads them; its names are those of the portions.
-        portions: The portions.
-    """
+    """Gives the records of portions, in order. The names of `shards` are those of the portions."""
 
     shards: Shards
     portions: tuple[Portion, ...]

@@ -85,16 +85,7 @@ class BlockPositions(Positions):
 
 
 class ShardQueue(InputBuffer):
-    """One shard's queue of blocks; one block always fits.
-
-    Args:
-        start: Where reading the shard begins.
-        paths: The names of shards in errors.
-
-    Attributes:
-        held: The bytes of its blocks.
-        limit: How many bytes it should hold.
-    """
+    """One shard's queue of blocks from `start` on; one block always fits. `paths` are the names of shards in errors."""
 
     def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
         super().__init__(0, Signal())
@@ -136,21 +127,10 @@ class ShardQueue(InputBuffer):
 
 
 class ShardInterleave(Interleave[ShardQueue]):
-    """The running interleave over `shards` shards.
+    """The running interleave over the known shards, of which there are `shards`, from the state of a position on.
 
-    The caller pushes blocks into the queues of `wanted`, and calls `pull`.
-
-    Args:
-        plan: The order.
-        shards: The number of known shards.
-        state: Where to resume, from a position; None for the start.
-        batch, skip, max_bytes: See `Interleave`.
-        paths: The names of known shards in errors.
-
-    Attributes:
-        shards: The number of known shards.
-        next_shard: The first shard whose turn has not come.
-        queues: The queues in slots, and those that are filled ahead of their turn, by shard number.
+    The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard` has not come;
+    `queues` has those in slots, and those that are filled ahead of their turn, by shard number.
     """
 
     whole_blocks: ClassVar[bool] = True

@@ -97,9 +97,7 @@ class Entry(NamedTuple):
 
 class BufferIndex:
     """The slots, with a copy of their rows, after `step` elements were given and `taken` rows of `entry` taken.
-
-    Attributes:
-        weight: What the rows weigh.
+    `weight` is that of the rows.
     """
 
     def __init__(self, rule: ShuffleRule, rows: Numbers, step: int, entry: Entry, taken: int) -> None:
@@ -230,13 +228,8 @@ def unpack_numbers(text: Sequence[str]) -> Numbers:
 
 
 class ShuffleBuffer:
-    """The running buffer.
-
-    Args:
-        rule: What the order depends on.
-        refers: Whether positions refer to elements by reference.
-        ordered: Whether the input has a fixed order, so that numbers have a meaning.
-        start: The position where the input begins.
+    """The running buffer of an input that begins at `start`. Positions refer to elements by reference (`refers`), or by
+    number, which has a meaning if the input has a fixed order (`ordered`).
     """
 
     def __init__(self, rule: ShuffleRule, refers: bool, ordered: bool = True, start: Position | None = None) -> None:
@@ -265,15 +258,8 @@ class ShuffleBuffer:
     def restore(
         self, rows: Numbers, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int
     ) -> None:
-        """Restores the buffer of a position.
-
-        Args:
-            rows: The slots.
-            store: Their elements.
-            held: How the position refers to them.
-            step: How many elements were given before.
-            entry: The positions of the next input, and the number of the element that `taken` counts from.
-            taken: How many elements of it were taken before.
+        """Restores the buffer of a position: the rows of the slots, the store of their elements, and how the position
+        refers to them. It gave `step` elements, and took `taken` elements of an entry.
         """
         self._store = store
         self._shards.update(held.shards or {})
@@ -316,11 +302,8 @@ class ShuffleBuffer:
             self._rebase()
 
     def drain(self, batch: int = 1, begun: int = 0) -> Iterator[Chunk]:
-        """Ends the input; gives the rest.
-
-        Args:
-            batch: How many elements make a batch in a later stage: chunks end where smaller batches do.
-            begun: How many elements were given since the last batch was complete.
+        """Ends the input; gives the rest, in chunks that end where a batch in a later stage does, or smaller batches.
+        `begun` elements were given since the last batch was complete.
         """
         last, taken = self._base.entry, self._base.taken
         if self._entries:

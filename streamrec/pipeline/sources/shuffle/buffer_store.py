@@ -55,11 +55,7 @@ class HeldBlock:
 
 
 class BufferStore:
-    """The blocks.
-
-    Args:
-        free_bytes: How many bytes may be held regardless of how many are live; WASTE times that for long records.
-    """
+    """The blocks. They may hold `free_bytes` regardless of how many are live; WASTE times that for long records."""
 
     def __init__(self, free_bytes: int = 0) -> None:
         self._free_bytes = free_bytes

@@ -82,14 +82,7 @@ def remake(chain: Chain, records: Source) -> Chain:
 
 @dataclass(frozen=True, slots=True)
 class Shuffle(ChainSource):
-    """Gives the elements of a chain in random order, each at most `buffer_size` places earlier than in the chain.
-
-    Args:
-        inner: The chain.
-        buffer_size: The number of elements in the buffer, if its share of the memory budget allows.
-        seed: The seed of the order; None to draw one for each run.
-        reshuffle: Whether each epoch has another order.
-    """
+    """Gives the elements of a chain in random order; see `Dataset.shuffle`."""
 
     buffer_size: int
     seed: int | None = None
@@ -207,12 +200,7 @@ async def rerun(
 
 
 class RestoredSlots:
-    """The slots of a buffer while it is restored.
-
-    Args:
-        held: The elements that they held.
-        limit: See `BufferStore`.
-    """
+    """The slots of a buffer while it is restored. `limit` is that of the `BufferStore`."""
 
     def __init__(self, held: HeldElements, limit: int) -> None:
         self._held = held
