@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks import scale
+from benchmarks.scale_store import Shape
 from streamrec import bridge
 from tests.servers.faults import NO_FAULTS
 
 
 def test_few_ranks_read_each_record_once() -> None:
-    job = scale.Job(scale.Shape(200, 30, 40), "", "", 8, 2, 48, 24)
+    job = scale.Job(Shape(200, 30, 40), "", "", 8, 2, 48, 24)
     rows = scale.simulate(job, [], 6, 1, scale.child, NO_FAULTS)
     assert {row["way"]: row["lists"] for row in rows["start"]} == dict(zip(scale.WAYS, (1, 0, 0), strict=True))
     read = {row["way"]: row["records"] for row in rows["read"]}
@@ -32,5 +33,5 @@ def test_a_record_that_comes_twice_or_never_is_found(ranges: list[tuple[int, int
 def test_a_listing_has_no_date_parsed_by_dateutil(monkeypatch: pytest.MonkeyPatch) -> None:
     """It took three quarters of a listing's processor time."""
     monkeypatch.delattr("dateutil.parser.parse")
-    with scale.serving(scale.Job(scale.Shape(1500, 1, 40), "", "", 1, 1, 1, 1), NO_FAULTS) as job:
+    with scale.serving(scale.Job(Shape(1500, 1, 40), "", "", 1, 1, 1, 1), NO_FAULTS) as job:
         assert len(bridge.run(job.listing).paths) == 1500

@@ -23,6 +23,9 @@ CREDENTIALS: Final = ("key", "secret", "token", "username", "password", "account
 SECRET: Final = re.compile("secret|token|password|account_key|connection_string", re.IGNORECASE)
 
 SOURCES: Final = "streamrec.sources"
+DRY_RUN: Final = "streamrec.dry_run"
+JOBS: Final = "streamrec.jobs"
+"""What options keep in the context of the command."""
 
 TOKEN: Final = re.compile(
     r"""\s*([=!]=|[<>]=?|[()]|'[^']*'|"[^"]*"|`[^`]+`|[A-Za-z_][\w./-]*|[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))"""
@@ -247,6 +250,21 @@ where = click.option(
     "--where", metavar="EXPR", callback=parse_where, help='Only records for which this is true, as "label == 3".'
 )
 overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
+
+
+def keep(name: str, *flags: str, **how: Any) -> Callable[[Decorated], Decorated]:
+    """An option whose value is kept in the context, under a name."""
+
+    def callback(context: click.Context, _: click.Parameter, value: Any) -> None:
+        context.meta[name] = value
+
+    return click.option(*flags, expose_value=False, callback=callback, **how)
+
+
+dry_run = keep(DRY_RUN, "--dry-run", is_flag=True, help="Check everything, print what would be written, and stop.")
+jobs = keep(
+    JOBS, "-j", "--jobs", type=click.IntRange(1), metavar="N", help="Read N shards at the same time.  [default: 8]"
+)
 
 
 def keep_progress(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "index": "Writes an index, with which any record can be read by its number.",
     "stat": "Shows statistics of each feature, also as an HTML page.",
     "convert": "Converts to and from Parquet, JSON lines and WebDataset tar.",
+    "cp": "Copies shards byte for byte, and checks every CRC32C.",
     "reshard": "Splits, merges, compresses or shuffles records into new shards.",
     "bench": "Measures how fast a store delivers objects, and says what to set.",
     "doctor": "Checks step by step whether a store works as it should.",
@@ -57,12 +58,12 @@ FILES: Final = {"ls": "info", "count": "info", "head": "cat", "manifest": "index
 """In which file of `commands/` a command is, if not in that of its name."""
 
 
-class LogFormatter(logging.Formatter):
-    """Lines of the log, of clients below too, without secrets and without what a terminal would obey."""
+class LogHandler(logging.Handler):
+    """Prints the log, of other libraries too, without secrets and control characters; above a progress bar."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """A line, or several where a traceback follows."""
-        return display_text(super().format(record), lines=True)
+    def emit(self, record: logging.LogRecord) -> None:
+        """Prints a line, or several if a traceback follows."""
+        click.echo(display_text(self.format(record), lines=True), err=True)
 
 
 class Commands(click.Group):
@@ -120,9 +121,10 @@ def streamrec_command(verbose: bool) -> None:
     A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), in quotes; a directory; or a
     manifest (*.json) or an index (*.index), which stands for its shards.
     """
-    handler = logging.StreamHandler()
-    handler.setFormatter(LogFormatter("%(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO if verbose else logging.CRITICAL, handlers=[handler])
+    handlers = [LogHandler()]
+    level = logging.INFO if verbose else logging.CRITICAL
+    logging.basicConfig(level=level, handlers=handlers, format="%(name)s: %(message)s")
+    logging.getLogger("streamrec").setLevel(logging.INFO if verbose else logging.WARNING)  # a store that is down, say
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -11,9 +11,11 @@ from importlib import import_module
 from typing import Any, Final, TypeVar
 
 import anyio
+import click
 import numpy as np
 
 import streamrec
+from streamrec.cli.options import JOBS
 from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import check_where, find_matching, kind_of_all
 from streamrec.cli.sources import Item, storages_for
@@ -21,7 +23,7 @@ from streamrec.interchange import Kind
 from streamrec.shards import LONG_BYTES, Expected, Piece, Portion, ReadOptions, ShardReader
 
 PARALLEL: Final = 8
-"""Shards that are read at the same time."""
+"""Shards that are read at the same time, without `--jobs`."""
 
 BATCH_BYTES: Final = 8 << 20
 """About the size of a batch."""
@@ -51,10 +53,16 @@ def total_bytes(shards: Iterable[Item]) -> int | None:
     return None if None in sizes else sum(size or 0 for size in sizes)
 
 
+def jobs() -> int:
+    """How many shards are read at the same time."""
+    context = click.get_current_context(silent=True)
+    return (context and context.meta.get(JOBS)) or PARALLEL
+
+
 async def map_concurrently(
-    function: Callable[[A], Awaitable[B]], items: Sequence[A], concurrency: int = PARALLEL
+    function: Callable[[A], Awaitable[B]], items: Sequence[A], concurrency: int | None = None
 ) -> list[B]:
-    """Calls a function for each item, `concurrency` of them at a time; returns the results in the items' order.
+    """Calls a function for each item, `concurrency` at a time (None: `jobs`); returns the results in the items' order.
 
     Raises:
         Exception: The first error ends all, and is raised as it is.
@@ -72,7 +80,7 @@ async def map_concurrently(
             group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        for _ in range(min(concurrency, len(items))):
+        for _ in range(min(concurrency or jobs(), len(items))):
             group.start_soon(work)
     if errors:
         raise errors[0]

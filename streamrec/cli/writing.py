@@ -6,6 +6,7 @@ it fails or is interrupted, what it has finished is removed, and what it replace
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,12 +17,24 @@ import anyio
 import click
 
 from streamrec import Frames, NotFoundError, RetryPolicy, ShardWriter
-from streamrec.cli.output import print_error
+from streamrec.cli.options import DRY_RUN
+from streamrec.cli.output import format_bytes, plural, print_error, print_json, print_line
+from streamrec.cli.reading import total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, directory_of
 from streamrec.display import display_name
 from streamrec.errors import AlreadyExistsError, ManifestError
-from streamrec.shards import Manifest, ShardInfo, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
-from streamrec.storage import Identity, Replacement, Storages
+from streamrec.shards import (
+    Manifest,
+    ShardInfo,
+    fill_total,
+    is_below,
+    is_numbered,
+    is_shard_of,
+    list_numbered,
+    location_of,
+    shard_path,
+)
+from streamrec.storage import Identity, Replacement, Storages, is_url
 
 COMPRESSIONS = ("none", "gzip", "zlib", "zstd")
 ENDINGS = {".gz": "GZIP", ".gzip": "GZIP", ".zz": "ZLIB", ".zlib": "ZLIB", ".zst": "ZSTD", ".zstd": "ZSTD"}
@@ -99,6 +112,50 @@ def is_one_of(identity: Identity, pattern: Identity) -> bool:
     if not isinstance(name, str) or not isinstance(names, str):
         return identity == pattern
     return place == its and is_shard_of(name, names)
+
+
+def inputs(sources: Iterable[str], found: Iterable[Item]) -> list[str]:
+    """All objects that are read: shards, and the manifests among the names that were typed."""
+    return [item.path for item in found] + [name for name in sources if name.endswith(MANIFESTS)]
+
+
+def copy_paths(paths: Sequence[str], target: str, option: str) -> list[str]:
+    """The URLs of the copies of shards; `option` is what `target` is called in errors.
+
+    In a directory, the copies are placed to each other as the shards are.
+    """
+    if target.endswith("/") or directory_of(target):
+        common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071 - URLs, cut below
+        above = common[: common.rfind("/") + 1]
+        names = [path.removeprefix(above) for path in paths]
+        copies = [f"{target.rstrip('/')}/{name}" for name in names]
+        outside = [name for name, copy in zip(names, copies, strict=True) if is_url(name) or not is_below(copy, target)]
+        if outside:
+            raise click.UsageError(f"{option} would write {outside[0]} outside {target}: name fewer shards at a time")
+    elif len(paths) > 1:
+        raise click.UsageError(f"{option} {target} is one name, and these are {len(paths):,} shards: write {target}/")
+    else:
+        copies = [target]
+    places = [location_of(copy) for copy in copies]
+    if len(set(places)) < len(places):
+        twice = next(copy for copy, place in zip(copies, places, strict=True) if places.count(place) > 1)
+        raise click.UsageError(f"{option} would write {twice} twice: name fewer shards at a time")
+    return copies
+
+
+def end_dry_run(found: Sequence[Item], targets: Sequence[str]) -> None:
+    """With `--dry-run`, prints what the command would read and write, and ends it. All checks come before."""
+    context = click.get_current_context()
+    if not context.meta.get(DRY_RUN):
+        return
+    size = total_bytes(found)
+    if context.params.get("as_json"):
+        reads = [{"path": item.path, "bytes": item.size} for item in found]
+        print_json({"dry_run": True, "reads": reads, "writes": list(targets)})
+    else:
+        print_line(f"{plural(len(found), 'file')}, {format_bytes(size)}, would be read")
+        print_line(*(f"would write {target}" for target in targets))
+    context.exit(0)
 
 
 async def refuse_matching(storages: Storages, pattern: str) -> None:
@@ -187,21 +244,21 @@ async def check_target(
     manifest: str | None,
     overwrite: bool,
 ) -> frozenset[Identity]:
-    """Refuses to write over what is read, or, without `overwrite`, over what is there.
+    """Refuses to write over what is read, or, without `overwrite`, over what is there; ends a dry run.
 
     `found` is all that is read but manifests, which are among `sources`. Returns what a Replacement must spare.
     """
     tables = [] if manifest is None else [manifest]
     numbers = range(min(len(found) + 1, LOOKED_AT)) if target.numbered else ()
     targets = [target.pattern, *tables, *(shard_path(target.pattern, number) for number in numbers)]
-    read = [item.path for item in found] + [name for name in sources if name.endswith(MANIFESTS)]
-    spared = await refuse_sources(storages, read, goal, targets)
+    spared = await refuse_sources(storages, inputs(sources, found), goal, targets)
     shards, *its = await goal.identities([target.pattern, *tables])
     if any(is_one_of(identity, each) for found in its for identity in found for each in shards):
         raise click.UsageError(f"{manifest} would overwrite a shard: choose another name for the manifest")
     if not overwrite:
         await refuse_matching(goal, target.pattern)
         await refuse_existing(goal, tables)
+    end_dry_run(found, [target.pattern, *tables])
     return spared
 
 

@@ -243,10 +243,10 @@ class Part:
 def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
     """The parts of a list of names: each pattern alone, the names between two patterns together."""
 
-    def is_pattern(name: str) -> bool:
-        return has_braces(name) or is_glob(name) or is_web_glob(name) or (is_manifest(name) and not patterns)
+    def is_asked(name: str) -> bool:
+        return is_pattern(name) or (is_manifest(name) and not patterns)
 
-    for asked, group in groupby(names, is_pattern):
+    for asked, group in groupby(names, is_asked):
         if asked:
             yield from map(Part, group)
         else:
@@ -270,6 +270,10 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
             await (await storages.at(name)).stat(name)
             return [name]
     return list(expand_braces(name))
+
+
+def is_pattern(name: str) -> bool:
+    return has_braces(name) or is_glob(name) or is_web_glob(name)
 
 
 def is_manifest(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Manifests in a store: read, written for existing shards, and compared with the shards.
+"""Manifests in a store: read, written for existing shards, compared with shards; shards without one are checked.
 
 Rules of `verify`:
 - Every shard is read once, whole, as a stream: its bytes go through CRC32C and through the framer, and are dropped. The
-  framer counts the records and checks their lengths. It checks payloads only if the manifest has no CRC32C.
+  framer counts the records and checks their lengths. It checks payloads only if no manifest has a CRC32C of the shard.
 - A problem of the *data* is a row in the report. A problem that prevents a check (no permission, a store that is down,
   a manifest that cannot be read) is an error: a report covers everything.
 - A shard whose size differs is not read: its records cannot be right.
@@ -24,7 +24,7 @@ from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import MAGIC
 from streamrec.shards.indexed_records import END_BYTES, open_index
-from streamrec.shards.listing import find_shards
+from streamrec.shards.listing import find_shards, is_manifest, is_pattern
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.options import Expected, rewrite_advice
 from streamrec.shards.patterns import Filenames, list_numbered, to_names
@@ -45,19 +45,20 @@ __all__ = [
     "write_manifest_sync",
 ]
 
-Kind = Literal["missing", "extra", "bytes", "crc32c", "records"]
+Kind = Literal["missing", "extra", "bytes", "crc32c", "records", "damage"]
 
 
 @display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyProblem:
-    """One difference from the manifest.
+    """One difference from the manifest, or the first damage of a shard that was verified without one.
 
     Attributes:
         path: The shard's URL.
         kind: "missing": the shard does not exist. "extra": the manifest does not name the shard, whose name is one of
-            the pattern; a glob would read it. "bytes", "crc32c", "records": this differs.
-        expected: The manifest's value, in words.
+            the pattern; a glob would read it. "bytes", "crc32c", "records": this differs. "damage": the shard has no
+            manifest, and is damaged.
+        expected: The manifest's value, in words; "" without a manifest.
         found: The store's value, in words.
     """
 
@@ -67,31 +68,30 @@ class VerifyProblem:
     found: str
 
     def __str__(self) -> str:
-        return display_text(
-            f"{display_name(self.path)}: {self.kind}: {self.found} where the manifest says {self.expected}"
-        )
+        expected = self.expected and f" where the manifest says {self.expected}"
+        return display_text(f"{display_name(self.path)}: {self.kind}: {self.found}{expected}")
 
 
 @display_repr
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """The result of `verify`. It is true if the data set matches the manifest.
+    """The result of `verify`. It is true if the data set matches the manifest, or has none and is not damaged.
 
     Attributes:
-        manifest: The manifest's URL.
-        shards: The number of shards in the manifest.
+        manifest: The manifest's URL; None if shards were verified without one.
+        shards: The number of shards.
         bytes: The number of bytes that were read and summed.
-        problems: The differences, sorted by path; empty if there are none.
+        problems: The differences or the damage, sorted by path; empty if there are none.
     """
 
-    manifest: str
+    manifest: str | None
     shards: int
     bytes: int
     problems: tuple[VerifyProblem, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether the data set matches the manifest."""
+        """Whether there are no problems."""
         return not self.problems
 
     def __bool__(self) -> bool:
@@ -99,9 +99,11 @@ class VerifyReport:
 
     def __str__(self) -> str:
         rows = [f"  {problem}" for problem in self.problems]
-        name = display_name(self.manifest)
-        found = f"{len(rows):,} problem{'s' * (len(rows) > 1)}" if rows else "all as the manifest says"
-        return "\n".join([f"{name}: {self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows])
+        name, fine = "", "nothing is damaged"
+        if self.manifest is not None:
+            name, fine = f"{display_name(self.manifest)}: ", "all as the manifest says"
+        found = f"{len(rows):,} problem{'s' * (len(rows) > 1)}" if rows else fine
+        return "\n".join([f"{name}{self.shards:,} shards, {self.bytes:,} bytes read: {found}", *rows])
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
@@ -111,16 +113,21 @@ async def read_manifest(storage: Storage, path: str) -> Manifest:
         NotFoundError: The object does not exist.
         ManifestError: The object is neither a manifest nor an index.
     """
+    manifest = await read_if_manifest(storage, path)
+    if manifest is None:
+        raise ManifestError(f"{path}: this is neither a manifest nor an index: pass the URL of one")
+    return manifest
+
+
+async def read_if_manifest(storage: Storage, path: str) -> Manifest | None:
+    """The same; None if the object is neither. Of a long object that is neither, only the end is read."""
     info = await storage.stat(path)
     size = info.size or 0
     end = await storage.read_range(path, max(0, size - END_BYTES), size, info.version)
     if end.endswith(MAGIC):
         return (await open_index(storage, path)).manifest
     if not end.rstrip().endswith(b"}"):
-        raise ManifestError(
-            f"{path}: this is neither a manifest nor an index: pass the URL of one; the command streamrec verify also "
-            "takes shards"
-        )
+        return None
     start = await storage.read_range(path, 0, size - len(end), info.version) if size > len(end) else b""
     return Manifest.from_json(path, start + end)
 
@@ -157,16 +164,17 @@ async def find_in_manifest(
 
 
 async def verify(
-    manifest: str,
+    source: str,
     *,
     shard_root: str | None = None,
     parallel: int = 8,
     **store: Unpack[StoreOptions],
 ) -> VerifyReport:
-    """Reads a whole data set and compares it with its manifest or index.
+    """Reads a whole data set and compares it with its manifest or index, or looks for damage if it has neither.
 
-    It finds shards that are missing, shards that the manifest does not name, and those whose size, CRC32C or number of
-    records differs.
+    With a manifest, it finds shards that are missing, shards that the manifest does not name, and those whose size,
+    CRC32C or number of records differs. Without one, it checks the CRC32C of each record, and reports the first damage
+    of each shard; `streamrec verify` lists all of it.
 
     Examples:
         >>> async def check():
@@ -175,45 +183,65 @@ async def verify(
         ...         print(problem)
 
     Args:
-        manifest: Its URL, or that of an index. An index that was made without reading the shards has no CRC32C of them.
+        source: The URL of a manifest or an index; or of a shard, or a pattern of shards. An index that was made without
+            reading the shards has no CRC32C of them.
         shard_root: The URL of the shards' directory, if that is not the manifest's own. A manifest that names objects
             outside both is refused.
         parallel: Shards that are read at the same time.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Returns:
-        The report; it has no problems if all shards match.
+        The report; it has no problems if all shards match, or are whole.
 
     Raises:
-        NotFoundError: The manifest does not exist.
-        ManifestError: It is not a manifest, or it names objects elsewhere.
+        NotFoundError: `source` does not exist, or matches nothing.
+        ManifestError: The manifest is invalid, or it names objects elsewhere.
         UnsupportedOperationError: The store cannot be listed (plain HTTP), and there may be more than one shard.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")
-    path = locate(manifest, filesystem)
+    path = locate(source, filesystem)
     check_keywords("verify", store)
+    problems: list[VerifyProblem] = []
+    sizes: list[int] = []
     async with Storages(**store) as storages:
         root = None if shard_root is None else locate(shard_root, filesystem)
-        expected = (await read_manifest(await storages.at(path), path)).follow(root)
-        problems: list[VerifyProblem] = []
-        sizes: list[int] = []
+        manifest = None
+        if is_manifest(path):
+            manifest = await read_manifest(await storages.at(path), path)
+        elif not is_pattern(path):
+            manifest = await read_if_manifest(await storages.at(path), path)
+        if manifest is None:
+            paths = await find_shards(storages, path)
 
-        async def compare(shard: ShardInfo) -> None:
-            nbytes, differences = await compare_shard(storages, expected, shard)
-            sizes.append(nbytes)
-            problems.extend(differences)
+            async def check(path: str) -> None:
+                storage = await storages.at(path)
+                found, _, damage = await scan(storage, await storage.stream(path), verify=True, to_end=True)
+                sizes.append(found.bytes)
+                if damage is not None:
+                    text = f"{found.records:,} good records before this: {damage}"
+                    problems.append(VerifyProblem(path, "damage", "", text))
 
-        async def find_extra_shards() -> None:
-            named = {shard.path for shard in expected.shards}
-            async for info in list_numbered(storages, expected.pattern):
-                if info.path not in named:
-                    size = f"an object of {info.size:,} bytes"
-                    problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
+            await for_each(check, paths, parallel)
+        else:
+            expected = manifest.follow(root)
+            paths = [shard.path for shard in expected.shards]
 
-        await run_concurrently(find_extra_shards, partial(for_each, compare, expected.shards, parallel))
+            async def compare(shard: ShardInfo) -> None:
+                nbytes, differences = await compare_shard(storages, expected, shard)
+                sizes.append(nbytes)
+                problems.extend(differences)
+
+            async def find_extra_shards() -> None:
+                named = set(paths)
+                async for info in list_numbered(storages, expected.pattern):
+                    if info.path not in named:
+                        size = f"an object of {info.size:,} bytes"
+                        problems.append(VerifyProblem(info.path, "extra", "nothing of it", size))
+
+            await run_concurrently(find_extra_shards, partial(for_each, compare, expected.shards, parallel))
     problems.sort(key=attrgetter("path", "kind"))
-    return VerifyReport(path, len(expected.shards), sum(sizes), tuple(problems))
+    return VerifyReport(None if manifest is None else path, len(paths), sum(sizes), tuple(problems))
 
 
 verify_sync = bridge.synchronous(verify)

@@ -79,6 +79,8 @@ def test_what_is_read_is_not_replaced_however_it_is_spelled(
         ],
         ["verify", "--overwrite", "--repair", f"{there}/", "d/train-0000?"],
         ["verify", "--overwrite", "--repair", f"{there}/train-00001", "d/train-00001"],
+        ["cp", "--overwrite", "d/train-0000?", f"{there}/"],
+        ["cp", "--overwrite", "d/train-00001", f"{there}/train-00001"],
         ["stat", "--html", f"{there}/train-00001", "d/train-0000?"],
     ):
         done = called(*command)
@@ -115,6 +117,7 @@ COMMANDS = {
     "convert": ["convert", "--to", "jsonl", "--shard-records", "90", "SOURCE", "old/"],
     "convert to shards": ["convert", "--to", "tfrecord", "--shard-records", "90", "SOURCE", "old/"],
     "repair": ["verify", "--repair", "old/", "SOURCE", "source-2"],
+    "copy": ["cp", "SOURCE", "source-2", "old/"],
     "demo": ["demo", "old"],
 }
 

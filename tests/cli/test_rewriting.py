@@ -9,8 +9,9 @@ import pytest
 
 import streamrec
 from streamrec import encode_records
+from streamrec.cli.output import format_bytes
 from streamrec.shards.options import LONG_BYTES
-from tests.cli.conftest import Call, examples, place, run
+from tests.cli.conftest import Bucket, Call, examples, place, run
 
 
 def records(*paths: Path) -> list[bytes]:
@@ -75,6 +76,66 @@ def test_verify_with_an_index_checks_each_record(shard: Path, called: Call) -> N
     shard.write_bytes(data)
     done = called("verify", "--json", index)
     assert (done.code, [loss["byte"] for loss in done.json["shards"][0]["losses"]]) == (1, [fifth])
+
+
+def test_cp_copies_bytes_to_a_store_and_back(shard: Path, bucket: Bucket, tmp_path: Path, called: Call) -> None:
+    (shard.parent / "sub").mkdir()
+    (shard.parent / "sub" / "b.gz").write_bytes(gzip.compress(shard.read_bytes()))
+    called("reshard", "--shards", "3", shard, f"{tmp_path}/new/")
+    there = [option.replace("-o", "-O") for option in bucket.options]
+    done = called("cp", "--json", "-j", "1", *there, shard.parent, f"{tmp_path}/new/manifest.json", bucket.url)
+    assert [row["records"] for row in done.json["shards"]] == [240, 240, 80, 80, 80]
+    assert called("cp", *bucket.options, "-O", "auto_mkdir=true", f"{bucket.url}data/", f"{tmp_path}/back").code == 2
+    done = called("cp", *bucket.options, "-O", "auto_mkdir=true", f"{bucket.url}", f"{tmp_path}/back/")
+    assert done.out.startswith("5 shards, 720 records, ")
+    for path in (shard, shard.parent / "sub" / "b.gz", *(tmp_path / "new").glob("shard-*")):
+        assert (tmp_path / "back" / path.relative_to(tmp_path)).read_bytes() == path.read_bytes()
+    assert called("cp", *there, shard, f"{bucket.url}data/{shard.name}").code == 4
+
+
+@pytest.mark.parametrize("wrong", ["damage", "another size", "another number of records", "no TFRecord"])
+def test_cp_of_a_wrong_shard_leaves_nothing(
+    shard: Path, damaged: Path, tmp_path: Path, called: Call, wrong: str
+) -> None:
+    called("reshard", "--shards", "2", shard, f"{tmp_path}/new/")
+    manifest = tmp_path / "new" / "manifest.json"
+    source = {"damage": damaged, "no TFRecord": manifest.with_name("other")}.get(wrong, manifest)
+    manifest.with_name("other").write_bytes(b"other" * 100)
+    if wrong == "another size":
+        (tmp_path / "new" / "shard-00001.tfrecord").write_bytes(shard.read_bytes())
+    elif wrong == "another number of records":
+        manifest.write_text(manifest.read_text().replace('"records": 120', '"records": 119'))
+    (tmp_path / "target").mkdir()
+    assert called("cp", shard, source, tmp_path / "target").code == 1
+    assert [path for path in (tmp_path / "target").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "writes"),
+    [
+        (["cp", "SHARD", "new/"], ["new/train-0.tfrecord"]),
+        (["reshard", "--shards", "2", "SHARD", "new/"], ["new/shard-{shard:05d}.tfrecord", "new/manifest.json"]),
+        (["convert", "SHARD", "new.parquet"], ["new.parquet"]),
+        (["verify", "--repair", "new", "SHARD"], ["new"]),
+        (["manifest", "SHARD", "m.json"], ["m.json"]),
+        (["index", "SHARD", "m.index"], ["m.index"]),
+    ],
+    ids=lambda value: value[0],
+)
+def test_a_dry_run_says_what_would_be_written_and_writes_nothing(
+    shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Call, command: list[str], writes: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [str(shard) if word == "SHARD" else word for word in command]
+    before = sorted(tmp_path.rglob("*"))
+    done = called(*words, "--dry-run")
+    first, *others = done.out.splitlines()
+    assert (done.code, first) == (0, f"1 file, {format_bytes(shard.stat().st_size)}, would be read")
+    assert others == [f"would write {name}" for name in writes]
+    assert called(*words, "--dry-run", "--json").json["writes"] == writes
+    assert sorted(tmp_path.rglob("*")) == before
+    assert called(*words).code == 0
+    assert called(*words, "--dry-run").code == 4  # the same checks
 
 
 def test_reshard_splits_merges_and_compresses(shard: Path, tmp_path: Path, called: Call) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,10 +14,12 @@ import fsspec
 import pytest
 
 from streamrec import Dataset
-from streamrec.storage import Storages
+from streamrec.storage import Storages, retry
 from streamrec.storage.backends.local.temporary_files import create_temporary
 from tests.cli.conftest import Bucket, Call, Done, interrupt, run, start, still_running, typed
 from tests.effort import thorough
+from tests.servers.faults import NO_FAULTS
+from tests.servers.objectstore import ObjectStore
 from tests.servers.real import SECRET, Store, moto, rclone
 from tests.storage.faultproxy import Fault, FaultProxy
 
@@ -81,6 +84,21 @@ async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: S
                 await asyncio.to_thread(still_running, process)
         await asyncio.to_thread(interrupt, process)
         assert [found async for found in storage.list(url)] == []
+
+
+@pytest.mark.parametrize("command", [["count"], ["-v", "count"], ["reshard"]])
+def test_a_store_that_is_down_is_waited_for_with_a_warning(
+    shard: Path, tmp_path: Path, called: Call, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(retry, "MIN_WARNING_SECONDS", 0.0)
+    with ObjectStore(shard.parent.parent, replace(NO_FAULTS, script=("unavailable", "unavailable"))) as store:
+        options = typed({"anon": True, "endpoint_url": store.url})
+        target = [str(tmp_path / "new")] if command == ["reshard"] else []
+        done = called(*command, *options, f"s3://{shard.parent.name}/{shard.name}", *target)
+    assert done.code == 0, done.err
+    warning = "streamrec: s3://data/train-0.tfrecord: the store asked for fewer requests"
+    assert done.err.count(warning) == 1  # once a minute and server
+    assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in done.err
 
 
 def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -> None:

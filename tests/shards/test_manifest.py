@@ -21,9 +21,11 @@ from streamrec import (
     write_manifest,
     write_manifest_sync,
 )
-from streamrec.errors import ManifestError, TruncatedShardError
+from streamrec.errors import ManifestError, NotFoundError, TruncatedShardError
 from streamrec.shards import Manifest, ShardInfo, is_shard_of
 from streamrec.shards.manifest import MARK_BYTES
+from streamrec.storage import Storages
+from tests.servers.real import Store
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/\\\0%.~"), min_size=1)
 RECORDS = st.integers(0, 1 << 40)
@@ -166,6 +168,29 @@ async def test_write_manifest_finds_the_shards_of_the_writer() -> None:
     assert shards == tuple(writer.shards)
     assert [shard.records for shard in shards] == [30, 30, 30, 10]
     assert (await verify(f"{folder}/counted.json")).ok
+
+
+async def test_shards_without_a_manifest_are_checked_for_damage(s3_store: Store, tmp_path: Path) -> None:
+    """Plain and compressed ones, by name and by pattern; the report names the record and the byte."""
+    good, damaged = encode_records(COUNTED), bytearray(encode_records(COUNTED))
+    damaged[26 * 3 + 20] ^= 1  # the payload of record 3, of which each has 25 or 26 bytes
+    data = {"a": good, "b": bytes(damaged), "c": gzip.compress(good), "d": good[:-3], "e": gzip.compress(damaged)}
+    for name, content in data.items():
+        (tmp_path / name).write_bytes(content)
+    assert str(verify_sync(f"{tmp_path}/a")) == f"1 shards, {len(good):,} bytes read: nothing is damaged"
+    report = verify_sync(f"{tmp_path}/?")
+    assert (report.ok, report.manifest, report.shards, report.bytes) == (False, None, 5, sum(map(len, data.values())))
+    assert [(problem.path[-1], problem.kind) for problem in report.problems] == [(name, "damage") for name in "bde"]
+    assert "b: damage: 3 good records before this: " in str(report)
+    assert "record 3 at byte 75" in str(report)
+    async with Storages(s3_store.options) as storages:
+        url = f"{s3_store.url}/no-manifest/d"
+        async with await (await storages.at(url)).upload(url) as upload:
+            await upload.write(data["d"])
+    report = await verify(url, storage_options=s3_store.options)
+    assert [problem.kind for problem in report.problems] == ["damage"]
+    with pytest.raises(NotFoundError):
+        verify_sync(f"{tmp_path}/none")
 
 
 def test_all_shards_of_a_manifest_have_one_compression(tmp_path: Path) -> None:

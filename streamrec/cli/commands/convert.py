@@ -110,6 +110,7 @@ class Conversion:
 )
 @click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Start a new file after N records.")
 @options.overwrite
+@options.dry_run
 @ray_option
 @options.as_json
 @options.source_options

@@ -16,9 +16,9 @@ from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.commands.stat import Moments
 from streamrec.cli.output import format_bytes, format_number, plural, print_json, print_line, print_written, progress
 from streamrec.cli.program import BAD_DATA
-from streamrec.cli.reading import map_concurrently, run, total_bytes
-from streamrec.cli.sources import find_records, storages_for
-from streamrec.cli.writing import refuse_existing, refuse_sources, temporary_objects
+from streamrec.cli.reading import jobs, map_concurrently, run, total_bytes
+from streamrec.cli.sources import find, find_records, storages_for
+from streamrec.cli.writing import end_dry_run, refuse_existing, refuse_sources, temporary_objects
 from streamrec.shards import IndexedRecords, join_index, open_index
 from streamrec.storage import Storages
 
@@ -32,6 +32,8 @@ ENDING = ".index"
 @options.sources
 @options.target
 @options.overwrite
+@options.dry_run
+@options.jobs
 @options.as_json
 @options.source_options
 def manifest_command(sources: options.Sources, target: str, overwrite: bool, as_json: bool) -> None:
@@ -57,9 +59,11 @@ async def count_shards(
     async with storages_for(sources.storage_options) as storages:
         if not overwrite:
             await refuse_existing(storages, [target])
-        paths = [shard.path for shard in await find_records(storages, sources)]
+        shards = await find_records(storages, sources)
+        paths = [shard.path for shard in shards]
         await refuse_sources(storages, paths, storages, [target])
-    return await streamrec.write_manifest(paths, target, storage_options=sources.storage_options)
+    end_dry_run(shards, [target])
+    return await streamrec.write_manifest(paths, target, parallel=jobs(), storage_options=sources.storage_options)
 
 
 def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, int] | None:
@@ -100,6 +104,8 @@ def parse_part(_: click.Context, parameter: click.Parameter, text: str | None) -
 @click.option("--check", is_flag=True, help="Report which shards changed since INDEX was written.")
 @click.option("--stat", is_flag=True, help="Show what INDEX holds.")
 @options.overwrite
+@options.dry_run
+@options.jobs
 @ray_option
 @options.as_json
 @options.source_options
@@ -162,14 +168,21 @@ async def build(
         if not overwrite:
             await refuse_existing(storages, [target])
         if join:
+            end_dry_run(await find(storages, sources), [index])
             return await join_index(sources, index, storage_options=storage_options)
         shards = await find_records(storages, sources or [index], typed.shard_root)
     paths = [shard.path for shard in shards]
+    end_dry_run(shards, [target])
     if ray_address is not None:
         return await build_on(paths, index, how["idx_files"], storage_options)
     with progress("indexing", total_bytes(shards)) as meter:
         return await streamrec.write_index(
-            paths, index, on_shard=lambda shard: meter.add(shard.bytes), storage_options=storage_options, **how
+            paths,
+            index,
+            on_shard=lambda shard: meter.add(shard.bytes),
+            parallel=jobs(),
+            storage_options=storage_options,
+            **how,
         )
 
 

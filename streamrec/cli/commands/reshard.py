@@ -80,6 +80,7 @@ class ReshardPlan:
 )
 @options.where
 @options.overwrite
+@options.dry_run
 @ray_option
 @options.as_json
 @options.source_options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
@@ -16,11 +15,11 @@ from streamrec.cli import options
 from streamrec.cli.cluster import connect, map_on, ray_option
 from streamrec.cli.output import Meter, format_bytes, plural, print_json, print_line, progress
 from streamrec.cli.program import BAD_DATA
-from streamrec.cli.reading import blocks, map_concurrently, open_item, run, total_bytes
+from streamrec.cli.reading import blocks, jobs, map_concurrently, open_item, run, total_bytes
 from streamrec.cli.sources import MANIFESTS, Item, find_records, storages_for
-from streamrec.cli.writing import refuse_existing, refuse_sources
-from streamrec.shards import LONG_BYTES, Expected, is_below, location_of
-from streamrec.storage import Replacement, is_url
+from streamrec.cli.writing import copy_paths, end_dry_run, refuse_existing, refuse_sources
+from streamrec.shards import LONG_BYTES, Expected
+from streamrec.storage import Replacement
 
 
 @click.command(
@@ -36,6 +35,8 @@ from streamrec.storage import Replacement, is_url
     "--repair", metavar="URL", help="Write the good records to this directory, or for one shard to this URL."
 )
 @click.option("--overwrite", is_flag=True, help="Let --repair replace existing files.")
+@options.dry_run
+@options.jobs
 @ray_option
 @options.as_json
 @options.source_options
@@ -93,7 +94,7 @@ async def verify_sources(
         listed = await find_records(storages, names, manifests=below)
     manifests = list(dict.fromkeys([*(name for name in sources if name.endswith(MANIFESTS)), *below]))
     with progress("comparing", None):
-        reports = [await streamrec.verify(name, **vars(sources)) for name in manifests]
+        reports = [await streamrec.verify(name, parallel=jobs(), **vars(sources)) for name in manifests]
     problems = [problem for report in reports for problem in report.problems]
     missing = {problem.path for problem in problems if problem.kind == "missing"}
     differing = {problem.path for problem in problems if problem.kind in ("bytes", "crc32c", "records")}
@@ -107,11 +108,13 @@ async def verify_sources(
             if shard.path in differing or (repair and shard.path not in missing)
         ]
         shards = list({shard.path: shard for shard in [*wanted, *others]}.values())
-        copies = copy_paths(shards, repair)
-        written = [copy for copy in copies if copy is not None]
+        copies, written = [None] * len(shards), list[str]()
+        if repair is not None:
+            copies = written = copy_paths([shard.path for shard in shards], repair, "--repair")
         spared = await refuse_sources(storages, [*(shard.path for shard in shards), *manifests], storages, written)
         if not overwrite:
             await refuse_existing(storages, written)
+        end_dry_run(shards, written)
         async with Replacement(storages, stages=overwrite, keeps=False, spared=spared) as objects:
             with progress("verifying", total_bytes(shards)) as meter:
                 if ray_address is None:
@@ -122,30 +125,6 @@ async def verify_sources(
                     found = await map_on(scan, list(zip(shards, places, strict=True)))
                     scans = [replace(each, copy=copy) for each, copy in zip(found, copies, strict=True)]
     return reports, scans
-
-
-def copy_paths(shards: Sequence[Item], repair: str | None) -> list[str | None]:
-    """Where the good records of each shard go: below the directory `repair`, as the shards are placed to each other."""
-    paths = [shard.path for shard in shards]
-    if repair is None:
-        return [None] * len(paths)
-    if repair.endswith("/") or (not is_url(repair) and os.path.isdir(repair)):
-        common = os.path.commonprefix([path[: path.rfind("/") + 1] for path in paths])  # noqa: RUF071 - URLs, cut below
-        above = common[: common.rfind("/") + 1]
-        names = [path.removeprefix(above) for path in paths]
-        copies = [f"{repair.rstrip('/')}/{name}" for name in names]
-        outside = [name for name, copy in zip(names, copies, strict=True) if is_url(name) or not is_below(copy, repair)]
-        if outside:
-            raise click.UsageError(f"--repair would write {outside[0]} outside {repair}: name fewer shards at a time")
-    elif len(paths) > 1:
-        raise click.UsageError(f"--repair {repair} is one name, and these are {len(paths):,} shards: write {repair}/")
-    else:
-        copies = [repair]
-    places = [location_of(copy) for copy in copies]
-    if len(set(places)) < len(places):
-        twice = next(copy for copy, place in zip(copies, places, strict=True) if places.count(place) > 1)
-        raise click.UsageError(f"--repair would write {twice} twice: name fewer shards at a time")
-    return list(copies)
 
 
 @dataclass(frozen=True, slots=True)

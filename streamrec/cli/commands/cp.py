@@ -1,0 +1,103 @@
+"""`streamrec cp`: shards copied byte for byte, with every record checked on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import click
+
+from streamrec.cli import options, writing
+from streamrec.cli.output import Meter, print_json, print_written, progress
+from streamrec.cli.reading import blocks, map_concurrently, run, total_bytes
+from streamrec.cli.sources import Item, find_records, storages_for
+from streamrec.errors import IntegrityError
+from streamrec.shards import LONG_BYTES, ReadOptions, ShardInfo, ShardReader
+from streamrec.storage import ByteStream, Replacement, Storages, Upload
+
+
+@click.command(
+    "cp",
+    epilog=options.examples(
+        "streamrec cp 's3://bucket/train-*.tfrecord' train/",
+        "streamrec cp train/manifest.json gs://bucket/train/",
+        "streamrec cp -o anon=true -O endpoint_url=http://127.0.0.1:9000 s3://public/a.tfrecord s3://own/a.tfrecord",
+    ),
+)
+@options.sources
+@options.target
+@options.overwrite
+@options.dry_run
+@options.jobs
+@options.as_json
+@options.source_options
+@options.target_options
+def cp_command(
+    sources: options.Sources, target: str, overwrite: bool, as_json: bool, target_options: Mapping[str, Any]
+) -> None:
+    """Copies shards byte for byte, and checks the CRC32C of each record and of each object.
+
+    TARGET is a directory, or for one shard a name. Shards keep their names, and their places below the directory that
+    they have in common. Damage, a shard that differs from its manifest, an error or an interrupt leaves nothing.
+    """
+    copied = run(copy(sources, target, overwrite, target_options or sources.storage_options))
+    if as_json:
+        print_json({"shards": [{"path": each.path, "records": each.records, "bytes": each.bytes} for each in copied]})
+        return
+    print_written("shard", copied, " copied")
+
+
+async def copy(
+    sources: options.Sources, target: str, overwrite: bool, target_options: Mapping[str, Any]
+) -> list[ShardInfo]:
+    """Copies all shards; returns the new ones."""
+    async with storages_for(sources.storage_options) as storages, storages_for(target_options) as goal:
+        found = await find_records(storages, sources)
+        paths = writing.copy_paths([item.path for item in found], target, "TARGET")
+        spared = await writing.refuse_sources(storages, writing.inputs(sources, found), goal, paths)
+        if not overwrite:
+            await writing.refuse_existing(goal, paths)
+        writing.end_dry_run(found, paths)
+        async with Replacement(goal, stages=overwrite, keeps=False, spared=spared) as objects:
+            with progress("copying", total_bytes(found)) as meter:
+                work = partial(copy_one, storages, objects, meter)
+                return await map_concurrently(work, list(zip(found, paths, strict=True)))
+
+
+async def copy_one(storages: Storages, objects: Replacement, meter: Meter, work: tuple[Item, str]) -> ShardInfo:
+    """Copies one shard, in one read."""
+    item, path = work
+    storage = await storages.at(item.path)
+    async with await objects.upload(path) as upload:
+        stream = CopyingStream(await storage.stream(item.path), upload)
+        options = ReadOptions(long_bytes=LONG_BYTES)
+        reader = await ShardReader.open(storage, item.path, options, stream=stream, expected=item.expected)
+        try:
+            async for _ in blocks(reader, meter, item.expected):
+                pass
+        finally:
+            await reader.aclose()
+        if stream.info.size not in (None, stream.position):
+            reason = f"{stream.position:,} bytes were read of {stream.info.size:,}: run the command again"
+            raise IntegrityError(reason, item.path)
+    return ShardInfo(path, reader.place.record, stream.position, None)
+
+
+class CopyingStream:
+    """A ByteStream that forwards another one, and writes what is read from it to an upload."""
+
+    def __init__(self, stream: ByteStream, upload: Upload) -> None:
+        self.info, self.tally = stream.info, stream.tally
+        self.position = 0
+        self._stream = stream
+        self._upload = upload
+
+    async def readinto(self, buffer: memoryview) -> int:
+        count = await self._stream.readinto(buffer)
+        await self._upload.write(buffer[:count])
+        self.position += count
+        return count
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
