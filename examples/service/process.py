@@ -7,14 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from examples.service.app import Settings
 
-__all__ = ["Running", "serving"]
+__all__ = ["Running", "running", "serving"]
 
 
 @dataclass(frozen=True)
@@ -36,25 +36,32 @@ class Running:
 def serving(settings: Settings, log: Path, port: int = 0) -> Iterator[Running]:
     """Runs it until the block ends.
 
-    The socket listens before the process has started, so that a client can connect at once.
-
     Args:
         settings: What it serves.
         log: A file for its log.
         port: On this machine; 0 for any that is free.
     """
     environment = {
-        **os.environ,
         "STREAMREC_SERVICE_URL": settings.url,
         "STREAMREC_SERVICE_OPTIONS": json.dumps(dict(settings.storage_options)),
         "STREAMREC_SERVICE_PATIENCE": str(settings.patience),
     }
+    command = ["--factory", "examples.service.app:create", "--timeout-graceful-shutdown", "5"]
+    with running(command, environment, log, port) as service:
+        yield service
+
+
+@contextmanager
+def running(command: Sequence[str], environment: Mapping[str, str], log: Path, port: int = 0) -> Iterator[Running]:
+    """Runs uvicorn with a command and more variables until the block ends.
+
+    The socket listens before the process has started, so that a client can connect at once.
+    """
     with socket.create_server(("127.0.0.1", port), backlog=512) as listening, log.open("wb") as output:
-        command = [sys.executable, "-m", "uvicorn", "--factory", "examples.service.app:create", "--no-access-log"]
-        command += ["--fd", str(listening.fileno()), "--timeout-graceful-shutdown", "5"]
+        words = [sys.executable, "-m", "uvicorn", "--no-access-log", "--fd", str(listening.fileno()), *command]
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         process = subprocess.Popen(
-            command, env=environment, stderr=output, stdout=output, pass_fds=[listening.fileno()]
+            words, env={**os.environ, **environment}, stderr=output, stdout=output, pass_fds=[listening.fileno()]
         )
     with process:  # which alone listens now: if it ends, its clients are refused
         try:

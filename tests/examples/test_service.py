@@ -22,10 +22,10 @@ import streamrec
 from examples.service.app import Settings
 from examples.service.examples import from_json, to_json
 from examples.service.load import load, scraped
-from examples.service.process import Running, serving
+from examples.service.process import Running, running, serving
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
-from tests.servers.real import Store
+from tests.servers.real import KEY, SECRET, Store
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -178,16 +178,28 @@ async def test_http_1_0_cannot_tell_a_broken_body(served: Served) -> None:
     await writer.wait_closed()
 
 
-async def slow_stream(running: Running) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def slow_stream(
+    running: Running, path: str = "/shards/large/0.tfrecord"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A client with little room that has read the head of a large body, and nothing else."""
     host, port = running.url.removeprefix("http://").split(":")
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     connection.connect((host, int(port)))
     reader, writer = await asyncio.open_connection(sock=connection, limit=1 << 16)
-    writer.write(f"GET /shards/large/0.tfrecord HTTP/1.1\r\nHost: x\r\nAccept: {TFRECORD}\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {TFRECORD}\r\n\r\n".encode())
     assert b" 200 " in await reader.readline()
     return reader, writer
+
+
+async def read_whole(reader: asyncio.StreamReader) -> None:
+    """Reads a large body to its end."""
+    size, end = 0, b""
+    while not end.endswith(b"\r\n0\r\n\r\n"):
+        part = await reader.read(1 << 16)
+        assert part, "the connection was closed within the body"
+        size, end = size + len(part), (end + part)[-7:]
+    assert size > LARGE_BYTES
 
 
 def peak_bytes(running: Running) -> int:
@@ -213,13 +225,7 @@ async def test_slow_clients_and_those_that_leave(served: Served) -> None:
     assert read < SLOW_CLIENTS * LARGE_BYTES / 3
     assert peak_bytes(served.running) - peak < SLOW_CLIENTS * LARGE_BYTES / 4
     assert during["service_open_streams"] == SLOW_CLIENTS == during["streamrec_open_streams"]
-    reader, _ = clients[0]
-    size, end = 0, b""
-    while not end.endswith(b"\r\n0\r\n\r\n"):
-        part = await reader.read(1 << 16)
-        assert part, "the connection was closed within the body"
-        size, end = size + len(part), (end + part)[-7:]
-    assert size > LARGE_BYTES
+    await read_whole(clients[0][0])
     for _, writer in clients[1:]:
         writer.transport.abort()
         await writer.wait_closed()
@@ -230,6 +236,32 @@ async def test_slow_clients_and_those_that_leave(served: Served) -> None:
     assert now["service_streams_total left"] - before["service_streams_total left"] == SLOW_CLIENTS - 1
     clients[0][1].transport.abort()
     await clients[0][1].wait_closed()
+
+
+async def test_the_service_of_the_guide(served: Served, s3_store: Store, tmp_path: Path) -> None:
+    """Slow clients cost what the guide says, those that leave cost nothing, and SIGTERM lets a stream finish."""
+    keys = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_ENDPOINT_URL": s3_store.endpoint}
+    environment = {**keys, "AWS_DEFAULT_REGION": "us-east-1", "SERVED": f"{served.settings.url}/large"}
+    command = ["examples.service.minimal:app", "--timeout-graceful-shutdown", "30"]
+    with running(command, environment, tmp_path / "log") as service:
+        assert (await asked(service, "/shards/none.tfrecord"))[0] == 404
+        assert (await asked(service, "/shards/0.tfrecord"))[1] == served.bytes_of("large/0.tfrecord")
+        peak = peak_bytes(service)
+        clients = [await slow_stream(service, "/shards/0.tfrecord") for _ in range(SLOW_CLIENTS)]
+        for _ in range(60):  # meanwhile all of the bodies could be read
+            assert (await figures(service))["served_streams"] == SLOW_CLIENTS
+        assert peak_bytes(service) - peak < SLOW_CLIENTS * (8 << 20)
+        for _, writer in clients[1:]:
+            writer.transport.abort()
+            await writer.wait_closed()
+        async with asyncio.timeout(60):
+            while (await figures(service))["served_streams"] > 1:
+                pass
+        service.process.terminate()
+        await read_whole(clients[0][0])
+        clients[0][1].close()
+        await asyncio.to_thread(service.process.wait, 60)
+        assert "Finished server process" in service.log.read_text()
 
 
 @pytest.mark.parametrize("kind", [TFRECORD, NDJSON])
