@@ -124,7 +124,7 @@ fuzz:
 
 bench: client servers peers
 	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse writing compression paced faults pipeline training clients repeated_gets images tls short_runs commands functions small_shards index global_shuffle shuffle_quality service ray_data; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	for name in kernels local stream encode parse writing compression paced faults pipeline training uploads clients repeated_gets images tls short_runs commands functions small_shards index global_shuffle shuffle_quality service ray_data; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
 
 bench-loaders: $(LOADERS)/.done

@@ -108,9 +108,8 @@ async def verify_sources(
             if shard.path in differing or (repair and shard.path not in missing)
         ]
         shards = list({shard.path: shard for shard in [*wanted, *others]}.values())
-        copies, written = [None] * len(shards), list[str]()
-        if repair is not None:
-            copies = written = copy_paths([shard.path for shard in shards], repair, "--repair")
+        written = [] if repair is None else copy_paths([shard.path for shard in shards], repair, "--repair")
+        copies: Sequence[str | None] = written or [None] * len(shards)
         spared = await refuse_sources(storages, [*(shard.path for shard in shards), *manifests], storages, written)
         if not overwrite:
             await refuse_existing(storages, written)
