@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any, ClassVar, Final
 from weakref import WeakValueDictionary
 
@@ -90,6 +91,9 @@ class HeldBytes:
     """
 
     _runs: ClassVar[WeakValueDictionary[int, HeldBytes]] = WeakValueDictionary()
+    _total: ClassVar[int] = 0
+    _largest: ClassVar[int] = 0
+    _count_at: ClassVar[float] = 0.0
 
     def __init__(self, budget: int, queued: Callable[[], int] = int) -> None:
         self.parts: list[Any] = []
@@ -99,7 +103,9 @@ class HeldBytes:
         self._admitted: dict[object, int] = {}
         self._waiting: dict[object, asyncio.Future[None]] = {}
         self._exceeding: object = None
+        self._counted = 0
         self._runs[id(self)] = self
+        HeldBytes._largest = max(HeldBytes._largest, budget)
 
     @property
     def nbytes(self) -> int:
@@ -112,9 +118,26 @@ class HeldBytes:
         own = self.nbytes + nbytes
         if own > self._budget or own <= self._budget // 64:
             return own <= self._budget
-        runs = [run for reference in self._runs.valuerefs() if (run := reference()) is not None]
-        others = sum(run.nbytes for run in runs if run is not self)
-        return others + 2 * own <= 2 * max(run._budget for run in runs)
+        others, largest = self._count_others()
+        fits = others + 2 * own <= 2 * largest
+        if fits:
+            HeldBytes._total += nbytes
+            self._counted += nbytes
+        return fits
+
+    def _count_others(self) -> tuple[int, int]:
+        """The bytes that the other runs hold, and the largest budget; counted again after twenty times the time that it
+        takes, so that thousands of runs cost a twentieth of a core at most.
+        """
+        now = perf_counter()
+        if now >= HeldBytes._count_at:
+            runs = [run for reference in self._runs.valuerefs() if (run := reference()) is not None]
+            for run in runs:
+                run._counted = run.nbytes
+            HeldBytes._total = sum(run._counted for run in runs)
+            HeldBytes._largest = max(run._budget for run in runs)
+            HeldBytes._count_at = now + 20 * (perf_counter() - now)
+        return HeldBytes._total - self._counted, HeldBytes._largest
 
     async def admit(self, holder: object, nbytes: int, is_next: Callable[[], bool]) -> None:
         """Waits until `holder` may read this many bytes, in place of those that it was admitted for; `arrived` says

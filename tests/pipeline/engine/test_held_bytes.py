@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamrec import AUTOTUNE, Dataset, TFRecordDataset, encode_records
+from streamrec.pipeline.engine.budget import HeldBytes
 
 MB = 1_000_000
 READ = """
@@ -80,3 +81,17 @@ def test_records_that_are_larger_than_the_budget_still_come(tmp_path: Path, name
     assert sorted(found) == sorted(rest) == sorted(expected)
     if deterministic and name != "a shuffle":  # which holds fewer
         assert found == expected
+
+
+def test_asking_costs_the_same_next_to_thousands_of_runs() -> None:
+    counted = 0
+
+    def queued() -> int:
+        nonlocal counted
+        counted += 1
+        return 0
+
+    runs = [HeldBytes(1 << 20, queued) for _ in range(2000)]
+    for number in range(2000):
+        runs[number % 10].fits(1 << 16)
+    assert counted < 100 * 2000  # 2,000 times 2,000 if each call counted all runs
