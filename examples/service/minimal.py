@@ -16,14 +16,13 @@ OPEN = Gauge("served_streams", "Streams that are being sent.")
 SENT = Counter("served_bytes", "Bytes that were sent.")
 
 
-async def stream(pattern):
-    """The records of shards, as parts of a TFRecord stream."""
-    shards = streamrec.TFRecordDataset(pattern, num_parallel_reads=2)
-    batches = shards.batch(100).with_options(memory_budget=8 << 20)
+async def stream(url):
+    """The records of a shard, as parts of a TFRecord stream."""
+    small = {"block_bytes": 1 << 20, "buffer_bytes": 0}
     with OPEN.track_inprogress():
-        async with batches.aiterate() as frames:
-            async for batch in frames:
-                chunk = streamrec.encode_records(batch)
+        async with streamrec.open_shard(url, **small) as shard:
+            async for frames in shard.frames():
+                chunk = streamrec.encode_records(frames)
                 yield chunk
                 SENT.inc(len(chunk))
 

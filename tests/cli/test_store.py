@@ -14,7 +14,7 @@ import fsspec
 import pytest
 
 from streamrec import Dataset
-from streamrec.storage import Storages, retry
+from streamrec.storage import Storages
 from streamrec.storage.backends.local.temporary_files import create_temporary
 from tests.cli.conftest import Bucket, Call, Done, interrupt, run, start, still_running, typed
 from tests.effort import thorough
@@ -86,19 +86,17 @@ async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: S
         assert [found async for found in storage.list(url)] == []
 
 
-@pytest.mark.parametrize("command", [["count"], ["-v", "count"], ["reshard"]])
-def test_a_store_that_is_down_is_waited_for_with_a_warning(
-    shard: Path, tmp_path: Path, called: Call, monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
-    monkeypatch.setattr(retry, "MIN_WARNING_SECONDS", 0.0)
-    with ObjectStore(shard.parent.parent, replace(NO_FAULTS, script=("unavailable", "unavailable"))) as store:
+@pytest.mark.parametrize("command", [["count"], ["-v", "count"]], ids=["", "-v"])
+def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path, command: list[str]) -> None:
+    with ObjectStore(shard.parent.parent, replace(NO_FAULTS, unavailable=1.0, retry_after=60)) as store:
         options = typed({"anon": True, "endpoint_url": store.url})
-        target = [str(tmp_path / "new")] if command == ["reshard"] else []
-        done = called(*command, *options, f"s3://{shard.parent.name}/{shard.name}", *target)
-    assert done.code == 0, done.err
-    warning = "streamrec: s3://data/train-0.tfrecord: the store asked for fewer requests"
-    assert done.err.count(warning) == 1  # once a minute and server
-    assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in done.err
+        with start(*command, *options, f"s3://{shard.parent.name}/{shard.name}") as process:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, "")
+            warning = next(line for line in lines if "no progress" in line)
+            interrupt(process)
+    assert warning.startswith("streamrec: s3://data/train-0.tfrecord: the store asked for fewer requests")
+    assert "It is tried again for 300 s more (RetryPolicy(patience=300))" in warning
 
 
 def test_what_demo_proposes_runs(bucket: Bucket, called: Call, tmp_path: Path) -> None:
