@@ -91,7 +91,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no problems."""
+        """Whether `problems` is empty."""
         return not self.problems
 
     def __bool__(self) -> bool:

@@ -14,7 +14,7 @@ from streamrec.cli.reading import blocks, map_concurrently, run, total_bytes
 from streamrec.cli.sources import Item, find_records, storages_for
 from streamrec.errors import IntegrityError
 from streamrec.shards import LONG_BYTES, ReadOptions, ShardInfo, ShardReader
-from streamrec.storage import ByteStream, Replacement, Storages, Upload
+from streamrec.storage import Replacement, Storages
 
 
 @click.command(
@@ -87,14 +87,14 @@ async def copy_one(storages: Storages, objects: Replacement, meter: Meter, work:
 class CopyingStream:
     """A ByteStream that forwards another one, and writes what is read from it to an upload."""
 
-    def __init__(self, stream: ByteStream, upload: Upload) -> None:
+    def __init__(self, stream: Any, upload: Any) -> None:
         self.info, self.tally = stream.info, stream.tally
         self.position = 0
         self._stream = stream
         self._upload = upload
 
     async def readinto(self, buffer: memoryview) -> int:
-        count = await self._stream.readinto(buffer)
+        count: int = await self._stream.readinto(buffer)
         await self._upload.write(buffer[:count])
         self.position += count
         return count
