@@ -10,7 +10,8 @@ asked for them. It answers after 30 to 50 ms, at 60 MB/s a connection, speaks S3
 - start: what one of all readers needs until its first batch, in each way of naming the shards, and its peak memory.
 - plan: the plans of all readers are made, by the library, from the store's listing, its manifest and its index. Their
   records are counted: each must come once in each of three epochs, and in the epoch in which the ranks change.
-- read: some ranks read their records from the store, each in a process; these must be the ones that the plan says.
+- read: some ranks read their records from the store, each in a process; these must be the ones that the plan says. The
+  first of them reads three epochs, the others one.
 - nodes: requests, seconds and dollars of 10, 100 and 1,000 nodes of 8 ranks, from the plans and from what readers cost.
 
 `distribute` refuses the state of another number of readers, so the new ranks read the rest of all old readers, each
@@ -262,13 +263,13 @@ def start(job: Job, way: str, most: int) -> dict[str, Any]:
     return {**first, **found, **resumed}
 
 
-def read_rank(job: Job, rank: int, expected: list[list[list[int]]]) -> dict[str, Any]:
-    """One rank of `distribute`: all its workers, in turn, and three epochs; they must get what their plans say."""
+def read_rank(job: Job, rank: int, epochs: int, expected: list[list[list[int]]]) -> dict[str, Any]:
+    """One rank of `distribute`: all its workers, in turn, and some epochs; they must get what their plans say."""
     dataset = job.dataset("glob")
 
     def read() -> int:
         records = 0
-        for epoch in range(EPOCHS):
+        for epoch in range(epochs):
             for worker, ranges in enumerate(expected):
                 with as_worker(worker, job.workers):
                     own = dataset.with_options(rank=rank, world_size=job.ranks, epoch=epoch)
@@ -519,7 +520,8 @@ def simulate_job(job: Job, listing: Listing, after: int, sample: int, do: Call, 
     told = {number: own.tolist() for number, own in enumerate(ranges)}
     for rank in np.linspace(0, job.ranks - 1, sample).astype(int).tolist():
         own = [told[rank * job.workers + worker] for worker in range(job.workers)]
-        add("read", way="distribute", **with_epoch(job, do("read_rank", rank=rank, expected=own)))
+        epochs = EPOCHS if rank == 0 else 1
+        add("read", way="distribute", **with_epoch(job, do("read_rank", rank=rank, epochs=epochs, expected=own)))
     expected = {str(number): told[number] for number in old}
     add("read", way="distribute, old readers' states", **do("change_ranks", rank=0, ranks=after, expected=expected))
     for epoch in range(EPOCHS):
@@ -554,7 +556,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("shards", 100_000), ("records", 10_000), ("ranks", 1024), ("after", 768), ("workers", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--sample", type=int, default=2, help="how many ranks really read")
+    parser.add_argument("--sample", type=int, default=2, help="how many ranks of distribute really read")
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
