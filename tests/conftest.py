@@ -26,7 +26,7 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the tests that tell least to CI."""
+    """Leaves out the tests that tell least."""
     if not THOROUGH:
         kept = set(tell_most(items))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])

@@ -21,7 +21,7 @@ from streamrec.bridge import Put, iterate, run
 from streamrec.bridge.loop import loop_thread
 from streamrec.errors import ClosedError
 
-THOROUGH = bool(os.environ.get("STREAMREC_THOROUGH"))  # tests.effort has it too, and imports pytest
+THOROUGH = os.environ.get("STREAMREC_THOROUGH") == "1"  # tests.effort has it too, and imports pytest
 
 
 def blocked_next() -> None:
