@@ -4,8 +4,6 @@ A new verb is an entry in VERBS: for which kinds of elements it is, what it make
 new source is one in `sources`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -105,6 +103,10 @@ def row_of(record: bytes) -> dict[str, Any]:
     return {"id": len(record), "values": np.arange(len(record) % 5)}
 
 
+def length_of(row: dict[str, Any]) -> int:
+    return len(row["values"])
+
+
 async def lowered(number: Any) -> Any:
     """Its calls end in another order than they begin."""
     for _ in range(int(number) * 7 % 5):
@@ -122,8 +124,9 @@ def scanned(state: Any, number: Any) -> tuple[Any, Any]:
 
 
 def grouped(dataset: Any, size: int) -> Any:
-    """Numbers of one remainder, behind each other."""
-    return dataset.group_by_window(lambda number: number % 3, lambda key, window: window.take(4), size)
+    """Numbers of one remainder, one after the other."""
+    length: dict[str, Any] = {"window_size": size} if size % 2 else {"window_size_func": lambda key: key + size}
+    return dataset.group_by_window(lambda number: number % 3, lambda key, window: window.take(4), **length)
 
 
 VERBS = [
@@ -140,14 +143,14 @@ VERBS = [
     ),
     alike("unbatch", BATCHES, lambda ds, n: ds.unbatch(), gives=unbatched),
     alike("rebatch", BATCHES, lambda ds, n: ds.rebatch(n), by_order=True),
-    alike("rebatch_in_turn", BATCHES, lambda ds, n: ds.rebatch([n, 1, n + 2]), by_order=True),
+    alike("rebatch_in_turn", BATCHES, lambda ds, n: ds.rebatch([n, 1, n + 2], n % 2 == 0), by_order=True),
     alike("unique", (NUMBER, RECORD), lambda ds, n: ds.unique(), by_order=True),
     alike("scan", (NUMBER,), lambda ds, n: ds.scan(np.int64(n), scanned), by_order=True),
     alike("group_by_window", (NUMBER,), grouped, by_order=True),
     alike(
         "window",
         (NUMBER, RECORD),
-        lambda ds, n: ds.window(n, 1 + n * 3 % 5, 1 + n % 2).flat_map(lambda window: window.batch(n)),
+        lambda ds, n: ds.window(n, 1 + n * 3 % 5, 1 + n % 2, n == 4).flat_map(lambda window: window.batch(n)),
         gives=lambda kind: kind + BATCH,
         by_order=True,
     ),
@@ -183,7 +186,7 @@ VERBS = [
     own(
         "bucket",
         (ROWS,),
-        lambda ds, n: ds.bucket_by_sequence_length(lambda row: len(row["values"]), [2, 4], [n, 2, 3]),
+        lambda ds, n: ds.bucket_by_sequence_length(length_of, [2, 4], [n, 2, 3], drop_remainder=n > 3),
         gives=lambda kind: kind + BATCH,
     ),
     own("rows_of_batches", (ROWS + BATCH,), lambda ds, n: ds.unbatch(), gives=unbatched),
@@ -228,15 +231,20 @@ def shards(folder: Path) -> list[str]:
     return [str(path) for path in sorted(folder.iterdir())]
 
 
-def read(files: list[str], cycle: int, block: int) -> Made:
-    """Records of shards, interleaved."""
+def small_blocks(name: bytes) -> Dataset[bytes]:
+    return TFRecordDataset(name, "", 40)
+
+
+def read(files: list[str], cycle: int, block: int, nested: bool) -> Made:
+    """Records of shards, interleaved: as one source, or as a dataset of each shard."""
+    shards = TFRecordDataset(files, cycle_length=cycle, block_length=block)
     return Made(
-        TFRecordDataset(files, cycle_length=cycle, block_length=block),
+        Dataset.list_files(files).interleave(small_blocks, cycle, block) if nested else shards,
         lambda tf: tf.data.Dataset.from_tensor_slices(files).interleave(
             tf.data.TFRecordDataset, cycle_length=cycle, block_length=block
         ),
         RECORD,
-        f"shards(cycle={cycle}, block={block})",
+        f"shards(cycle={cycle}, block={block}, nested={nested})",
     )
 
 
@@ -280,7 +288,7 @@ def single(number: int) -> Made:
 def sources(files: list[str]) -> st.SearchStrategy[Made]:
     """Where elements come from."""
     return st.one_of(
-        st.builds(read, st.just(files), st.integers(1, 5), st.integers(1, 4)),
+        st.builds(read, st.just(files), st.integers(1, 5), st.integers(1, 4), st.booleans()),
         st.builds(numbered, st.integers(0, 30), st.integers(1, 3)),
         st.builds(sliced, st.integers(0, 25)),
         st.builds(generated, st.integers(0, 25)),
@@ -314,13 +322,24 @@ def chains(draw: st.DrawFn, files: list[str], alike_only: bool = False, most: in
     made = draw(sources(files).flatmap(lambda source: staged(source, most, alike_only)))
     if not draw(st.integers(0, 2)):
         other = draw(sources(files).flatmap(lambda source: staged(source, 2, alike_only)))
-        made = draw(staged(both(made, other, alike_only, draw(st.booleans())), 2, alike_only))
+        way = draw(st.sampled_from(["join", "sample", "choose"]))
+        made = draw(staged(both(made, other, alike_only, way), 2, alike_only))
     return made
 
 
-def both(one: Made, other: Made, alike_only: bool, sampled: bool) -> Made:
-    """Two chains as one, in whichever way they fit."""
-    if sampled and one.kind == other.kind and one.kind in (NUMBER, RECORD):
+def both(one: Made, other: Made, alike_only: bool, way: str) -> Made:
+    """Two chains as one, in the given way if they fit, else in another one."""
+    in_order = one.ordered and other.ordered
+    mixed = way if one.kind == other.kind and one.kind in (NUMBER, RECORD) else "join"
+    if mixed == "choose" and (in_order or not alike_only):
+        return Made(
+            in_turn(Dataset, [one.ours, other.ours]),
+            lambda tf: in_turn(tf.data.Dataset, [one.theirs(tf), other.theirs(tf)]),
+            one.kind,
+            f"choose({one}, {other})",
+            in_order,
+        )
+    if mixed == "sample":
         return Made(
             Dataset.sample_from_datasets([one.ours, other.ours], [0.3, 0.7], stop_on_empty_dataset=False),
             lambda tf: tf.data.Dataset.sample_from_datasets(
@@ -336,18 +355,23 @@ def both(one: Made, other: Made, alike_only: bool, sampled: bool) -> Made:
             lambda tf: one.theirs(tf).concatenate(other.theirs(tf)),
             one.kind,
             f"({one}).concatenate({other})",
-            one.ordered and other.ordered,
+            in_order,
         )
-    if {one.kind, other.kind} == {NUMBER, RECORD} and (not alike_only or (one.ordered and other.ordered)):
+    if {one.kind, other.kind} == {NUMBER, RECORD} and (in_order or not alike_only):
         number, record = (one, other) if one.kind == NUMBER else (other, one)
         return Made(
             Dataset.zip(number.ours, record.ours),
             lambda tf: tf.data.Dataset.zip((number.theirs(tf), record.theirs(tf))),
             PAIR,
             f"zip({number}, {record})",
-            number.ordered and record.ordered,
+            in_order,
         )
     return one
+
+
+def in_turn(module: Any, datasets: list[Any]) -> Any:
+    """An element of the second dataset, then two of the first one, and so on."""
+    return module.choose_from_datasets(datasets, module.range(40).map(lambda number: (number + 1) % 3 % 2), False)
 
 
 def comparable(element: Any) -> Any:

@@ -1,7 +1,5 @@
 """Shards with a manifest, to be dealt to readers, and shards with an index, for the global shuffle."""
 
-from __future__ import annotations
-
 import gzip
 import uuid
 from collections.abc import Sequence

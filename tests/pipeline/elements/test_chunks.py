@@ -1,4 +1,4 @@
-"""Chunks: they end between two batches, are merged with few copies, and weigh about what they keep alive."""
+"""Chunks: they end between two batches, and weigh about what they keep alive."""
 
 import sys
 from collections.abc import Callable
@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import (
-    BytesColumn,
-    Dataset,
-    FixedLenFeature,
-    Frames,
-    TFRecordDataset,
-    encode_example,
-    encode_records,
-    parse_example,
-)
+import streamrec
+from streamrec import Dataset, FixedLenFeature, Frames, TFRecordDataset, encode_example, encode_records, parse_example
 from streamrec.pipeline.elements.chunk import weigh
-from streamrec.pipeline.elements.merge import in_turn, merge_windows
+from streamrec.pipeline.elements.merge import in_turn
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered
 
 SHARDS, RECORDS, SIZE = 4, 511, 20_000
@@ -52,36 +44,8 @@ def test_few_batches_are_copied(files: list[str], before: Callable[[Dataset[Any]
     assert alone < len(batches) / 4  # where an epoch ends, and where something came late; out of step it is every other
 
 
-def lanes_of(size: int) -> list[list[bytes]]:
-    """Three lanes of 4, 4 and 2 records of about this size."""
-    return [[b"%d/%d" % (lane, index) + bytes(size) for index in range(count)] for lane, count in enumerate((4, 4, 2))]
-
-
-def scattered(records: list[bytes]) -> Scattered:
-    return Scattered.joining([Frames.of([record]) for record in records])
-
-
-@pytest.mark.parametrize("size", [0, SCATTERED_BYTES])
-def test_in_an_order(size: int) -> None:
-    first, second, third = lanes_of(size)
-    order = np.array([8, 0, 4, 9, 1, 2, 5, 3, 7, 6])
-    frames = merge_windows([Frames.of(first), scattered(second), Frames.of(third)], order)
-    everything = first + second + third
-    assert list(frames) == [everything[index] for index in order]
-    assert isinstance(frames, Scattered) == bool(size)
-
-
-@pytest.mark.parametrize("size", [0, SCATTERED_BYTES])
-def test_in_turn(size: int) -> None:
-    first, second, third = lanes_of(size)
-    windows = [[Frames.of(first[:3]), Frames.of(first[3:])], [scattered(second)], [Frames.of(third)]]
-    frames = in_turn(windows, 2)
-    assert list(frames) == [*first[:2], *second[:2], *third, *first[2:], *second[2:]]
-    assert isinstance(frames, Scattered) == bool(size)
-
-
 def test_one_of_many_long_records_in_a_buffer_does_not_keep_it_alive() -> None:
-    (records, *_) = lanes_of(SCATTERED_BYTES)
+    records = [b"%d" % index + bytes(SCATTERED_BYTES) for index in range(4)]
     frames = in_turn([[Frames.of(records).window(0, 1)], [Frames.of(records[1:2])]], 1)
     assert frames.pinned == len(records[0]) + len(records[1])
 
@@ -108,4 +72,4 @@ def test_a_column_over_many_buffers_weighs_its_strings() -> None:
 def test_a_column_weighs_its_strings_at_least(count: int) -> None:
     """In whichever order they lie."""
     spans = np.array([[8, 12], [4, 8], [0, 4]], np.int64)[:count]
-    assert weigh([BytesColumn(bytes(12), spans)]) >= 4 * count
+    assert weigh([streamrec.BytesColumn(bytes(12), spans)]) >= 4 * count

@@ -110,12 +110,6 @@ def test_alike_elements_cost_few_bytes_besides_their_data() -> None:
     assert len(pack(elements)) < 1000 * (16 + 8 + 5 + 8) + 1000
 
 
-def test_arrays_come_back_writable_and_apart() -> None:
-    one, other = again([np.zeros(3), np.zeros(3)])
-    one += 1
-    assert other.tolist() == [0, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("value", "name"),
     [

@@ -9,10 +9,7 @@ import pytest
 
 import streamrec
 from streamrec import Dataset, RaggedTensor, SparseTensor, TFRecordDataset
-from streamrec.pipeline.elements.columns import Columns, join_windows, select
-from streamrec.pipeline.elements.ragged_rows import SparseRows
-from streamrec.pipeline.sources.shuffle.buffer_store import weights_of
-from tests.servers.resuming import assert_resumes_everywhere
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 FEATURES: dict[str, Any] = {
     "a": streamrec.VarLenFeature(np.int64),
@@ -64,15 +61,6 @@ def told(value: Any) -> Any:
         value = value.to_numpy()
     array = np.asarray(value)
     return (array.dtype.str, array.shape, array.tolist())
-
-
-def test_the_pattern_of_every_tutorial(path: str) -> None:
-    batches = list(elements(path).batch(3))
-    assert [batch["a"].dense_shape.tolist() for batch in batches[:2]] == [[3, 6], [3, 5]]
-    assert batches[0]["a"].indices.tolist() == [[1, 0], [1, 1], [1, 2], *([2, index] for index in range(6))]
-    assert batches[0]["s"].values.tolist() == [b"0", b"1", b"2", b"0", b"1", b"2", b"3", b"4", b"5"]
-    assert [splits.tolist() for splits in batches[0]["r"].nested_row_splits] == [[0, 2, 4, 6], [0, 0, 0, 2, 3, 6, 9]]
-    assert len(batches[-1]["id"]) == 2
 
 
 CHAINS: list[Callable[[Any], Any]] = [
@@ -153,19 +141,64 @@ def test_shapes_that_do_not_fit_are_named() -> None:
         list(Dataset.range(1, 3).map(lambda number: ragged(int(number))).batch(2))
 
 
-def test_rows_of_sparse_tensors_are_a_column() -> None:
-    rng = np.random.default_rng(3)
-    dense = [rng.integers(0, 2, (rng.integers(1, 6), 3, rng.integers(1, 5))) for _ in range(20)]
-    parts = []
-    for array in dense:
-        indices = np.argwhere(array)
-        parts.append(SparseRows.of(SparseTensor(indices, array[tuple(indices.T)], np.array(array.shape))))
-    rows = [row for part in parts for row in part]
-    column = join_windows([Columns(part) for part in parts])
-    assert [told(row) for row in column] == [told(row) for row in rows]
-    order = rng.permutation(len(rows))
-    picked = select(column, order)
-    assert [told(row) for row in picked] == [told(rows[index]) for index in order]
-    assert told(picked.nest.tensor()) == told(streamrec.pipeline.stages.batch.stack([rows[i] for i in order]))
-    assert told(picked[2:7].nest.tensor()) == told(streamrec.pipeline.stages.batch.stack([rows[i] for i in order[2:7]]))
-    assert len(weights_of(column)) == len(rows)
+# Rows of a ragged tensor stay in a column: stages give what they give of the same rows as single arrays.
+
+VALUES = np.arange(200, dtype=np.int64)
+SPLITS = np.concatenate([[0], np.cumsum(np.arange(19) * 7 % 12)])
+
+
+def tokens(values: Any = VALUES) -> Dataset[Any]:
+    """Rows of a ragged tensor next to numbers."""
+    batch = {"tokens": RaggedTensor(values[: SPLITS[-1]], (SPLITS,)), "id": np.arange(len(SPLITS) - 1)}
+    return Dataset.from_tensor_slices(batch).concatenate(Dataset.from_tensor_slices(batch)).repeat(2)
+
+
+TOKENS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
+    "padded": lambda ds: ds.padded_batch(5),
+    "to a shape": lambda ds: ds.padded_batch(4, {"tokens": [30], "id": []}, {"tokens": -1, "id": 0}),
+    "shuffled": lambda ds: ds.shuffle(7, seed=1).padded_batch(5),
+    "ragged": lambda ds: ds.skip(3).ragged_batch(5),
+    "rebatched": lambda ds: ds.padded_batch(3, {"tokens": [11], "id": []}).rebatch(7),
+    "cached": lambda ds: ds.take(19).cache().repeat(2).padded_batch(4),
+    "buckets": lambda ds: ds.bucket_by_sequence_length(lambda row: len(row["tokens"]), [3, 8], [4, 3, 2]),
+    "drawn": lambda ds: Dataset.sample_from_datasets([ds, ds.take(9)], [1, 2], seed=3).padded_batch(6),
+    "shards in turn": lambda ds: ds.shard(3, 1).padded_batch(2),
+}
+
+
+@pytest.mark.parametrize("chain", TOKENS.values(), ids=TOKENS)
+def test_stages_give_what_they_give_of_single_arrays(chain: Callable[[Dataset[Any]], Dataset[Any]]) -> None:
+    wanted = [plain(batch) for batch in chain(tokens().map(lambda element: element))]
+    assert wanted
+    assert [plain(batch) for batch in chain(tokens())] == wanted
+
+
+@pytest.mark.parametrize("shape", [(200,), (200, 2)])
+@pytest.mark.parametrize("dtype", ["f4", "u1", "?", ">i4"])
+def test_tokens_of_any_dtype_are_padded_and_joined(dtype: str, shape: tuple[int, ...]) -> None:
+    rows = tokens(np.resize(VALUES, shape).astype(dtype))
+    for name in ("shuffled", "drawn", *(["ragged"] if dtype != ">i4" else [])):
+        wanted = [plain(batch) for batch in TOKENS[name](rows.map(lambda element: element))]
+        assert [plain(batch) for batch in TOKENS[name](rows)] == wanted
+
+
+@pytest.mark.parametrize("name", ["shuffled", "buckets", "cached"])
+def test_tokens_resume_everywhere(name: str) -> None:
+    assert_resumes_everywhere(TOKENS[name](tokens()))
+
+
+def test_a_cache_file_keeps_tokens(tmp_path: Path) -> None:
+    cached = tokens().cache(str(tmp_path / "cache"))
+    assert [plain(element) for element in cached] == [plain(element) for element in tokens()]
+    assert [plain(batch) for batch in cached.padded_batch(5)] == [plain(batch) for batch in tokens().padded_batch(5)]
+
+
+def test_what_a_dataset_holds_is_read_only() -> None:
+    assert not any(element["tokens"].flags.writeable for element in tokens())
+
+
+def test_what_does_not_fit_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"element\['tokens'\]: an array of up to \[11\] does not fit into .* \(5,\)"):
+        list(tokens().padded_batch(30, {"tokens": (5,), "id": ()}))
+    with pytest.raises(ValueError, match=r"element\['tokens'\]: padded_shapes has 2 dimensions"):
+        list(tokens().padded_batch(30, {"tokens": (5, 5), "id": ()}))

@@ -14,6 +14,7 @@ import pytest
 
 import streamrec
 from streamrec import Dataset, TFRecordDataset
+from tests.pipeline.sources.test_cache import Upstream
 
 
 def shuffled() -> Dataset[Any]:
@@ -141,23 +142,9 @@ def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
     assert numbers(elsewhere) == order
 
 
-class Counting:
-    """A generator that counts how often it is run, and how many elements it gives."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.runs = self.made = 0
-
-    def __call__(self) -> Iterator[int]:
-        self.runs += 1
-        for number in range(self.count):
-            self.made += 1
-            yield number
-
-
 def test_a_cache_in_memory_is_filled_once() -> None:
     """By whichever of the Datasets that were made of it is read first, with `for`, `async for` and behind a state."""
-    source = Counting(1000)
+    source = Upstream("numbers", 1000)
     cached = Dataset.from_generator(source).cache()
     batched = cached.shuffle(100, seed=1).batch(10)
     orders = [[batch.tolist() for batch in batched] for _ in range(3)]
@@ -172,12 +159,12 @@ def test_a_cache_in_memory_is_filled_once() -> None:
     iterator = cached.iterate()
     head = [int(next(iterator)) for _ in range(500)]
     assert head + numbers(cached.iterate(iterator.state_dict())) == list(range(1000))
-    assert (source.runs, source.made) == (1, 1000)
+    assert (source.calls, source.made) == (1, 1000)
     numbers(pickle.loads(pickle.dumps(Dataset.range(3).cache())))
 
 
 def test_a_cache_goes_with_its_dataset() -> None:
-    cached = Dataset.from_generator(Counting(1000)).cache()
+    cached = Dataset.from_generator(Upstream("numbers", 1000)).cache()
     numbers(cached)
     source: Any = cached.chain.source
     (kept,) = source.memo._values.values()
@@ -277,7 +264,7 @@ def test_as_tensorflow_counts() -> None:
             found.append((numbers(mixed) == numbers(mixed), repeated[:200] == repeated[200:]))
         found.append(numbers(dataset.sample_from_datasets(parts, [0.0, 0.0])))
         cached = make(counted).cache()
-        found.append([numbers(cached.take(10)), numbers(cached), numbers(cached.skip(3)), counted.runs])
+        found.append([numbers(cached.take(10)), numbers(cached), numbers(cached.skip(3)), counted.calls])
         found.append(numbers(make(Sometimes(0, 0, 2, 0, 1)).repeat(12)))
         found.append(numbers(make(Sometimes(0, 5)).repeat()))
         return found
@@ -285,5 +272,5 @@ def test_as_tensorflow_counts() -> None:
     def made(generator: Any) -> Any:
         return tensorflow.data.Dataset.from_generator(generator, output_types=tensorflow.int64)
 
-    theirs = facts(tensorflow.data.Dataset, made, Counting(5))
-    assert facts(Dataset, Dataset.from_generator, Counting(5)) == theirs
+    theirs = facts(tensorflow.data.Dataset, made, Upstream("numbers", 5))
+    assert facts(Dataset, Dataset.from_generator, Upstream("numbers", 5)) == theirs

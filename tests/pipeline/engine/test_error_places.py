@@ -1,7 +1,5 @@
 """An error behind any source and stage names the shard and the record that the element was made of."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import (
-    Dataset,
-    FeatureError,
-    FixedLenFeature,
-    TFRecordDataset,
-    encode_example,
-    encode_records,
-    parse_single_example,
-    write_index,
-)
+import streamrec
+from streamrec import Dataset, FeatureError, TFRecordDataset, encode_example, encode_records, write_index
 
-FEATURES = {"id": FixedLenFeature((), np.int64)}
+FEATURES = {"id": streamrec.FixedLenFeature((), np.int64)}
 RECORDS = 100
 SHARD, RECORD = 2, 37
 
@@ -40,7 +30,7 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def one(record: bytes) -> Any:
-    return parse_single_example(record, FEATURES)
+    return streamrec.parse_single_example(record, FEATURES)
 
 
 def batches(dataset: Dataset[Any], size: int = 8) -> Dataset[Any]:

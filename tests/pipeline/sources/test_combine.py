@@ -1,9 +1,8 @@
 """Datasets of datasets: what they give, what stays columnar, what is refused, what runs beside what, and states."""
 
 import asyncio
-import pickle
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,21 +11,17 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import streamrec
-from streamrec import Dataset, Frames, TFRecordDataset, encode_records
+from streamrec import Dataset, TFRecordDataset, encode_records
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.epochs import Memo, words
+from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import SourceStores, session
-from streamrec.tfrecord import Scattered
-from tests.effort import draws, thorough
-from tests.servers.resuming import assert_resumes_everywhere, stop_after
+from tests.servers.resuming import stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
@@ -59,13 +54,6 @@ def test_the_order_is_that_of_shards(folder: str, cycle_length: int, block_lengt
     assert list(names.interleave(small_blocks, cycle_length, block_length)) == wanted
 
 
-def test_any_order_has_all(folder: str) -> None:
-    names = Dataset.list_files(f"{folder}/*")
-    for block_length in (1, 3):
-        found = list(names.interleave(small_blocks, 3, block_length, deterministic=False))
-        assert Counter(found) == Counter(ALL)
-
-
 def test_without_a_number_sixteen_take_turns() -> None:
     counts = Dataset.from_tensor_slices(np.arange(20) * 10)
     found = numbers(counts.interleave(lambda n: Dataset.range(n, n + 2)))
@@ -74,34 +62,11 @@ def test_without_a_number_sixteen_take_turns() -> None:
     assert found == numbers(counts.interleave(lambda n: Dataset.range(n, n + 2), -1, 1, -1))
 
 
-def test_flat_map_gives_one_after_the_other(folder: str) -> None:
-    assert list(Dataset.list_files(f"{folder}/*").flat_map(TFRecordDataset)) == ALL
+def test_flat_map_takes_pairs_and_may_be_nested() -> None:
     pairs = Dataset.zip(Dataset.range(3), Dataset.range(10, 13))
     assert numbers(pairs.flat_map(lambda one, two: Dataset.from_tensor_slices([one, two]))) == [0, 10, 1, 11, 2, 12]
-    assert numbers(Dataset.range(0).flat_map(Dataset.range)) == []
     nested = Dataset.range(4).flat_map(lambda n: Dataset.range(n).flat_map(Dataset.range))
     assert numbers(nested) == [0, 0, 0, 1]
-
-
-def test_records_stay_frames(folder: str, both_layouts: str) -> None:
-    kinds = {Frames} if both_layouts == "copied" else {Frames, Scattered}
-    names = Dataset.list_files(f"{folder}/*")
-    parts = [TFRecordDataset(f"{folder}/s-{shard}") for shard in (0, 2)]
-    datasets = [
-        names.interleave(TFRecordDataset, 3),
-        names.interleave(TFRecordDataset, 3, 2),
-        names.flat_map(TFRecordDataset),
-        Dataset.sample_from_datasets(parts, seed=1),
-        Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices([0, 0, 1, 0, 1])),
-    ]
-    for dataset in datasets:
-        assert {type(batch) for batch in dataset.batch(3)} <= kinds
-        assert [record for batch in dataset.batch(3) for record in batch] == list(dataset)
-    numbered = names.interleave(lambda name: TFRecordDataset(name).enumerate(), 3).batch(4)
-    assert all(type(order) is np.ndarray and type(records) in kinds for order, records in numbered)
-    batches = list(names.interleave(lambda name: TFRecordDataset(name).batch(2), 2))
-    assert {type(batch) for batch in batches} == {Frames}
-    assert Counter(record for batch in batches for record in batch) == Counter(ALL)
 
 
 def test_elements_of_different_kinds_stay_what_they_are() -> None:
@@ -112,27 +77,6 @@ def test_elements_of_different_kinds_stay_what_they_are() -> None:
     assert found == [0, 0.0, b"a", 1, 1.0, b"b", 2, 2.0]
     lists = Dataset.range(3).interleave(lambda n: parts[int(n)], 3)
     assert [type(element) for element in lists] == [np.int64, np.float64, bytes] * 2 + [np.int64, np.float64]
-
-
-@given(
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=5),
-    draws=st.lists(st.integers(0, 4), max_size=200),
-    batch=st.integers(1, 9),
-    stop=st.booleans(),
-)
-@draws(50)
-def test_choices_are_followed(lengths: list[int], draws: list[int], batch: int, stop: bool) -> None:
-    choices = [draw % len(lengths) for draw in draws]
-    queues = [list(range(at * 100, at * 100 + length)) for at, length in enumerate(lengths)]
-    parts = [Dataset.from_tensor_slices(np.array(queue, np.int64)).batch(batch).unbatch() for queue in queues]
-    wanted = []
-    for choice in choices:
-        if not queues[choice] and stop:
-            break
-        wanted += queues[choice][:1]
-        del queues[choice][:1]
-    picked = Dataset.from_tensor_slices(np.array(choices, np.int64)).batch(3).unbatch()
-    assert numbers(Dataset.choose_from_datasets(parts, picked, stop)) == wanted
 
 
 def test_samples_follow_the_weights() -> None:
@@ -165,14 +109,6 @@ def test_a_seed_says_the_choices() -> None:
     assert numbers(Dataset.sample_from_datasets(parts, [0, 0])) == []
 
 
-def test_words_are_those_of_the_generator() -> None:
-    found = words(5, 7, 0, 100)
-    assert found.tolist() == np.random.Philox(key=np.array([5, 7], np.uint64)).random_raw(100).tolist()
-    assert words(5, 7, 33, 20).tolist() == found[33:53].tolist()
-    assert words(5, 8, 0, 100).tolist() != found.tolist()
-    assert words(-1, 0, 0, 3).tolist() == words(2**64 - 1, 0, 0, 3).tolist()
-
-
 def test_names_are_listed_in_order_or_shuffled(folder: str) -> None:
     wanted = [f"{folder}/s-{shard}".encode() for shard in range(5)]
     assert list(Dataset.list_files(f"{folder}/*")) == wanted
@@ -188,13 +124,6 @@ def test_names_are_listed_in_order_or_shuffled(folder: str) -> None:
     assert {frozenset(epoch) for epoch in epochs} == {frozenset(wanted)}
     assert shuffled == list(Dataset.list_files(f"{folder}/*", True, 1).repeat(4))
     assert list(Dataset.list_files(f"{folder}/*", False, 1)) == wanted
-
-
-def test_a_pattern_without_a_match_comes_after_the_others(folder: str) -> None:
-    iterator = iter(Dataset.list_files([f"{folder}/s-0", f"{folder}/none-*"]))
-    assert next(iterator) == f"{folder}/s-0".encode()
-    with pytest.raises(streamrec.NotFoundError, match="no object matches"):
-        next(iterator)
 
 
 def test_an_error_of_the_outer_chain_comes_again_after_resuming(folder: str) -> None:
@@ -244,47 +173,11 @@ def test_another_function_or_fewer_elements_are_refused(folder: str) -> None:
         list(cut.iterate(state))
 
 
-CHAINS: list[Callable[[str], Dataset[Any]]] = [
-    lambda folder: Dataset.list_files(f"{folder}/*", shuffle=True).repeat(2),
-    lambda folder: Dataset.list_files(f"{folder}/*").interleave(small_blocks, 2, 2).batch(4),
-    lambda folder: Dataset.list_files(f"{folder}/*", True).interleave(small_blocks, 3).repeat(2).batch(7),
-    lambda folder: Dataset.list_files(f"{folder}/*").interleave(lambda name: small_blocks(name).batch(2), 2, 3),
-    lambda folder: Dataset.list_files(f"{folder}/*").interleave(lambda name: small_blocks(name).repeat(2).skip(1), 9),
-    lambda folder: Dataset.range(7).flat_map(lambda n: Dataset.range(n, 2 * n).enumerate()).skip(2).batch(3),
-    lambda folder: Dataset.range(5).interleave(lambda n: Dataset.range(n).interleave(Dataset.range, 2), 3, 2),
-    lambda folder: Dataset.sample_from_datasets(
-        [small_blocks(f"{folder}/s-0".encode()), Dataset.list_files(f"{folder}/s-[123]").flat_map(small_blocks)], [1, 2]
-    ).repeat(2),
-    lambda folder: Dataset.sample_from_datasets([Dataset.range(9), Dataset.range(9)], None, None, True).batch(4),
-    lambda folder: Dataset.choose_from_datasets(
-        [small_blocks(f"{folder}/s-{shard}".encode()).enumerate() for shard in range(3)],
-        Dataset.from_tensor_slices(np.arange(20) % 3).batch(4).unbatch(),
-        False,
-    ),
-    lambda folder: Dataset.range(3).flat_map(
-        lambda n: Dataset.sample_from_datasets([Dataset.range(n), Dataset.range(10, 14)])
-    ),
-]
-
-
-@pytest.mark.parametrize("chain", [*CHAINS[:4], *thorough(CHAINS[4]), *CHAINS[5:]])
-def test_they_resume_everywhere(folder: str, chain: Callable[[str], Dataset[Any]]) -> None:
-    assert_resumes_everywhere(chain(folder))
-
-
 def test_any_order_resumes_without_loss(folder: str) -> None:
     dataset = Dataset.list_files(f"{folder}/*").interleave(small_blocks, 3, 2, deterministic=False)
     for count in range(len(ALL)):
         found, state = stop_after(dataset, count)
         assert Counter(found + list(dataset.iterate(state))) == Counter(ALL)
-
-
-def test_they_are_values(folder: str) -> None:
-    names = Dataset.list_files(f"{folder}/*", True, 4)
-    dataset = Dataset.sample_from_datasets([names.interleave(TFRecordDataset), names], [1, 2], 3)
-    assert pickle.loads(pickle.dumps(dataset)) == dataset
-    assert list(pickle.loads(pickle.dumps(dataset))) == list(dataset)
-    assert "Interleave(" in repr(dataset)
 
 
 def test_wrong_arguments_are_errors_at_the_call() -> None:

@@ -1,20 +1,22 @@
-"""The order of records: tf.data's, whatever arrives when."""
+"""The order of an interleave of shards, and of one of datasets: tf.data's, whatever arrives when."""
 
+import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from streamrec import Framer, Frames, encode_records
+from streamrec import Dataset, Framer, Frames, encode_records
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue
 from tests.effort import draws
+from tests.servers.resuming import assert_resumes_everywhere, stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
@@ -71,13 +73,11 @@ class Arriving:
         *,
         batch: int = 1,
         skip: int = 0,
-        limits: tuple[int, ...] = (0, 1000),
     ) -> None:
         self.interleave = ShardInterleave(plan, len(lengths), state, batch=batch, skip=skip)
         self._random = random.Random(seed)
         self._pieces: dict[int, list[Frames]] = {}
         self._lengths = lengths
-        self._limits = limits
 
     def arrive(self) -> None:
         """One more piece of one shard, or its end."""
@@ -87,7 +87,7 @@ class Arriving:
         """One more piece of this shard, or its end."""
         if queue.shard not in self._pieces:
             self._pieces[queue.shard] = self._cut(queue.shard, queue.start.place.offset)
-            queue.open(None, "", self._random.choice(self._limits))
+            queue.open(None, "", self._random.choice((0, 1000)))
         pieces = self._pieces[queue.shard]
         if pieces:
             queue.push(pieces.pop(0))
@@ -125,17 +125,6 @@ def stretches_from(size: int | None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("stretch", [None, 1])
-@given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5), skip=st.integers(0, 3))
-@draws(300)
-def test_the_order_is_tensorflows_whatever_arrives_first(
-    stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
-) -> None:
-    with stretches_from(stretch):
-        found = records_of(Arriving(lengths, plan, seed, batch=batch, skip=skip))
-    assert found == all_records(lengths, plan)
-
-
-@pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 9), skip=st.integers(0, 3))
 @draws(300)
 def test_only_what_is_awaited_needs_to_go_on(
@@ -165,10 +154,12 @@ def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], pla
     seen = 0
     with stretches_from(stretch):
         for chunk in run(Arriving(lengths, plan, seed, batch=batch)):
+            assert list(chunk.elements) == expected[seen : seen + len(chunk.elements)]
             for index in range(len(chunk.elements) + 1):
                 rest = records_of(Arriving(lengths, plan, seed + 1, chunk.positions.at(index)["source"]))
                 assert rest == expected[seen + index :]
             seen += len(chunk.elements)
+    assert seen == len(expected)
 
 
 @given(lengths=LENGTHS, cycle=st.integers(1, 5), seed=st.integers(0, 9))
@@ -186,33 +177,6 @@ def test_first_come_gives_each_record_once_and_resumes_exactly(lengths: list[int
     assert sorted(found) == every
 
 
-@given(cycle=st.integers(1, 5), batch=st.integers(1, 20), skip=st.integers(0, 25))
-def test_pulls_end_between_batches_while_no_shard_ends(cycle: int, batch: int, skip: int) -> None:
-    plan, lengths = Plan(cycle), [60] * cycle
-    arriving = Arriving(lengths, plan, batch + skip, batch=batch, skip=skip, limits=(1 << 20,))
-    seen = -skip
-    while not any(queue.ended for queue in arriving.interleave.wanted(2)):
-        pulled = arriving.interleave.pull()
-        if pulled is None:
-            arriving.arrive()
-        else:
-            seen += len(pulled.elements)
-            assert seen % batch == 0
-
-
-def test_the_rest_of_long_blocks_comes_in_one_pull() -> None:
-    """Records that were taken of a block do not make those that are left look longer, and pulls smaller."""
-    interleave = ShardInterleave(Plan(4), 4)
-    for queue in interleave.wanted(4):
-        queue.push(Framer().feed(encode_records([b"x" * 10_000] * 300)))
-        queue.ended = True
-    sizes = []
-    while (pulled := interleave.pull()) is not None:
-        sizes.append(len(pulled.elements))
-    most = max(sizes)
-    assert sizes == [most] * (len(sizes) - 1) + [1200 - most * (len(sizes) - 1)]
-
-
 @pytest.mark.parametrize(("most", "wanted"), [(0, 128), (20 << 20, 208), (1 << 40, 256)])
 def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wanted: int) -> None:
     record, count = 100 << 10, 200
@@ -227,12 +191,26 @@ def test_a_pull_of_long_records_takes_more_where_the_budget_allows(most: int, wa
     assert len(pulled.elements) == wanted
 
 
-def test_one_shard_alone_is_not_copied() -> None:
-    interleave = ShardInterleave(Plan(), 1)
-    (queue,) = interleave.wanted(2)
-    frames = Framer().feed(encode_records([b"x" * 1000] * 1000))
-    queue.push(frames)
-    pulled = interleave.pull()
-    assert pulled is not None
-    assert isinstance(pulled.elements, Frames)
-    assert pulled.elements.buffer is frames.buffer
+@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=5), plan=PLANS, seed=st.integers(0, 9))
+@draws(25, HealthCheck.too_slow)
+def test_datasets_come_in_that_order_too(lengths: list[int], plan: Plan, seed: int) -> None:
+    """Records of async generators, each of which waits for some turns of the loop; or in any order, each once."""
+
+    async def delayed(shard: int) -> AsyncIterator[bytes]:
+        chance = random.Random(10 * seed + shard)
+        for record in shard_records(shard, lengths[shard]):
+            for _ in range(chance.choice([0, 0, 1, 5])):
+                await asyncio.sleep(0)
+            yield record
+
+    def one(shard: Any) -> Dataset[bytes]:
+        return Dataset.from_generator(delayed, (int(shard),))
+
+    numbers, wanted = Dataset.range(len(lengths)), all_records(lengths, plan)
+    dataset = numbers.interleave(one, plan.cycle_length, plan.block_length)
+    assert list(dataset) == wanted
+    assert_resumes_everywhere(dataset)
+    loose = numbers.interleave(one, plan.cycle_length, plan.block_length, deterministic=False)
+    for count in range(0, len(wanted) + 1, 5):
+        before, state = stop_after(loose, count)
+        assert sorted([*before, *loose.iterate(state)]) == sorted(wanted)

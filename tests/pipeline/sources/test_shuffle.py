@@ -3,18 +3,30 @@
 import gzip
 import json
 import logging
+import tracemalloc
 import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamrec import Dataset, FixedLenFeature, Frames, StreamrecError, TFRecordDataset, encode_example, encode_records
 from streamrec.errors import PositionMismatchError
+from streamrec.pipeline.elements.chunk import Batches, Chunk
+from streamrec.pipeline.elements.columns import Columns, window
+from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine import budget
 from streamrec.pipeline.engine.ranks import warn_once
-from tests.effort import thorough
+from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer, ShuffleRule
+from streamrec.pipeline.sources.shuffle.buffer_store import END, TAG, BufferStore, Numbers, spans_of
+from streamrec.shards import byte_runs
+from streamrec.tfrecord import Scattered
+from tests.effort import draws, thorough
 from tests.pipeline.small_shards import ALL
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
@@ -32,16 +44,6 @@ def test_each_element_comes_once_and_not_too_early() -> None:
         assert all(number - place < size for place, number in enumerate(found))
     assert numbers(Dataset.range(100).shuffle(1, seed=5)) == list(range(100))
     assert list(Dataset.range(0).shuffle(3)) == []
-
-
-def test_epochs_differ_unless_they_should_not() -> None:
-    for seed in (5, None):
-        found = numbers(Dataset.range(50).shuffle(20, seed).repeat(3))
-        epochs = [found[first : first + 50] for first in (0, 50, 100)]
-        assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
-        assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
-        found = numbers(Dataset.range(50).shuffle(20, seed, reshuffle_each_iteration=False).repeat(2))
-        assert found[:50] == found[50:]
 
 
 def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,15 +97,6 @@ def test_every_place_of_the_buffer_is_as_likely() -> None:
 def test_a_buffer_of_all_is_a_permutation_of_which_none_is_likelier() -> None:
     found = {tuple(numbers(Dataset.range(3).shuffle(10, seed))) for seed in range(60)}
     assert len(found) == 6
-
-
-def test_records_stay_frames(files: list[str]) -> None:
-    batches = list(TFRecordDataset(files, num_parallel_reads=2).shuffle(13).batch(8))
-    assert all(isinstance(batch, Frames) for batch in batches)
-    assert sorted(record for batch in batches for record in batch) == sorted(ALL)
-    pairs = list(TFRecordDataset(files).enumerate().shuffle(13).batch(8))
-    assert all(isinstance(records, Frames) for _, records in pairs)
-    assert sorted((int(n), r) for batch in pairs for n, r in zip(*batch, strict=True)) == list(enumerate(ALL))
 
 
 def test_parsed_columns_are_shuffled_row_by_row(tmp_path: Path) -> None:
@@ -259,11 +252,6 @@ def test_an_element_that_failed_is_reported_at_once(files: list[str]) -> None:
     assert sorted([*found, *map(int, elements)]) == [number for number in range(50) if number != 20]
 
 
-def test_arguments_out_of_range() -> None:
-    with pytest.raises(ValueError, match="buffer_size is 0: it must be a whole number, 1 or more"):
-        Dataset.range(5).shuffle(0)
-
-
 def test_fifty_thousand_are_less_than_a_megabyte(tmp_path: Path) -> None:
     paths = [tmp_path / str(shard) for shard in range(16)]
     for shard, path in enumerate(paths):
@@ -286,3 +274,138 @@ def test_fifty_thousand_are_less_than_a_megabyte(tmp_path: Path) -> None:
 
 def iterator_rest(dataset: Dataset[Any], state: str) -> list[Any]:
     return list(dataset.batch(1000).iterate(json.loads(state)))
+
+
+# The store of what is held, the buffer, and what its positions say.
+
+RECORDS = [b"%03d" % number + b"x" * (number * 37 % 200) for number in range(300)]
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Positions of elements that have numbers."""
+
+    first: int
+
+    def at(self, index: int) -> Position:
+        return {"next": self.first + index}
+
+
+def rows_of(store: BufferStore, elements: Any) -> Numbers:
+    spans = spans_of(elements)
+    rows = np.zeros((len(spans), 4), np.int64)
+    rows[:, : END + 1] = spans
+    rows[:, TAG] = store.add(elements, spans) | 5
+    return rows
+
+
+KINDS: dict[str, Any] = {
+    "records": Frames.of(RECORDS),
+    "scattered": Scattered.in_turn([[Frames.of(RECORDS[queue::3])] for queue in range(3)], 1),
+    "long": Frames.of([record * 5000 for record in RECORDS]),
+    "objects": RECORDS,
+    "numbers": Columns(np.arange(300)),
+    "pairs": Columns((np.arange(300), {"record": Frames.of(RECORDS), "text": np.array(RECORDS, object)})),
+    "batches": Batches(Frames.of(RECORDS), 3),
+}
+
+
+def test_little_is_copied_where_elements_leave_at_random() -> None:
+    """About a fifth of what comes in, a piece at a time; it was once more than all, into one block of a new size."""
+    store, draw = BufferStore(), np.random.default_rng(1)
+    chunk, size = Frames.of([bytes(4096)] * 50), 50 * 4096
+    rows, moved = np.empty((0, 4), np.int64), 0
+    for number in range(400):
+        rows = np.concatenate([rows, rows_of(store, chunk)])
+        if number >= 40:
+            rows = rows[draw.permutation(len(rows))[50:]]
+        before = rows.copy()
+        store.tidy(rows, 4096 * len(rows))
+        assert store.held_bytes <= 2 * 4096 * len(rows)
+        moved += int((rows[:, TAG] != before[:, TAG]).sum()) * 4096
+    assert moved < 0.35 * size * 360
+
+
+def test_batches_that_are_held_keep_nothing_else_alive() -> None:
+    store, whole = (
+        BufferStore(),
+        Scattered.in_turn([[Frames.of([b"x" * 1000] * 40)], [Frames.of([b"y" * 1000] * 40)]], 1),
+    )
+    found = store.pick(rows_of(store, Batches(whole, 3))[[5]])
+    assert [list(batch) for batch in found] == [list(whole[15:18])]
+    assert found[0].pinned <= 2 * 3000
+
+
+def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk]:
+    edges = [0, *sorted(min(cut, len(elements)) for cut in cuts), len(elements)]
+    for first, last in zip(edges, edges[1:], strict=False):
+        yield from buffer.feed(Chunk(window(elements, first, last), Numbered(first), 1))
+    yield from buffer.drain()
+
+
+@draws(40)
+@given(
+    capacity=st.integers(1, 400),
+    limit=st.sampled_from([1 << 40, 40_000, 3_000, 0]),
+    key=st.integers(0, 99),
+    cuts=st.lists(st.integers(0, 300), max_size=5),
+    kind=st.sampled_from(sorted(KINDS)),
+)
+def test_the_order_does_not_depend_on_the_chunks(
+    capacity: int, limit: int, key: int, cuts: list[int], kind: str
+) -> None:
+    rule = ShuffleRule(capacity, limit, key)
+    found = [plain(one) for chunk in fed(ShuffleBuffer(rule, False), KINDS[kind], cuts) for one in chunk.elements]
+    again = [plain(one) for chunk in fed(ShuffleBuffer(rule, False), KINDS[kind], []) for one in chunk.elements]
+    assert found == again
+    assert sorted(map(repr, found)) == sorted(repr(plain(one)) for one in KINDS[kind])
+
+
+def test_chunks_weigh_what_their_positions_keep_alive() -> None:
+    """Numbers of small records are larger than the records: queues that did not count them held twice their limit."""
+    buffer = ShuffleBuffer(ShuffleRule(20_000, 1 << 30, 7), refers=False)
+    records = [Frames.of([b"%05d" % number for number in range(10_000)])] * 20
+    for frames in records[:3]:
+        assert sum(chunk.nbytes for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))) < 10**7
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        chunks = [chunk for frames in records[3:] for chunk in buffer.feed(Chunk(frames, Numbered(0), 0))]
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    weighed = sum(chunk.nbytes for chunk in chunks)
+    assert 0.5 * weighed < held < 1.1 * weighed
+
+
+def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:
+    """So a resumed run goes back to the oldest element held, and to one round before it at the most."""
+    buffer = ShuffleBuffer(ShuffleRule(100, 1 << 40, 1), False, start={"next": 0})
+    farthest = 0
+    for first in range(0, 100_000, 50):
+        for chunk in buffer.feed(Chunk(Columns(np.arange(first, first + 50)), Numbered(first), 1)):
+            state = chunk.positions.at(0)["source"]
+            assert min(HeldElements.from_json(state["held"]).numbers.tolist(), default=0) < 300
+            farthest = max(farthest, state["next"])
+    assert 700 < farthest < 100 * (np.log(100) + 20)
+
+
+@draws(40)
+@given(
+    offsets=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 300)), max_size=30),
+    gap=st.integers(0, 900),
+    most=st.integers(1, 3000),
+)
+def test_stretches_hold_all_and_little_more(offsets: list[tuple[int, int, int]], gap: int, most: int) -> None:
+    wanted = sorted({(shard, offset): size for shard, offset, size in offsets}.items())
+    references = np.array([(shard << 42) + offset for (shard, offset), _ in wanted], np.int64)
+    plan = byte_runs(references, np.array([size for _, size in wanted], np.int64), gap, most) if wanted else []
+    assert [index for each in plan for index in range(each.first, each.last)] == list(range(len(wanted)))
+    for stretch in plan:
+        inside = wanted[stretch.first : stretch.last]
+        assert {shard for (shard, _), _ in inside} == {stretch.shard}
+        assert stretch.start == inside[0][0][1]
+        ends = [offset + size + 16 for (_, offset), size in inside]
+        assert stretch.end >= ends[-1]
+        assert all(after[0][1] - end <= gap for after, end in zip(inside[1:], ends, strict=False))
+        assert inside[-1][0][1] - stretch.start < most

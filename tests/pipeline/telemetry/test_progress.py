@@ -1,7 +1,5 @@
 """Progress and traces: the line in a terminal, a notebook and a plain stream; spans of what a run does."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -167,23 +165,6 @@ def test_a_package_that_is_missing_is_named() -> None:
     )
     assert code == 0
     assert output.strip() == b"progress=True in a terminal needs rich: pip install 'streamrec[cli]'"
-
-
-@pytest.mark.peer
-def test_a_notebook_rewrites_an_output() -> None:
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    cell = nbformat.v4.new_code_cell(
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from streamrec import Dataset\n"
-        "sum(1 for number in Dataset.range(50_000).iterate(progress=True))"
-    )
-    notebook = nbformat.v4.new_notebook(cells=[cell])
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    shown, result = notebook.cells[0].outputs
-    assert shown.output_type == "display_data"
-    assert shown.data["text/plain"].startswith("streamrec: 50,000 elements (50,000 records read)")
-    assert result.data["text/plain"] == "50000"
 
 
 Event = dict[str, Any]

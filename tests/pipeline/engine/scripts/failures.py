@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from time import monotonic
 from typing import Any
 
@@ -78,25 +78,38 @@ def left(before: dict[str, str]) -> list[list[str]]:
     return [threads(), sorted(name for number, name in files().items() if before.get(number) != name)]
 
 
-def told(before: dict[str, str]) -> None:
-    """Says what is left of sync runs, as soon as nothing is, or when time is up."""
+def says_what_is_left(way: Callable[[], None]) -> Callable[[], None]:
+    """Says what is left of sync runs that end in a way, as soon as nothing is, or when time is up."""
+
+    def main() -> None:
+        before = used()
+        way()
+        tell(before)
+
+    return main
+
+
+def tell(before: dict[str, str]) -> None:
     until = monotonic() + SECONDS
     while any(found := [run(others), *left(before)]) and monotonic() < until:
         threading.Event().wait(0.01)
     print(json.dumps(found))
 
 
-async def told_here(before: dict[str, str]) -> None:
+def says_what_is_left_here(way: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
     """The same of async runs, on their own loop."""
-    until = monotonic() + SECONDS
-    while any(found := await left_here(before)) and monotonic() < until:  # noqa: ASYNC110 - nobody says when they end
-        await asyncio.sleep(0.01)
-    print(json.dumps(found))
 
+    async def main() -> None:
+        async with pipeline().aiterate() as batches:
+            await anext(batches)
+        before = files()
+        await way()
+        until = monotonic() + SECONDS
+        while any(found := [await others(), *left(before)]) and monotonic() < until:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+        print(json.dumps(found))
 
-async def left_here(before: dict[str, str]) -> list[list[str]]:
-    names, opened = left(before)
-    return [await others(), names, opened]
+    return main
 
 
 def used() -> dict[str, str]:
@@ -109,56 +122,50 @@ def used() -> dict[str, str]:
 # In a `for` loop.
 
 
+@says_what_is_left
 def breaks() -> None:
-    before = used()
     for _ in pipeline():
         break
-    told(before)
 
 
+@says_what_is_left
 def ends() -> None:
-    before = used()
     assert len(list(pipeline().take(5))) == 5
-    told(before)
 
 
+@says_what_is_left
 def raises() -> None:
-    before = used()
-    try:
+    with contextlib.suppress(LookupError):
         for _ in pipeline():
             raise LookupError
-    except LookupError:
-        pass
-    told(before)
 
 
+@says_what_is_left
 def stage_raises() -> None:
-    before = used()
     with contextlib.suppress(LookupError):
         for _ in pipeline(fails):
             pass
-    told(before)
 
 
+@says_what_is_left
 def closes() -> None:
-    before = used()
+    """The shared client keeps connections that may be used again, until it is closed."""
     batches = pipeline().iterate()
     next(batches)
     batches.close()
     assert (run(others), threads()) == ([], [])  # at once: closing waits
-    told(before)  # the shared client keeps connections that may be used again, until it is closed
 
 
+@says_what_is_left
 def collected() -> None:
-    before = used()
     cycle: list[Any] = [pipeline().iterate()]
     next(cycle[0])
     cycle.append(cycle)
     del cycle
     gc.collect()
-    told(before)
 
 
+@says_what_is_left
 def interrupts() -> None:
     pressed = threading.Event()
 
@@ -168,14 +175,12 @@ def interrupts() -> None:
             os.kill(os.getpid(), signal.SIGINT)
         return len(frames)
 
-    before = used()
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         for _ in pipeline(interrupt):
             pass
-    except KeyboardInterrupt:
-        told(before)
 
 
+@says_what_is_left
 def leaves_a_long_chunk() -> None:
     """Thousands of calls are ahead when the consumer leaves: they are not made."""
     called = threading.Event()
@@ -185,16 +190,8 @@ def leaves_a_long_chunk() -> None:
         threading.Event().wait(0.01)
         return number
 
-    before = used()
     with Dataset.range(10**6).map(slow).iterate():
         called.wait()
-    told(before)
-
-
-def exits() -> None:
-    batches = pipeline().iterate()
-    next(batches)
-    BEGAN[0] = monotonic()
 
 
 def exits_with_progress_and_trace() -> None:
@@ -206,46 +203,34 @@ def exits_with_progress_and_trace() -> None:
 # In an `async for` loop.
 
 
-async def used_here() -> dict[str, str]:
-    async with pipeline().aiterate() as batches:
-        await anext(batches)
-    return files()
-
-
+@says_what_is_left_here
 async def async_break() -> None:
-    before = await used_here()
     async for _ in pipeline():
         break
-    await told_here(before)
 
 
+@says_what_is_left_here
 async def async_end() -> None:
-    before = await used_here()
     assert len([batch async for batch in pipeline().take(5)]) == 5
-    await told_here(before)
 
 
+@says_what_is_left_here
 async def async_close() -> None:
-    before = await used_here()
     batches = pipeline().aiterate()
     await anext(batches)
     await batches.aclose()
-    await told_here(before)
 
 
+@says_what_is_left_here
 async def async_stage_raises() -> None:
-    before = await used_here()
-    try:
+    with contextlib.suppress(LookupError):
         async for _ in pipeline(fails):
             pass
-    except LookupError:
-        pass
-    await told_here(before)
 
 
+@says_what_is_left_here
 async def async_cancel() -> None:
     """The task that awaits the next element is cancelled."""
-    before = await used_here()
     started, stop = asyncio.Event(), threading.Event()
 
     def waits(frames: Any) -> int:
@@ -264,8 +249,6 @@ async def async_cancel() -> None:
     stop.set()  # a call of the user's cannot be broken off
     await asyncio.wait([consumer])
     assert consumer.cancelled()
-    del consumer
-    await told_here(before)
 
 
 if __name__ == "__main__":

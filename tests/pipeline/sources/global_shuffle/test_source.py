@@ -99,7 +99,7 @@ def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
         assert state(0, quality)["position"]["seed"] == state(1, quality)["position"]["seed"]
 
 
-@pytest.mark.parametrize("number", range(few(300)))
+@pytest.mark.parametrize("number", range(few(120)))
 def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A random job: the union of its ranks, its global batches, and how it goes on with other ranks and workers."""
     chance = Random(number)
@@ -426,30 +426,6 @@ EXACT = [2, 9, 7, 4, 0, 1, 5, 6, 8, 3]
 BLOCKS = [8, 2, 9, 5, 10, 6, 11, 7, 1, 3, 0, 4]
 
 
-def spread(records: Numbers, cells: int = 10) -> float:
-    """Chi-squared of (position, record) over a grid, in standard deviations above what a true permutation gives."""
-    size = len(records)
-    grid, _, _ = np.histogram2d(np.arange(size), records, bins=cells)
-    expected = size / cells**2
-    free = (cells - 1) ** 2
-    return float((((grid - expected) ** 2 / expected).sum() - free) / np.sqrt(2 * free))
-
-
-def test_positions_of_records_are_uniform() -> None:
-    """Over the whole epoch: of an exact order as of NumPy's permutation; of blocks where they are many."""
-    size = 40_000
-    true = spread(np.random.default_rng(1).permutation(size))
-    exact = [spread(ExactOrder(size, seed, 0).records(np.arange(size))) for seed in range(5)]
-    assert abs(true) < 5
-    assert max(map(abs, exact)) < 5
-    orders = 12
-    blocks = np.concatenate(
-        [window_records(block_order([4000] * 10, [400_000] * 10, 1000, seed, window=64)) for seed in range(orders)]
-    ).reshape(orders, size)
-    mean = blocks.mean(0)  # of all orders: each position's mean record is the middle, give or take
-    assert abs(mean - size / 2).mean() < 1.2 * size / np.sqrt(12 * orders)
-
-
 def window_records(order: BlockOrder) -> Numbers:
     """All records of an order of one group, quickly."""
     group = order.group(0)
@@ -501,13 +477,6 @@ def test_groups_are_what_most_numbers_of_ranks_divide() -> None:
 
 
 RECORDS, SHARDS, MEMORY = 65536, 64, 4096
-
-
-@pytest.mark.parametrize("name", SHUFFLES)
-def test_each_gives_each_record_once(name: str) -> None:
-    """Ours and those of others, as they are simulated."""
-    order = SHUFFLES[name](4096, SHARDS, 256, 1)
-    assert sorted(order.tolist()) == list(range(4096))
 
 
 def test_blocks_train_as_well_as_a_permutation() -> None:
