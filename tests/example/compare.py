@@ -1,7 +1,5 @@
 """How the tests of parsing compare columns: dtypes, shapes, values and the order of keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

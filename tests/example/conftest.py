@@ -1,7 +1,5 @@
 """What the tests of the example room share: the walk in C, and in plain Python."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 Keys come from a small alphabet, so that features share keys, miss them, and find other kinds under them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,15 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    Partition,
-    RaggedFeature,
-    SparseFeature,
-    VarLenFeature,
-)
+from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
+from streamrec.example.features import Feature, Partition
 from tests.example import wire
 
 KINDS: list[Any] = [np.int64, np.float32, bytes]

@@ -1,7 +1,5 @@
 """The messages are TensorFlow's on the wire, in text and in JSON, and share a process with anybody."""
 
-from __future__ import annotations
-
 import copy
 import operator
 import pickle
@@ -36,7 +34,9 @@ for name in "feature", "example":
 """
 TENSORFLOW = "import tensorflow as tf; assert tf.train.Example.FromString(b'') == tf.train.Example()"
 OURS = """
+import streamrec
 from streamrec.example.messages import Example
+streamrec.TFRecordDataset
 example = Example()
 example.features.feature["a"].int64_list.value.append(1)
 assert Example.FromString(example.SerializeToString()) == example

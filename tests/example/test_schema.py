@@ -1,7 +1,5 @@
 """What infer_features proposes, and that it parses what it was inferred from; features that are written by hand."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
+from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
 from streamrec.example.encode import encode_example, encode_sequence_example, float_feature
-from streamrec.example.features import (
-    Dtype,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    Partition,
-    RaggedFeature,
-    SparseFeature,
-    VarLenFeature,
-)
+from streamrec.example.features import Dtype, Partition
 from streamrec.example.messages import Example, SequenceExample
 from streamrec.example.parse import parse_example, parse_sequence_example
 from streamrec.example.schema import Schema, infer_features

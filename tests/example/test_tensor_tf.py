@@ -1,7 +1,5 @@
 """serialize_tensor, parse_tensor, decode_raw and decode_json_example beside TensorFlow's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

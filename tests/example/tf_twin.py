@@ -3,8 +3,6 @@
 TensorFlow's parser breaks on some inputs instead of raising: see `spared`. Those are tested without it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any

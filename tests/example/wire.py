@@ -1,7 +1,5 @@
 """Writes Examples byte by byte: also the forms that are allowed, or damaged, and that no library writes."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -136,6 +136,7 @@ def test_buffers_are_released() -> None:
     kernels.find_header(data, 0, True, 5)
     kernels.gather([data], None, spans)
     kernels.encode_frames(data, spans)
+    kernels.pad_rows(data, np.array([0, 3]), 4, b".")
     for name, arguments in {
         "crc32c": (data, -1),
         "crc32c_with": ("abacus", data),
@@ -143,6 +144,7 @@ def test_buffers_are_released() -> None:
         "find_header": (data, 9, True, 5),
         "encode_frames": (data, outside),
         "gather": ([data, STRIDED], np.array([0, 0]), spans),
+        "pad_rows": (data, np.array([0, 4]), 4, b"."),
     }.items():
         with pytest.raises((ValueError, BufferError)):
             getattr(kernels, name)(*arguments)

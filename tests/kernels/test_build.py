@@ -7,8 +7,6 @@ On ARM itself test_crc32c.py covers its CRC32C. Elsewhere it needs two Debian pa
 apt-get install gcc-aarch64-linux-gnu qemu-user-static (continuous integration installs them).
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

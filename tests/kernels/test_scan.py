@@ -1,7 +1,5 @@
 """scan_frames and find_header: whole, cut and damaged streams, and lengths beyond measure, as the oracle has them."""
 
-import hashlib
-import json
 import struct
 
 import numpy as np
@@ -12,12 +10,10 @@ from hypothesis import strategies as st
 from streamrec import kernels
 from streamrec.kernels import BAD_LENGTH_CRC, OK, TOO_LONG
 from tests.example.strategies import damaged
-from tests.kernels.streams import GOLDEN, NO_LIMIT, cut, frame, header, spans_of, stream
+from tests.kernels.streams import NO_LIMIT, cut, frame, header, spans_of, stream
 from tests.oracle import kernels as oracle
 
-PAYLOADS = [b"", b"a", b"hello", bytes(range(100)), b"\xff" * 7, bytes(70)]
-MANIFEST = json.loads((GOLDEN / "manifest.json").read_text())["files"]
-PLAIN = sorted(name for name in MANIFEST if name.endswith(".tfrecord"))
+PAYLOADS = [b"", b"a", b"hello", bytes(range(40)), b"\xff" * 7, bytes(30)]
 ZERO_CRC = 0x0DE7AA85
 """The only length below 4 GiB with a masked CRC32C of zero."""
 
@@ -26,18 +22,6 @@ def check(data: bytes, start: int = 0, verify: bool = True, limit: int = NO_LIMI
     for name in ("scan_frames", "find_header"):
         found, wanted = (getattr(module, name)(data, start, verify, limit) for module in (kernels, oracle))
         assert found == wanted, (name, start, verify, limit)
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_files_that_tensorflow_wrote(name: str) -> None:
-    data = (GOLDEN / name).read_bytes()
-    spans, position, code, wants = kernels.scan_frames(data, 0, True, NO_LIMIT)
-    payloads = cut(data, spans)
-    expected = MANIFEST[name]
-    assert (position, code, wants) == (len(data), OK, 12)
-    assert len(payloads) == expected["records"]
-    assert [len(payload) for payload in payloads[:64]] == expected["lengths"]
-    assert hashlib.sha256(b"".join(payloads)).hexdigest() == expected["sha256_of_concatenated_payloads"]
 
 
 def test_spans_are_a_read_only_array_without_a_copy() -> None:

@@ -3,8 +3,6 @@
 Their arguments are right: `_native.pyi` says what they are, and tests/kernels what happens where they are not.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

@@ -2,8 +2,8 @@
 
 TensorFlow does not read Examples with protobuf. Its parser (tf.io.parse_example, 2.21) reads the wire format
 by itself, and where bytes are unusual or damaged the two differ, so that a walk over protobuf's messages
-could not give TensorFlow's results. What this file keeps, rule by rule, is TensorFlow's reading; on
-well-formed messages the tests hold it against protobuf's.
+could not give TensorFlow's results. What this file keeps, rule by rule, is TensorFlow's reading; the tests compare
+both on any messages (tests/example/parsing/test_differential.py).
 
 Both kinds of messages:
   - a length that runs past its enclosing message is cut to it, except where a key, a value, a byte string or
@@ -22,8 +22,6 @@ SequenceExample: a map entry has the key first and the value second. The last of
 if empty; an empty Feature is one without values, not a missing one. A Feature in a list ends where its first
 list ends, and what follows is read as the next step.
 """
-
-from __future__ import annotations
 
 import itertools
 import struct

@@ -1,7 +1,5 @@
 """Records written from mappings and from columns, against what protobuf writes and reads."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import threading
@@ -136,12 +134,6 @@ def test_rows_hold_what_the_columns_held(columns: dict[str, Any]) -> None:
             assert found[name][0] == kind or not values  # an empty row takes its column's kind
 
 
-def test_a_batch_of_one_is_a_record() -> None:
-    features = {"b": [1, 2], "a": "x", "c": 0.5, "d": []}
-    batch = encode_examples({name: [value] for name, value in features.items()})
-    assert list(batch) == [encode_example(features)]
-
-
 def test_batches_are_sequences() -> None:
     batch = encode_examples({"a": range(5)})
     assert batch[1:3][0] == batch[1] == batch[-4]
@@ -164,19 +156,6 @@ def test_inner_ragged_dimensions_are_a_feature_of_their_own() -> None:
     partitions = [RaggedFeature.RowLengths("lengths"), RaggedFeature.UniformRowLength(2)]
     feature = RaggedFeature(np.int64, "x", partitions, np.int64)
     assert_same(parse_example(encode_examples(flat), {"nested": feature})["nested"], nested, "nested")
-
-
-def test_what_parsing_gives_is_taken_again() -> None:
-    columns = {"a": [[1, 2], [], [3]], "b": np.ones((3, 2), np.float32), "c": ["x", "yz", ""]}
-    features: dict[str, Any] = {
-        "a": RaggedFeature(np.int64),
-        "b": FixedLenFeature([2], np.float32),
-        "c": FixedLenFeature([1, 1], bytes),
-    }
-    records = encode_examples(columns)
-    for string_columns in (False, True):
-        parsed = parse_example(list(records), features, string_columns=string_columns)
-        assert list(encode_examples(parsed, deterministic=True)) == list(records)
 
 
 @st.composite

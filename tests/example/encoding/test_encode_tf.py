@@ -1,7 +1,5 @@
 """What TensorFlow parses out of our records equals what went in."""
 
-from __future__ import annotations
-
 import string
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What becomes which kind, and what is refused in which words."""
 
-from __future__ import annotations
-
 import enum
 import math
 from typing import Any

@@ -13,8 +13,6 @@ Some damaged inputs are not shown to TensorFlow, because it breaks on them inste
   - in SequenceExamples, byte strings whose length runs past their list: it counts an endless list.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +25,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
+from streamrec.example import parse_example, parse_sequence_example, parse_single_example, parse_single_sequence_example
 from streamrec.example.features import Feature, FixedLenFeature, RaggedFeature, SparseFeature
-from streamrec.example.parse import (
-    parse_example,
-    parse_sequence_example,
-    parse_single_example,
-    parse_single_sequence_example,
-)
 from streamrec.example.walk import make_plan
 from tests.example.compare import assert_same_columns
 from tests.example.conftest import WALKS, walking

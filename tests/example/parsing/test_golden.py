@@ -1,7 +1,5 @@
 """What TensorFlow wrote and parsed: the golden files give the same arrays, by both walks."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,15 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
 from streamrec.example.columns import RaggedTensor, SparseTensor
-from streamrec.example.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    SparseFeature,
-    VarLenFeature,
-)
+from streamrec.example.features import Feature
 from streamrec.example.parse import parse_example, parse_sequence_example, parse_single_example
 from tests.example.compare import assert_same_columns, materialised
 

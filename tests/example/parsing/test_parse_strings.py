@@ -1,7 +1,5 @@
 """BytesColumn: strings that stay in the buffer, alone and as parsing gives them."""
 
-from __future__ import annotations
-
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -11,15 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
 from streamrec.example.columns import BytesColumn, RaggedTensor, SparseTensor
-from streamrec.example.features import (
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    SparseFeature,
-    VarLenFeature,
-)
+from streamrec.example.features import Feature
 from streamrec.example.parse import parse_example, parse_sequence_example, parse_single_example
 from tests.example.compare import assert_same_columns, materialised
 from tests.example.wire import example, ints, sequence, strings
@@ -59,10 +51,6 @@ def test_a_scalar() -> None:
     assert column.to_numpy().item() == b"two"
     with pytest.raises(TypeError, match="no length"):
         len(column)
-
-
-def test_trailing_nuls_stay() -> None:
-    assert BytesColumn(b"a\0b\0\0", np.array([[0, 2], [2, 5]])).to_numpy().tolist() == [b"a\0", b"b\0\0"]
 
 
 def test_conversion_copies() -> None:
@@ -229,13 +217,6 @@ def test_any_strings_over_many_buffers(values: list[list[bytes]], feature: Featu
 def test_compact_keeps_the_strings_alone() -> None:
     column = BytesColumn(BUFFER, SPANS)[1:3].compact()
     assert (bytes(column.buffer), column.spans.tolist()) == (b"twothree", [[0, 3], [3, 8]])
-
-
-def test_ragged_strings_stay() -> None:
-    found = parse_example(as_frames(RECORDS), OTHERS, string_columns=True)["v"]
-    assert isinstance(found, RaggedTensor)
-    assert isinstance(found.flat_values, BytesColumn)
-    assert list(found.flat_values) == [b"v", b"x", b"y"]
 
 
 def test_uniform_rows_of_strings() -> None:

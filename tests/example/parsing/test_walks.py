@@ -1,7 +1,5 @@
 """The walk in C against the readable one, on any bytes: the same columns, or the same failure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -252,7 +250,7 @@ def test_single_values_in_their_usual_form(data: st.DataObject, columns: bool) -
     check(parse_example, records, features, string_columns=columns)
 
 
-@pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 8, 9, 10, 11, 16, 17, 24, 30, 110])
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 16, 17, 30, 110])
 @pytest.mark.parametrize(("kind", "value"), [(np.int64, 300), (np.int64, 5), (np.float32, 0.5), (bytes, b"abc")])
 def test_every_byte_of_a_usual_entry_counts(kind: Any, value: Any, length: int) -> None:
     """Any change of one byte makes the same difference to both walks, though the entry was expected."""
