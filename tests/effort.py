@@ -9,8 +9,6 @@ CI (STREAMREC_THOROUGH=quarter-0 to quarter-3) adds a quarter of the tests that 
 STREAMREC_THOROUGH=1 runs everything, with more examples: before a release, and after changes of the engine.
 """
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

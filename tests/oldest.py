@@ -3,8 +3,6 @@
 python -m pytest -p tests.oldest ...
 """
 
-from __future__ import annotations
-
 from inspect import iscoroutinefunction
 from typing import Any
 

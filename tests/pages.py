@@ -14,8 +14,6 @@ What each kind of fenced block means:
 installed, as in CI; so do the blocks that use the names it defines.
 """
 
-from __future__ import annotations
-
 import ast
 import bisect
 import contextlib

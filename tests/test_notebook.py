@@ -1,7 +1,5 @@
 """What notebooks show: drawn, escaped, bounded, without passwords; and the tutorial notebook, executed."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import io

@@ -1,7 +1,5 @@
 """The simulation of training at scale, with few of everything; and it finds what breaks its invariants."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
