@@ -4,8 +4,8 @@
     batches = streamrec.grain.IterDataset(records).map(augment).batch(256)
 
 Rules:
-- As usual in Grain, each iterator of an IterDataset gives the same elements: those of one epoch. For several epochs,
-  each shuffled again, use streamrec's `dataset.repeat(n)`.
+- As usual in Grain, each iterator of an IterDataset returns the same elements: those of one epoch. For several epochs,
+  each with a new order, use streamrec's `dataset.repeat(n)`.
 - `mp_prefetch` gives each worker process its slice; `distribute` then assigns it its part of the shards.
 - A state is one string, so that all states have the same structure.
 
@@ -37,8 +37,8 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
     """A Dataset as the source of a Grain pipeline.
 
     Args:
-        dataset: The Dataset to read. With several processes, or workers of `mp_prefetch`, it must hold `distribute`.
-            The rank of this process is looked up now, and goes to its workers.
+        dataset: The Dataset to read. With several processes, or workers of `mp_prefetch`, it must contain `distribute`.
+            The rank of this process is looked up now, and sent to its workers.
 
     Examples:
         >>> numbers = IterDataset(Dataset.range(5)).map(int)
@@ -60,7 +60,7 @@ class IterDataset(grain.IterDataset):  # type: ignore[misc, type-arg, unused-ign
         self._rank = dataset.options.rank or rank_here()
 
     def __iter__(self) -> Any:
-        """An iterator from the start of the epoch.
+        """Returns an iterator from the start of the epoch.
 
         Raises:
             ValueError: Several processes iterate, and `distribute` does not assign the data to them.
@@ -86,7 +86,7 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         self._run: DatasetIterator[Any] | None = None
 
     def __next__(self) -> Any:
-        """The next element.
+        """Returns the next element.
 
         Raises:
             ValueError: The iterator was closed.
@@ -112,11 +112,11 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
         self._run = self._fresh().iterate(json.loads(state[KEY]))
 
     def start_prefetch(self) -> None:
-        """Begins to read."""
+        """Starts reading ahead."""
         self._start()
 
     def close(self) -> None:
-        """Ends the reading, and closes its connections before it returns."""
+        """Stops reading, and closes the connections before it returns."""
         super().close()
         self._end()
 

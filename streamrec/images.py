@@ -10,8 +10,8 @@ Needs `pip install 'streamrec[images]'`: simplejpeg (libjpeg-turbo) decodes JPEG
 imported on first use.
 
 Rules:
-- The functions follow `tf.io.decode_jpeg` and `tf.io.decode_image`: shapes are equal, pixels nearly.
-- The decoders release the interpreter's lock, so a `map` with `num_parallel_calls` uses that many cores.
+- The functions follow `tf.io.decode_jpeg` and `tf.io.decode_image`: shapes are equal, and pixels nearly equal.
+- The decoders release the GIL, so a `map` with `num_parallel_calls` uses that many cores.
 - A call starts no threads: the caller decides how many images are decoded at once.
 - An image that cannot be decoded raises a `FeatureError` with the row's number.
 """
@@ -61,7 +61,7 @@ def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray
         contains such arrays; `np.stack` joins images of equal size.
 
     Raises:
-        FeatureError: The bytes are not an image, or a damaged one; `record` is the row in the column.
+        FeatureError: The bytes are not an image, or the image is damaged; `record` is the row in the column.
         MissingExtraError: The decoder is not installed.
         ValueError: `channels` or `ratio` has another value.
 
@@ -105,7 +105,7 @@ def decode_image(contents: Any, channels: int = 0, expand_animations: bool = Tru
         value of `channels`. For a column an object array of its shape that contains such arrays.
 
     Raises:
-        FeatureError: The bytes are not an image, or a damaged one; `record` is the row in the column.
+        FeatureError: The bytes are not an image, or the image is damaged; `record` is the row in the column.
         MissingExtraError: The decoder is not installed.
         ValueError: `channels` has another value.
 

@@ -40,15 +40,15 @@ class Loader(Epochs[Any]):
 
     Args:
         dataset: The Dataset to read; its elements are this process's part of a batch. With several processes, it must
-            hold `distribute`; `distribute(even=)` and `batch(drop_remainder=True)` give each process the same number
-            of batches of one size.
+            contain `distribute`. Use `distribute(even=)` and `batch(drop_remainder=True)` to give each process the
+            same number of batches of the same size.
         sharding: How devices share the rows of a global batch: a `jax.sharding.Sharding` for all columns, or one for
             each column by its name. None puts whole batches on the default device.
-        prefetch: How many batches are sent to the devices ahead of the current one.
+        prefetch: The number of batches that are sent to the devices in advance.
 
     Returns:
-        Iterating it gives elements of the dataset's structure, with `jax.Array` instead of arrays: of shape `[n *
-        parts, ...]` where this process has batches of `[n, ...]`. Strings become lists of `bytes`, on the host.
+        Iterating it returns elements of the dataset's structure, with `jax.Array` instead of arrays: of shape `[n *
+        parts, ...]` if this process has batches of `[n, ...]`. Strings become lists of `bytes`, on the host.
 
     Raises:
         ValueError: The columns' shardings assign the rows to the processes in different ways. During iteration: the

@@ -3,26 +3,26 @@
     loader = streamrec.torch.Loader(dataset.batch(256).parse_example(features), device="cuda")
     for batch in loader: ...
 
-`Loader` needs no worker processes: fetching, checking and parsing run in threads that do not hold the interpreter's
-lock. `IterableDataset` is for a `DataLoader`: use it if your own Python code takes most of the time.
+`Loader` needs no worker processes: fetching, checking and parsing run in threads that do not hold the GIL.
+`IterableDataset` is for a `DataLoader`: use it if your own Python code takes most of the time.
 
 Needs `pip install 'streamrec[torch]'`.
 
 Rules of `IterableDataset`:
-- Each process that iterates runs the pipeline for itself. If several do, `distribute` must assign the data to them: a
-  Dataset that each of them would read whole is refused.
+- Each process that iterates runs its own pipeline. If several do, `distribute` must assign the data to them: a Dataset
+  that each of them would read whole is refused.
 - The process that makes the DataLoader's workers looks the rank up and sends it to them with the data set, because a
   spawned worker has no process group. Each worker looks up its own number.
 - The epoch is in shared memory, so that `set_epoch` reaches workers that are kept (`persistent_workers`). Each
   iteration that begins without `set_epoch` is the next epoch.
 - A state is that of one reader. `StatefulDataLoader` calls `state_dict` and `load_state_dict` in each worker.
-  `job_state` makes one state of those of a global shuffle, which any number of ranks and workers can resume.
+  For a global shuffle, `job_state` combines them into one, which any number of ranks and workers can resume.
 - If a state is loaded before the workers are made, each worker resumes from it once. A flag for each worker, in shared
   memory, says which have not yet.
 
 Rules of `Loader`:
-- On the CPU a tensor shares the column's memory, if that is writeable.
-- On a CUDA device batches go through pinned memory and a side stream, some of them ahead of their turn. A copy from
+- On the CPU, a tensor shares the column's memory if that is writeable.
+- On a CUDA device, batches go through pinned memory and a side stream, some of them ahead of their turn. A copy from
   ordinary memory blocks the caller and the device; a copy from pinned (page-locked) memory blocks neither.
 - Torch's allocator of pinned memory keeps freed blocks, and reuses one only when the copies from it are done.
 - A copied tensor belongs to the side stream. `finish` makes the caller's stream wait for the copy (the host does not
@@ -98,14 +98,14 @@ class IterableDataset(data.IterableDataset[Any]):
     def epoch(self) -> int:
         """The epoch, from 0, that the next iteration begins, or continues after `load_state_dict`.
 
-        A state saved at the end of an epoch belongs to that epoch, of which nothing is left. Iterations in the workers
-        of a DataLoader count, too. A `StatefulDataLoader` passes its state on only when iterated: save the epoch, too.
+        A state saved at the end of an epoch still has the number of that epoch. Iterations in the workers of a
+        DataLoader count, too. A `StatefulDataLoader` applies its state only when iterated: save the epoch with it.
         """
         state = self._state if self._must_resume[0] else None
         return int(self._first_epoch[0] + self._epochs_begun[0]) if state is None else int(state["epoch"])
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration this epoch, in all workers, also in those that are kept."""
+        """Sets the epoch of the next iteration, in all workers, also in persistent ones."""
         self._first_epoch[0] = epoch
         self._epochs_begun.zero_()
 
@@ -134,9 +134,9 @@ class IterableDataset(data.IterableDataset[Any]):
         return self._elements(self._run)
 
     def __len__(self) -> int:
-        """How many elements an epoch of this rank has; a TypeError if `len(dataset)` is not known.
+        """The number of elements of an epoch of this rank; a TypeError if `len(dataset)` is not known.
 
-        The workers of a DataLoader may give up to one batch more each, since each of them ends with a batch of its own.
+        Each worker of a DataLoader may add up to one batch, because its last batch may be incomplete.
         """
         rank = self._find_rank()
         return len(self._dataset.with_options(rank=rank.rank, world_size=rank.world_size))
@@ -157,7 +157,7 @@ class IterableDataset(data.IterableDataset[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next iteration continue where the state was saved; {} for the start.
 
-        Call it before the workers are made to make each of them continue there. This needs the state of a global
+        If you call it before the workers are made, each of them continues there. This needs the state of a global
         shuffle, which any number of workers can resume (see `job_state`).
         """
         self._state = dict(state) or None
@@ -212,7 +212,7 @@ def job_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: `state` is not such a state, or not of a global shuffle, or a stage has a state of its own.
-        PositionMismatchError: The state was changed.
+        PositionMismatchError: The state was modified.
     """
     snapshot = state.get("_snapshot")
     if snapshot is None:

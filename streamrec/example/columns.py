@@ -28,8 +28,8 @@ class BytesColumn:
     """An array of byte strings without a copy: spans over the buffers that they were parsed from.
 
     The column keeps these buffers alive as a whole; `compact()` copies the strings to a buffer of their size. It is
-    immutable, and creates its strings on demand. A batch of several shards in turn, or a shuffled one, has several
-    buffers: `buffer` and `spans` then copy the strings to one buffer, on first use.
+    immutable, and creates its strings on demand. An interleaved or shuffled batch has several buffers: `buffer`
+    and `spans` then copy the strings to one buffer, on first use.
 
     Args:
         buffer: A C-contiguous buffer of bytes.

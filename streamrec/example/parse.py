@@ -61,8 +61,8 @@ def parse_example(
             `parse_single_example`.
         features: The description: feature configurations by key.
         example_names: A name for each example, for error messages.
-        string_columns: Whether to return byte strings as BytesColumns, spans over the buffer, instead of object
-            arrays of bytes. Frames are not copied for it; a list is joined first.
+        string_columns: Whether to return byte strings as BytesColumns (spans over the buffer) instead of object
+            arrays of bytes. This does not copy Frames, but joins a list first.
 
     Returns:
         For a FixedLenFeature an array of `[batch, *shape]`; for a FixedLenSequenceFeature an array of
@@ -72,7 +72,7 @@ def parse_example(
 
     Raises:
         FeatureError: A message is damaged, a required feature is missing, values differ in kind or number from
-            the description, positions or partitions do not fit them; or the features contradict each other.
+            the description, positions or partitions do not fit the values, or the features contradict each other.
         TypeError: An item of `serialized` is not bytes.
 
     Example:
@@ -163,7 +163,7 @@ def parse_sequence_example(
 
     Raises:
         FeatureError: A message is damaged, a required feature is missing, values differ in kind or number from
-            the description, partitions do not fit them; or the features contradict each other.
+            the description, partitions do not fit the values, or the features contradict each other.
         TypeError: An item of `serialized` is not bytes.
     """
     single = is_scalar(serialized)

@@ -109,7 +109,7 @@ async def write_index(
     parallel: int = PARALLEL,
     **store: Unpack[StoreOptions],
 ) -> Index:
-    """Writes the index of a data set: the length of each record, so that each can be read by its number.
+    """Writes the index of a data set: the length of each record, so that you can read any record by its number.
 
     Shards in a store are read once, whole. Of shards on local disks only the headers are read. `ShardWriter(index=...)`
     writes an index at no cost.
@@ -126,7 +126,7 @@ async def write_index(
         idx_files: The files of `tfrecord2idx` (DALI's or vahidk's) for these shards, in the same order; None for none.
             With them only the header of each shard's last record is read.
         part: `(i, n)`: this process indexes the i-th of n parts of the shards, 0 to n - 1, and writes that index next
-            to `index`, under the name that `part_of` gives; `join_index` makes one of all n.
+            to `index`, under the name that `part_of` returns; `join_index` joins all n parts.
         update: Whether an existing index is used for shards that have not changed since.
         overwrite: Whether an existing object is replaced; see `ShardWriter`.
         on_shard: Called with each finished shard, on the event loop's thread: it must not block.
@@ -198,7 +198,7 @@ async def join_index(
 
     Raises:
         NotFoundError: A part does not exist.
-        ManifestError: A part is not an index or is damaged, or of n parts one is missing, or two have the same shard.
+        ManifestError: A part is missing, damaged or not an index, or two parts have the same shard.
         StorageError: The store failed, and retrying did not help.
     """
     filesystem = store.get("filesystem")

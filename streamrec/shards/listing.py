@@ -320,17 +320,17 @@ def matching_files(
     pattern: Filenames,
     **store: Unpack[StoreOptions],
 ) -> list[str]:
-    """The names that patterns match: sorted for each pattern, in the order of the patterns; none if nothing matches.
+    """Returns the names that patterns match, in the order of the patterns and sorted for each; [] without a match.
 
-    It is `tf.io.matching_files` for any store, without directories. `Dataset.list_files` gives the same names as a
-    Dataset, which reads each of them literally, whatever characters it has.
+    It is `tf.io.matching_files` for any store, without directories. `Dataset.list_files` returns the same names as a
+    Dataset, which takes each name literally, whatever characters it contains.
 
     Args:
         pattern: A URL or path with a glob or braces, or a list of them. A name that is not a glob is not looked up.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:
-        PermissionDeniedError: A directory that the pattern can match, or the bucket, may not be listed.
+        PermissionDeniedError: You lack permission to list the bucket, or a directory that the pattern can match.
         UnsupportedOperationError: The pattern is for a web server, which cannot be listed.
         StorageError: The store failed, and retrying did not help.
 

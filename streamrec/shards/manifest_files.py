@@ -55,9 +55,9 @@ class VerifyProblem:
 
     Attributes:
         path: The shard's URL.
-        kind: "missing": the shard does not exist. "extra": the manifest does not name the shard, whose name is one of
-            the pattern; a glob would read it. "bytes", "crc32c", "records": this differs. "damage": the shard has no
-            manifest, and is damaged.
+        kind: "missing": the shard does not exist. "extra": the manifest does not name the shard, but its name matches
+            the pattern, so a glob would read it. "bytes", "crc32c", "records": this value differs. "damage": the shard
+            has no manifest, and is damaged.
         expected: The manifest's value, in words; "" without a manifest.
         found: The store's value, in words.
     """
@@ -172,7 +172,7 @@ async def verify(
 ) -> VerifyReport:
     """Reads a whole data set and compares it with its manifest or index, or looks for damage if it has neither.
 
-    With a manifest, it finds shards that are missing, shards that the manifest does not name, and those whose size,
+    With a manifest, it finds shards that are missing, shards that the manifest does not name, and shards whose size,
     CRC32C or number of records differs. Without one, it checks the CRC32C of each record, and reports the first damage
     of each shard; `streamrec verify` lists all of it.
 

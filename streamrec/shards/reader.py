@@ -88,10 +88,10 @@ class LongRecord(NamedTuple):
 
 
 class ShardReader:
-    """The records of one shard, in order. Made by `open_shard`, or over an open Storage.
+    """The records of one shard, in order. `open_shard` makes it.
 
-    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. It is one stream of records:
-    each record comes once by either way, and a new iteration continues where the last one stopped.
+    Iterate it (`async for record in shard`) for `bytes`, or `shard.frames()` for Frames. Both take from one stream:
+    each record is delivered once, and a new iteration continues where the last one stopped.
 
     Sharing: any number of tasks of one event loop may read from one reader. A cancelled call (a timeout) loses nothing:
     the next call gets its records.
@@ -461,27 +461,27 @@ def open_shard(
 ) -> AbstractAsyncContextManager[ShardReader]:
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
-    With `start` or `end`, it gives exactly the records whose headers begin in [start, end): readers of the pieces of
-    one shard, cut anywhere, deliver each record once. The shard must not be compressed. (`streamrec.shards.pieces` says
-    what holds if payloads contain whole TFRecord files.)
+    With `start` or `end`, it returns exactly the records whose headers begin in [start, end). If you cut a shard
+    anywhere and read all pieces, you get each record once. The shard must not be compressed.
+    (`streamrec.shards.pieces` explains what happens if payloads contain whole TFRecord files.)
 
     Args:
         url: Any fsspec URL, or a local path; with `filesystem`, a path in it.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
-        start: First byte of the piece to read, any; None or 0 for the beginning.
+        start: First byte of the piece to read, at any offset; None or 0 for the beginning.
         end: One past its last byte; None for the end of the shard.
         verify: Check each record's CRC32C.
-        on_error: How damage is handled. "raise" (default): an error, after the records before it. "skip_record": a
-            record with a damaged payload and a good length is skipped. "resync": the same, and after a damaged length
-            the next good record is searched for. "skip_shard": the shard ends at its first damage.
-        max_skipped: How many losses are tolerated before the next one is an error; None for any number.
+        on_error: How to handle damage. "raise" (default) raises an error, after the records before it. "skip_record"
+            skips a record with a damaged payload and a good length. "resync" does the same, and searches for the next
+            good record after a damaged length. "skip_shard" ends the shard at its first damage.
+        max_skipped: How many losses to tolerate before the next one is an error; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
             "streamrec", as warnings) and kept in `shard.losses`.
-        max_record_bytes: A longer record counts as corruption; by default longer than any shard. A record takes as much
+        max_record_bytes: A longer record counts as damage; by default there is no such limit. A record takes as much
             memory as it has bytes.
-        block_bytes: How much is framed at a time; None for the storage's own size.
-        buffer_bytes: How much is held ahead of the reader when several requests fetch a large shard; by default 96 MiB.
-            0: one request, and nothing ahead, for a service that has many shards open.
+        block_bytes: Bytes that are framed at a time; None for the storage's own size.
+        buffer_bytes: Bytes to hold ahead of the reader when several requests fetch a large shard; by default 96 MiB.
+            0 sends one request and fetches nothing ahead, for a service that has many shards open.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Raises:

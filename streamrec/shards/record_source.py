@@ -39,15 +39,15 @@ _inherited: list[object] = []
 
 
 class RecordSource:
-    """The records of an indexed data set, by their numbers.
+    """The records of an indexed data set, by number.
 
-    A record's number counts from 0 through all shards, in the order of the index. Each call fetches its records by
-    ranged reads: one request for records near each other, and several requests at the same time. So fetch many records
-    by one call: `source[a:b]`, `source.__getitems__([...])`, `await source.get([...])`.
+    Numbers count from 0 through all shards, in the order of the index. Each call fetches its records by range
+    requests: one request for records near each other, and several requests at the same time. So fetch many records
+    with one call: `source[a:b]`, `source.__getitems__([...])`, `await source.get([...])`.
 
-    It is a map-style dataset for `torch.utils.data.DataLoader` (which fetches a batch by one call) and a source for
-    `grain.MapDataset.source`. It can be pickled, and used after a fork; each process opens its own connections. Any
-    number of threads, and of tasks of any event loops, may share it.
+    It is a map-style dataset for `torch.utils.data.DataLoader` (which fetches a batch with one call) and a source for
+    `grain.MapDataset.source`. You can pickle it, and use it after a fork; each process opens its own connections. Any
+    number of threads and tasks may share it, also tasks of different event loops.
 
     Examples:
         >>> import streamrec
@@ -68,7 +68,7 @@ class RecordSource:
             outside both is refused.
         verify: Check each record's length and CRC32C.
         parallel: The largest number of requests of one call at the same time.
-        cache_bytes: How much of the index is kept in memory, in bytes; a record takes about 2.
+        cache_bytes: How many bytes of the index to keep in memory; a record takes about 2.
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 
     Attributes:

@@ -383,14 +383,14 @@ class ShardWriter:
         pattern: The shards' URL; `{shard}` or `{shard:05d}` in it stands for the shard's number, from 0. Other braces
             stay as they are. `{shards}` is refused: the number of all shards is not known before they are written.
         options: Compression; None for none.
-        max_shard_bytes: A shard is finished before a record would exceed this; a single longer record gets a shard of
-            its own. In compressed shards the current block counts before compression, and bytes inside
+        max_shard_bytes: A record that would exceed this begins the next shard; a single longer record gets its own
+            shard. In compressed shards the current block counts before compression, and bytes inside
             `compression_threads`, about 2 MiB each, do not count yet. None for one shard.
-        max_shard_records: The same, as a number of records.
+        max_shard_records: The largest number of records in a shard.
         overwrite: Whether a shard replaces an existing object of its name. With several shards, a manifest or an index,
             the replacing objects appear together when all are complete; after any failure the old ones are unchanged,
-            and nothing new stays. If False, writing over an object is an AlreadyExistsError: at the shard's beginning
-            if the object exists by then, else at its end. S3, GCS, local files and memory support False; any other
+            and nothing new stays. If False, an existing object raises AlreadyExistsError: when the shard begins if
+            the object exists by then, otherwise when it ends. S3, GCS, local files and memory support False; any other
             filesystem refuses it (UnsupportedOperationError).
         manifest: The URL for a manifest, which a successful close writes: records, bytes and CRC32C of each shard, as
             JSON; see `verify`. None for none. `overwrite` applies to it, too.
@@ -509,7 +509,7 @@ class ShardWriter:
     async def close(self) -> None:
         """Finishes the last shard and closes the connections. A second call has no effect.
 
-        A writer without a record writes an empty shard if its URL has no `{shard}`, else none.
+        Without records, it writes an empty shard if the URL has no `{shard}`, otherwise none.
 
         Raises:
             ClosedError: The writer was never entered, or another process entered it.

@@ -32,9 +32,9 @@ BLOCK_BYTES = 2 << 20
 class TFRecordWriter:
     """Writes records to one shard, as `tf.io.TFRecordWriter` does, to any URL or path.
 
-    Unlike TensorFlow's, the shard appears when it is closed and complete. If an exception leaves the `with` block, no
-    new object appears, and an old one of this name stays. The same holds for a writer that is dropped without `close`,
-    or is open when the interpreter exits; both are logged.
+    Unlike in TensorFlow, the shard appears only when it is closed and complete. If an exception leaves the `with`
+    block, no new object appears, and an old one of this name stays. The same holds for a writer that is dropped
+    without `close`, or is open when the interpreter exits; both are logged.
 
     A symbolic link is followed. A target that is not a plain file (/dev/stdout, a named pipe) is written directly, and
     keeps the bytes that were written before an error.
@@ -45,7 +45,7 @@ class TFRecordWriter:
     Args:
         path: The shard's URL or path.
         options: `TFRecordOptions`, or a compression type: "", "GZIP", "ZLIB", "ZSTD".
-        overwrite: Whether an existing object of this name is replaced. If False, writing over one is an
+        overwrite: Whether to replace an existing object of this name. If False, an existing object raises
             AlreadyExistsError (see ShardWriter).
         store: `storage_options`, `filesystem` and `retry`; see `streamrec.storage.StoreOptions`.
 

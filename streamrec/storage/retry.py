@@ -61,13 +61,13 @@ class RetryPolicy:
         backoff_cap: Ceiling of all waits in seconds, except those that the server requests.
         connect_timeout: Seconds to establish a connection.
         first_byte_timeout: Seconds from the connection to the head of the response.
-        stall_timeout: Seconds that a body may give no bytes, or a socket may be silent before the response's head.
+        stall_timeout: Seconds that a body may deliver no bytes, or a socket may be silent before the response's head.
         complete_timeout: Seconds for the store to assemble the parts of an upload.
         upload_rate: Minimum upload rate in bytes per second; sets the time limit of a part.
         hedge_share: The maximum share of second requests, sent when the first one is late compared with others; 0 sends
             none. See `storage.traffic`.
-        hedge_allowance: Second requests allowed before any share was earned, for requests that are later than their
-            siblings: a run of few requests earns none in time.
+        hedge_allowance: Second requests allowed before the run has earned a share, for requests that are later than
+            the others: a run of few requests earns none in time.
         first_byte_floor: Seconds within which no response is late enough for a second request.
         stall_floor: Seconds within which no body is late enough for a second request.
     """

@@ -79,7 +79,7 @@ class Loss:
         nbytes: Length of the range; None if unknown (the rest of a compressed shard).
         reason: What is wrong.
         record: How many records were read before it. For a shard's first loss this is the damaged record's index;
-            lost records are never counted, because a search does not find out how many there were.
+            lost records never count, because a search cannot know how many there were.
     """
 
     path: str | None
