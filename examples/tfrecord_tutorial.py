@@ -1,11 +1,11 @@
 """TensorFlow's tutorial "TFRecord and tf.train.Example", without TensorFlow.
 
-Each step stands beside the TensorFlow call that it replaces, in a comment that starts with "TF:". Run it:
+Next to each step is the TensorFlow call that it replaces, in a comment that starts with "TF:". Run it:
 
-    pip install streamrec pillow scikit-learn     # the last one ships the two photos
+    pip install streamrec pillow scikit-learn     # scikit-learn ships the two photos
     python examples/tfrecord_tutorial.py
 
-The steps are functions that return what they made, and tests/examples runs them.
+The steps are functions that return their results, and tests/examples runs them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def write_observations(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> 
 
 
 def read_observations(path: Path) -> dict[str, Any]:
-    """Part 5: the file into columns; all records of a batch are parsed in one call."""
+    """Part 5: the file into columns; one call parses all records of a batch."""
     # TF: raw_dataset = tf.data.TFRecordDataset([filename])
     dataset = TFRecordDataset(str(path))
     # TF: for raw_record in raw_dataset.take(10): print(repr(raw_record))
@@ -113,7 +113,7 @@ def read_observations(path: Path) -> dict[str, Any]:
 
 
 def read_one_by_hand(path: Path) -> dict[str, list[Any]]:
-    """Part 6: a record without a description, by the message's own fields."""
+    """Part 6: a record without a description, through the fields of the message."""
     # TF: for raw_record in raw_dataset.take(1): example = tf.train.Example()
     # TF: example.ParseFromString(raw_record.numpy())
     (record,) = TFRecordDataset(str(path)).take(1)
@@ -126,7 +126,7 @@ def read_one_by_hand(path: Path) -> dict[str, list[Any]]:
 
 
 def photos() -> dict[str, bytes]:
-    """Part 7: two photos, as the JPEG files that they are. They come with scikit-learn, which need not run."""
+    """Part 7: two photos as JPEG files. They are part of scikit-learn, which the program does not run."""
     # TF: tf.keras.utils.get_file('320px-Felis_catus-cat_on_snow.jpg', 'https://...')
     spec = importlib.util.find_spec("sklearn")
     if spec is None or not spec.submodule_search_locations:
@@ -137,7 +137,7 @@ def photos() -> dict[str, bytes]:
 
 
 def write_photos(path: Path, images: dict[str, bytes]) -> None:
-    """Part 8: photos with their sizes and labels; the JPEG bytes are kept as they are."""
+    """Part 8: photos with their sizes and labels; the JPEG bytes stay as they are."""
     with TFRecordWriter(path) as writer:
         for name, jpeg in images.items():
             # TF: image_shape = tf.io.decode_jpeg(image_string).shape
@@ -156,7 +156,7 @@ def write_photos(path: Path, images: dict[str, bytes]) -> None:
 
 
 def read_photos(path: Path) -> list[np.ndarray[Any, Any]]:
-    """Part 9: the photos back, as arrays of `[height, width, depth]` and uint8."""
+    """Part 9: the photos back, as uint8 arrays of `[height, width, depth]`."""
     description = {
         # TF: tf.io.FixedLenFeature([], tf.int64), and tf.string for the image
         "height": FixedLenFeature([], np.int64),
@@ -185,7 +185,7 @@ def _scalar(value: Any) -> bytes:
 
 
 def main(folder: Path) -> None:
-    """All parts, with files in `folder`."""
+    """Runs all parts, with files in `folder`."""
     features_of_values()
     one_message()
     write_observations(folder / "test.tfrecord", observations())

@@ -1,12 +1,12 @@
-"""The demo: images written as TFRecord shards to a real S3 server, and streamed back into a training loop.
+"""The demo: writes images as TFRecord shards to a real S3 server, and streams them back into a training loop.
 
-Type `make demo`. To see how streamrec is used, read the files in this order:
+Run `make demo`. To see how to use streamrec, read the files in this order:
 
-    data.py     the images: scikit-learn's handwritten digits, drawn anew for every record
-    records.py  what a record holds: encode a batch of images, parse a batch of records
+    data.py     the images: scikit-learn's handwritten digits, drawn differently for every record
+    records.py  the content of a record: encode a batch of images, parse a batch of records
     write.py    batches into shards on S3, through `ShardWriter`
     train.py    shards into a training loop, through `TFRecordDataset`
     model.py    the classifier, in NumPy
-    show.py     progress and the table at the end
-    run.py      all of it in order, and cleaning up
+    show.py     progress, and the table at the end
+    run.py      all of it in order, and the clean-up
 """

@@ -1,4 +1,4 @@
-"""`python -m examples.demo`; `make demo` installs what it needs first."""
+"""Run `python -m examples.demo`, or `make demo`, which also installs what the demo needs."""
 
 import signal
 import sys

@@ -1,9 +1,9 @@
-"""The images: real handwritten digits, shipped in scikit-learn's wheel, each drawn anew for every record.
+"""The images: real handwritten digits from scikit-learn's wheel, drawn differently for every record.
 
 The originals are the 1,797 digits of 8 x 8 pixels of the "Optical Recognition of Handwritten Digits" set (Alpaydin
-and Kaynak, UCI Machine Learning Repository, 1998). Every record is one of them, enlarged, turned, sheared, scaled,
-shifted, in another contrast and with noise. The held-out records are drawn from originals of which the training
-records have none, so that what is measured on them was learnt and not remembered.
+and Kaynak, UCI Machine Learning Repository, 1998). Every record is one of them, enlarged, rotated, sheared, scaled and
+shifted, with another contrast and with noise. The held-out records come from other originals than the training
+records, so the test measures what the classifier has learnt, not what it remembers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CUTS = 4  # records that share a turned digit; each is shifted, lit and disturbe
 
 
 def originals(held_out: bool) -> tuple[Floats, Labels]:
-    """The digits to draw from, enlarged to 32 x 32 and scaled to 0..1, and their labels."""
+    """Returns the digits to draw from, enlarged to 32 x 32 and scaled to 0..1, and their labels."""
     digits, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     chosen = order[:HELD_OUT_ORIGINALS] if held_out else order[HELD_OUT_ORIGINALS:]
@@ -39,7 +39,7 @@ def originals(held_out: bool) -> tuple[Floats, Labels]:
 
 
 def batches(records: int, *, held_out: bool, size: int = 256) -> Iterator[tuple[Images, Labels]]:
-    """Images and labels of `records` records, `size` at a time; the same ones on every call."""
+    """Yields images and labels of `records` records, `size` at a time; the same ones on every call."""
     digits, labels = originals(held_out)
     random = np.random.default_rng(2 if held_out else 1)
     for first in range(0, records, size):
@@ -51,7 +51,7 @@ def batches(records: int, *, held_out: bool, size: int = 256) -> Iterator[tuple[
 
 
 def moved(digit: Floats, random: np.random.Generator) -> Floats:
-    """A digit in the middle of a wider image, turned by up to 14 degrees, sheared and scaled."""
+    """Draws a digit in the middle of a wider image, rotated by up to 14 degrees, sheared and scaled."""
     angle, shear = random.uniform(-0.25, 0.25), random.uniform(-0.15, 0.15)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle) + shear, np.cos(angle)]])
     matrix = turn * (ENLARGED / SIDE * random.uniform(0.9, 1.3))
@@ -62,12 +62,12 @@ def moved(digit: Floats, random: np.random.Generator) -> Floats:
 
 
 def cut(image: Floats, random: np.random.Generator) -> Floats:
-    """SIDE x SIDE pixels of a wider image: the digit, shifted."""
+    """Cuts SIDE x SIDE pixels out of a wider image, so that the digit is shifted."""
     down, right = random.integers(0, 2 * SHIFT + 1, 2)
     return image[down : down + SIDE, right : right + SIDE]
 
 
 def photographed(images: Floats, random: np.random.Generator) -> Images:
-    """The images as uint8: each in a contrast of its own, and with noise."""
+    """Converts images to uint8, each with its own contrast, and with noise."""
     contrast = random.uniform(120, 255 - NOISE, (len(images), 1, 1)).astype(np.float32)
     return (images * contrast).astype(np.uint8) + random.integers(0, NOISE, images.shape, dtype=np.uint8)

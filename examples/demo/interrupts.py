@@ -1,4 +1,4 @@
-"""Ctrl-C, held back for as long as something is being started that nobody would stop yet."""
+"""Delays Ctrl-C while something starts that no cleanup knows yet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["without_interrupts"]
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Lets a Ctrl-C wait until the block is done; a second one does not wait.
+    """Delays a Ctrl-C until the block is done; a second one takes effect at once.
 
-    In `with without_interrupts(): stack.enter_context(server())` it could otherwise come when the server runs and
-    the stack does not know it yet.
+    In `with without_interrupts(): stack.enter_context(server())` it could otherwise arrive after the server has started
+    and before the stack knows it.
     """
     held: list[int] = []
 

@@ -1,6 +1,6 @@
-"""What is to be written, and having it written by a process of its own.
+"""Describes the shards to write, and writes them in a separate process.
 
-The memory and the processor time that are measured for the training are then the training's alone.
+The memory and the processor time that the demo measures are then those of the training alone.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class JobError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to write, and where.
+    """The shards to write.
 
     Attributes:
         url: The directory of the shards, as `s3://bucket/images`.
-        storage_options: Endpoint and credentials, as s3fs takes them.
-        shards: How many shards to train on.
+        storage_options: Endpoint and credentials, as for s3fs.
+        shards: The number of shards for training.
         shard_records: Records in each.
-        held_out_records: Records in each of the two shards that are kept for the test.
+        held_out_records: Records in each of the two shards for the test.
     """
 
     url: str
@@ -48,13 +48,13 @@ class Job:
 
     @property
     def size(self) -> int:
-        """About how many bytes it is."""
+        """The size in bytes, approximately."""
         records = self.shards * self.shard_records + HELD_OUT_SHARDS * self.held_out_records
         return records * RECORD_BYTES
 
 
 def planned(url: str, storage_options: Mapping[str, Any], size: int, shards: int) -> Job:
-    """A job of about `size` bytes, the held-out shards included."""
+    """Returns a job of about `size` bytes, including the held-out shards."""
     records = size // RECORD_BYTES
     held_out = max(1, int(records * HELD_OUT_SHARE) // HELD_OUT_SHARDS)
     shard_records = max(1, (records - held_out * HELD_OUT_SHARDS) // shards)
@@ -62,10 +62,10 @@ def planned(url: str, storage_options: Mapping[str, Any], size: int, shards: int
 
 
 def run_job(job: Job, show: Show) -> dict[str, Tally]:
-    """Has it all written; returns what was written into each set, "train" and "test".
+    """Writes all shards; returns what was written for each set, "train" and "test".
 
     Raises:
-        JobError: The writing process failed, or wrote another number of shards than it was to.
+        JobError: The writing process failed, or wrote the wrong number of shards.
     """
     tallies: dict[str, Tally] = {}
     done = 0
@@ -83,13 +83,13 @@ def run_job(job: Job, show: Show) -> dict[str, Tally]:
                 done += line["bytes"]
                 show(done, "")
         if writer.wait() != 0:
-            raise JobError(f"the writing process ended with status {writer.returncode}; what it said stands above")
+            raise JobError(f"the writing process ended with status {writer.returncode}; its output is above")
     return tallies
 
 
 @contextmanager
 def running_writer(job: Job) -> Iterator[subprocess.Popen[str]]:
-    """The process of write.py at work on the job; it ends with the block."""
+    """Runs write.py on the job in a process, which ends with the block."""
     with subprocess.Popen(
         [sys.executable, "-m", "examples.demo.write"],
         stdin=subprocess.PIPE,
@@ -107,7 +107,7 @@ def running_writer(job: Job) -> Iterator[subprocess.Popen[str]]:
 
 
 def check_shards(job: Job, name: str, shards: int) -> None:
-    """Every shard that was to be written is there."""
+    """Checks that every shard exists."""
     wanted = job.shards if name == "train" else HELD_OUT_SHARDS
     if shards != wanted:
         raise JobError(f"{shards} shards were written for {job.url}/{name}-*, where {wanted} were to be")

@@ -1,4 +1,4 @@
-"""The classifier: a net with one hidden layer, trained by Adam. NumPy and nothing else.
+"""The classifier: a network with one hidden layer, trained with Adam, in plain NumPy.
 
 Adam: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, with its usual constants.
 """
@@ -22,7 +22,7 @@ MEAN_DECAY, SQUARE_DECAY = 0.9, 0.999
 
 
 def shrunk(images: Images) -> Floats:
-    """The mean of each 4 x 4 pixels, from -0.35 to 0.65: float32 of shape `[n, INPUTS]`."""
+    """Returns the mean of each 4 x 4 pixels, from -0.35 to 0.65: float32 of shape `[n, INPUTS]`."""
     rows = images.reshape(-1, SIDE // CELL, CELL, SIDE)
     sums = rows[:, :, 0].astype(np.uint16)
     for row in range(1, CELL):
@@ -33,11 +33,11 @@ def shrunk(images: Images) -> Floats:
 
 
 class Classifier:
-    """Images in, digits out.
+    """Classifies images of digits.
 
     Args:
         hidden: The number of hidden units.
-        seed: Of the first weights; the same seed and the same batches give the same classifier.
+        seed: The seed of the first weights; the same seed and the same batches give the same classifier.
     """
 
     def __init__(self, hidden: int = 256, seed: int = 0) -> None:
@@ -53,12 +53,12 @@ class Classifier:
         self._steps = 0
 
     def predict(self, images: Images) -> Labels:
-        """The most likely digit of each image."""
+        """Returns the most likely digit of each image."""
         labels: Labels = self._forward(shrunk(images))[1].argmax(axis=1)
         return labels
 
     def learn(self, images: Images, labels: Labels) -> float:
-        """One step on a batch; returns the share of it that was right before the step."""
+        """Takes one step on a batch; returns the share of the batch that was right before the step."""
         inputs = shrunk(images)
         hidden, scores = self._forward(inputs)
         right = float((scores.argmax(axis=1) == labels).mean())
@@ -71,7 +71,7 @@ class Classifier:
         return hidden, hidden @ out_weights + out_bias
 
     def _gradients(self, inputs: Floats, hidden: Floats, scores: Floats, labels: Labels) -> list[Floats]:
-        """Of the mean cross entropy, by each parameter."""
+        """Returns the gradients of the mean cross entropy, by parameter."""
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         errors = odds / odds.sum(axis=1, keepdims=True)
         errors[np.arange(len(labels)), labels] -= 1

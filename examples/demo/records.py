@@ -1,6 +1,6 @@
-"""What a record of the demo holds, and how batches get in and out.
+"""The records of the demo, and how to encode and parse them in batches.
 
-A record is a `tf.train.Example` of three features: "image", the grey values of 64 x 64 pixels as bytes, row by
+A record is a `tf.train.Example` with three features: "image", the grey values of 64 x 64 pixels as bytes, row by
 row; "label", the digit; "id", its number in the data set.
 """
 
@@ -30,19 +30,19 @@ FEATURES = {
 
 
 def encode(images: Images, labels: Labels, first_id: int) -> streamrec.BytesColumn:
-    """Records of images: all in one buffer, which `ShardWriter.write_batch` takes as it is.
+    """Encodes images as records in one buffer, which `ShardWriter.write_batch` writes as it is.
 
     Args:
         images: uint8 of shape `[n, SIDE, SIDE]`.
         labels: int64 of shape `[n]`.
-        first_id: The first record's number.
+        first_id: The number of the first record.
     """
     ids = np.arange(first_id, first_id + len(images))
     return streamrec.encode_examples({"image": [image.tobytes() for image in images], "label": labels, "id": ids})
 
 
 def parse(frames: streamrec.Frames) -> tuple[Images, Labels]:
-    """The images, uint8 of shape `[n, SIDE, SIDE]`, and labels, int64 of shape `[n]`, of a batch of records."""
+    """Returns the images, uint8 of `[n, SIDE, SIDE]`, and the labels, int64 of `[n]`, of a batch of records."""
     columns: dict[str, Any] = dict(streamrec.parse_example(frames, FEATURES))
     pixels = np.frombuffer(b"".join(columns["image"]), np.uint8)
     return pixels.reshape(-1, SIDE, SIDE), columns["label"]
@@ -50,12 +50,12 @@ def parse(frames: streamrec.Frames) -> tuple[Images, Labels]:
 
 @dataclass(slots=True)
 class Tally:
-    """What went by, in any order: two tallies are equal when the same records went by.
+    """Counts records in any order: two tallies of the same records are equal.
 
     Attributes:
-        records: How many records.
-        size: How many bytes they take in a shard.
-        checksum: The sum of the records' CRC-32, which is zlib's and not the one that TFRecord uses.
+        records: The number of records.
+        size: The bytes that they take in a shard.
+        checksum: The sum of the CRC-32 of the records: zlib's CRC-32, not that of TFRecord.
     """
 
     records: int = 0
@@ -70,5 +70,5 @@ class Tally:
             self.checksum += zlib.crc32(record)
 
     def times(self, epochs: int) -> Tally:
-        """The tally of reading everything `epochs` times."""
+        """Returns the tally of reading everything `epochs` times."""
         return Tally(self.records * epochs, self.size * epochs, self.checksum * epochs)

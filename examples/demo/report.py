@@ -1,4 +1,4 @@
-"""What the demo found, and how it is put in the table."""
+"""The results of the demo, and their table."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ CRCS_PER_RECORD = 2  # of the length and of the payload
 
 
 class LostRecordsError(Exception):
-    """What was read is not what was written."""
+    """The records that were read are not those that were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the whole demo found."""
+    """The results of the whole demo."""
 
     shards: int
     epochs: int
@@ -28,10 +28,10 @@ class Result:
 
 
 def check_all_came_back(what: str, written: Tally, read: Tally) -> None:
-    """Every record that was written was read, as often as it was to be, and no other.
+    """Checks that every record was read as often as expected, and no other record was.
 
     Raises:
-        LostRecordsError: Not so; the message says what was found.
+        LostRecordsError: This is not so; the message says what was found.
     """
     if read.records != written.records:
         raise LostRecordsError(f"{what}: {read.records:,} records were read where {written.records:,} were written")
@@ -43,7 +43,7 @@ def check_all_came_back(what: str, written: Tally, read: Tally) -> None:
 
 
 def rows(result: Result) -> list[tuple[str, str]]:
-    """The table's rows. MB and GB are powers of ten."""
+    """Returns the rows of the table. MB and GB are powers of ten."""
     run = result.trained
     gigabytes = run.tally.size / 1e9
     records = run.tally.records + result.tested.records
@@ -71,5 +71,5 @@ def rows(result: Result) -> list[tuple[str, str]]:
 
 
 def megabytes(size: int) -> str:
-    """A number of bytes, in millions."""
+    """Formats a number of bytes in millions."""
     return f"{size / 1e6:,.0f} MB"

@@ -1,7 +1,7 @@
-"""The demo in order: start a server, write, train, test, say what it took.
+"""Runs the demo: starts a server, writes, trains, tests, and prints the results.
 
-Whatever happens, nothing is left: the server and its files end with the `with` block that they were started in,
-and with this process if somebody kills it. Ctrl-C, SIGTERM and SIGHUP all unwind the same way.
+Nothing is left at the end: the server and its files end with the `with` block that started them, or with this process
+if it is killed. Ctrl-C, SIGTERM and SIGHUP all unwind in the same way.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo.
 
     Args:
-        arguments: The command line's; None for those of this process.
+        arguments: The command line; None for that of this process.
 
     Returns:
-        The exit status: 0 when every record came back, 1 after an error, 130 after Ctrl-C.
+        The exit status: 0 if every record was read back, 1 after an error, 130 after Ctrl-C.
     """
     asked = parsed(arguments)
     console = Console()
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def demo(console: Console, size: int, shards: int, epochs: int) -> Result:
-    """All of it, from the server's start to its end."""
+    """Runs everything from the start of the server to its end."""
     with ExitStack() as stack:
         with without_interrupts():
             store = stack.enter_context(seaweedfs("demo"))
@@ -76,7 +76,7 @@ def demo(console: Console, size: int, shards: int, epochs: int) -> Result:
 
 
 def learnt(console: Console, job: Job, written: dict[str, Tally], epochs: int) -> Result:
-    """Trains and tests, and makes sure that all that was written was read."""
+    """Trains and tests, and checks that everything that was written was read."""
     classifier = Classifier()
     expected = written["train"].times(epochs)
     title = f"training on them, {epochs} times over"
@@ -89,7 +89,7 @@ def learnt(console: Console, job: Job, written: dict[str, Tally], epochs: int) -
 
 
 def check_space(size: int) -> None:
-    """Makes sure that the images fit where the server puts them."""
+    """Checks that the images fit on the server's disk."""
     directory = tempfile.gettempdir()
     disk = shutil.disk_usage(directory)
     needed = size + max(SPARE_BYTES, int(disk.total * SPARE_SHARE))
@@ -101,7 +101,7 @@ def check_space(size: int) -> None:
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What was asked for on the command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.demo",
         description="TFRecord shards written to a real S3 server on loopback, and streamed back into training.",
@@ -113,7 +113,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def positive(text: str) -> int:
-    """A number of at least 1, or argparse's error."""
+    """Converts an argument to a number of at least 1, or raises argparse's error."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")

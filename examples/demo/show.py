@@ -1,4 +1,4 @@
-"""What one sees: a bar that moves where the output is a terminal, plain lines where it is not, and the table."""
+"""Output: a bar if the output is a terminal, plain lines otherwise, and the table."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ LINES = 4  # how many lines a bar is worth where there is no terminal
 
 @contextmanager
 def progress(console: Console, title: str, total: int) -> Iterator[Show]:
-    """Shows how far a piece of work is.
+    """Shows the progress of one task.
 
     Args:
-        console: Where to.
-        title: What is done.
-        total: Bytes that it takes altogether.
+        console: The console.
+        title: The title of the task.
+        total: The bytes of the whole task.
 
     Yields:
-        A function that is told the bytes done so far, and a note to show beside them.
+        A function that takes the bytes done so far, and a note to show next to them.
     """
     if not console.is_terminal:
         yield lines(console, title, total)
@@ -45,7 +45,7 @@ def progress(console: Console, title: str, total: int) -> Iterator[Show]:
 
 
 def lines(console: Console, title: str, total: int) -> Show:
-    """A line at the start and at each quarter."""
+    """Prints a line at the start and at each quarter."""
     console.print(f"{title} ({total / 1e6:,.0f} MB)", soft_wrap=True)
     shown = 0
 
@@ -60,7 +60,7 @@ def lines(console: Console, title: str, total: int) -> Show:
 
 
 def show_table(console: Console, rows: list[tuple[str, str]]) -> None:
-    """Two columns: what was measured, and how much it was."""
+    """Prints two columns: what was measured, and the value."""
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()

@@ -1,4 +1,4 @@
-"""The reading half: shards on S3 into a training loop, while the next are fetched."""
+"""The reading half: streams shards from S3 into a training loop, and fetches ahead."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ RECENT = 0.9  # how much of the accuracy that is shown is older than the last ba
 
 @dataclass(slots=True)
 class Trained:
-    """What a training run took. Times are in seconds.
+    """The measurements of a training run. Times are in seconds.
 
     Attributes:
-        tally: The records that came, all epochs together.
-        wall: From the first request to the last step.
-        waited: How much of it the loop waited for data.
+        tally: The records that were read, in all epochs.
+        wall: The time from the first request to the last step.
+        waited: The part of it for which the loop waited for data.
         cpu: Processor time of the whole process: fetching, verifying, batching, and the loop's own.
-        checking_cpu, parsing_cpu, learning_cpu: The loop's own, by what it did.
-        memory_before, memory: The process's greatest resident memory, in bytes, before the run and after it.
+        checking_cpu, parsing_cpu, learning_cpu: The loop's own, by task.
+        memory_before, memory: The peak resident memory of the process, in bytes, before the run and after it.
     """
 
     tally: Tally = field(default_factory=Tally)
@@ -54,7 +54,7 @@ class Trained:
 
 
 def records_of(url: str, storage_options: Mapping[str, Any]) -> streamrec.Dataset[bytes]:
-    """The records of all shards that match, sixteen shards at a time, in the same order every time."""
+    """Returns the records of all shards that match, sixteen shards at a time, always in the same order."""
     dataset = streamrec.TFRecordDataset(
         url, num_parallel_reads=PARALLEL_READS, storage_options=storage_options, retry=RETRY
     )
@@ -62,7 +62,7 @@ def records_of(url: str, storage_options: Mapping[str, Any]) -> streamrec.Datase
 
 
 def train(classifier: Classifier, url: str, storage_options: Mapping[str, Any], epochs: int, show: Show) -> Trained:
-    """Trains on everything `epochs` times over; `show` hears the bytes so far and the accuracy after each batch."""
+    """Trains for `epochs` epochs; calls `show` with the bytes so far and the accuracy after each batch."""
     dataset = records_of(url, storage_options).repeat(epochs).batch(BATCH)
     run = Trained(memory_before=peak_memory())
     accuracy = 0.0
@@ -78,7 +78,7 @@ def train(classifier: Classifier, url: str, storage_options: Mapping[str, Any], 
 
 
 def learn(classifier: Classifier, frames: streamrec.Frames, run: Trained) -> float:
-    """One batch: counted and summed, parsed, learnt from. Returns the share of it that was right before."""
+    """Counts, parses and learns one batch; returns the share of it that was right before."""
     begun = time.thread_time()
     run.tally.add(frames)
     checked = time.thread_time()
@@ -92,7 +92,7 @@ def learn(classifier: Classifier, frames: streamrec.Frames, run: Trained) -> flo
 
 
 def evaluate(classifier: Classifier, url: str, storage_options: Mapping[str, Any]) -> tuple[float, Tally]:
-    """The share of the held-out images that the classifier gets right, and what was read for it."""
+    """Returns the classifier's accuracy on the held-out images, and the tally of the records read."""
     tally, right = Tally(), 0
     for frames in records_of(url, storage_options).batch(BATCH):
         tally.add(frames)
@@ -102,7 +102,7 @@ def evaluate(classifier: Classifier, url: str, storage_options: Mapping[str, Any
 
 
 def peak_memory() -> int:
-    """The greatest resident memory of this process so far, in bytes."""
+    """Returns the peak resident memory of this process so far, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():  # Linux: `ru_maxrss` would begin with that of the process which started this one
         return int(status.read_text().partition("VmHWM:")[2].split()[0]) * 1024

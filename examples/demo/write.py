@@ -1,8 +1,8 @@
-"""The writing half: images into shards on S3. It runs as a process of its own; job.py starts it.
+"""The writing half: writes images into shards on S3. job.py starts it in a separate process.
 
-A Job comes in on standard input as JSON. On standard output goes a line of JSON for each batch that was written,
-`{"bytes": ...}`, and at the end of each set one for all of it, `{"set": ..., "shards": ..., "tally": ...}`. Where the
-store fails, the last one says how, `{"failed": ...}`: on standard error it would spoil the progress bar.
+It reads a Job from standard input as JSON. It prints a line of JSON for each batch that it has written,
+`{"bytes": ...}`, and one at the end of each set, `{"set": ..., "shards": ..., "tally": ...}`. If the store fails, the
+last line describes the error, `{"failed": ...}`: on standard error it would spoil the progress bar.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from examples.demo.records import Tally, encode
 
 
 async def write(job: Job) -> None:
-    """Writes both sets, and says so on standard output."""
+    """Writes both sets, and reports the progress on standard output."""
     await write_set(job, "train", job.shards, job.shard_records)
     await write_set(job, "test", HELD_OUT_SHARDS, job.held_out_records)
 
 
 async def write_set(job: Job, name: str, shards: int, shard_records: int) -> None:
-    """Writes one set into so many shards. Each appears on S3 when it is whole, and not before."""
+    """Writes one set into this number of shards. Each shard appears on S3 only when it is complete."""
     tally = Tally()
     images = batches(shards * shard_records, held_out=name == "test")
     writer = streamrec.ShardWriter(

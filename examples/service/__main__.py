@@ -1,4 +1,4 @@
-"""A store, shards in it, and the service before them, until Ctrl-C."""
+"""Starts a store, writes shards to it, and serves them until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDS = 20_000
 
 
 async def write(settings: Settings) -> None:
-    """Writes some shards, and their index."""
+    """Writes some shards and their index."""
     pattern, options = f"{settings.url}/train-{{shard:05d}}.tfrecord", settings.storage_options
     writing = streamrec.ShardWriter(pattern, max_shard_records=5_000, index=settings.index, storage_options=options)
     async with writing as writer:

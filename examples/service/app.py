@@ -1,4 +1,4 @@
-"""The application: its settings, its routes, and what lives as long as it does."""
+"""The application: its settings, its routes, and the objects that live as long as it does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NAME = re.compile(r"(?:[\w*-][\w.*-]*/)*[\w*-][\w.*-]*\.tfrecord", re.ASCII)
 
 @dataclass(frozen=True)
 class Settings:
-    """What the service serves.
+    """The settings of the service.
 
     Args:
         url: The directory of the shards.
         storage_options: As for fsspec.
-        patience: Seconds that a request is tried again for where the store fails.
+        patience: Seconds for which a request is retried while the store fails.
     """
 
     url: str
@@ -42,26 +42,26 @@ class Settings:
 
     @classmethod
     def of_environment(cls) -> Settings:
-        """From STREAMREC_SERVICE_URL, STREAMREC_SERVICE_OPTIONS (JSON), and STREAMREC_SERVICE_PATIENCE."""
+        """Reads STREAMREC_SERVICE_URL, STREAMREC_SERVICE_OPTIONS (JSON) and STREAMREC_SERVICE_PATIENCE."""
         given = {name: os.environ.get(f"STREAMREC_SERVICE_{name}") for name in ("OPTIONS", "PATIENCE")}
         url = os.environ["STREAMREC_SERVICE_URL"].rstrip("/")
         return cls(url, json.loads(given["OPTIONS"] or "{}"), float(given["PATIENCE"] or cls.patience))
 
     @property
     def index(self) -> str:
-        """Where the index of all shards lies."""
+        """The URL of the index of all shards."""
         return f"{self.url}/records.index"
 
     @property
     def storage(self) -> dict[str, Any]:
-        """How every call of streamrec reaches the store: with equal options all of them share one client."""
+        """The store options of every call of streamrec: with equal options, all calls share one client."""
         return {"storage_options": self.storage_options, "retry": streamrec.RetryPolicy(patience=self.patience)}
 
     def shard(self, name: str) -> str:
-        """The URL of a shard, or the pattern of several.
+        """Returns the URL of a shard, or the pattern of several.
 
         Raises:
-            RequestError: It is not a shard's name.
+            RequestError: The name is not that of a shard.
         """
         if not NAME.fullmatch(name):
             raise RequestError(
@@ -71,14 +71,14 @@ class Settings:
 
 
 class Service:
-    """What all requests share.
+    """The state that all requests share.
 
     Args:
-        settings: What is served.
+        settings: The settings of the service.
 
     Attributes:
-        turns: Who works on the event loop next.
-        metrics: What is counted.
+        turns: Assigns turns on the event loop.
+        metrics: The counters.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -89,14 +89,14 @@ class Service:
         self._opening = asyncio.Lock()
 
     async def records(self) -> streamrec.RecordSource:
-        """The indexed records; the index is opened by the first request that wants it."""
+        """Returns the indexed records; the first request that needs the index opens it."""
         async with self._opening:
             if self._source is None:
                 self._source = await streamrec.RecordSource.open(self.settings.index, **self.settings.storage)
             return self._source
 
     async def matching(self, pattern: str) -> list[str]:
-        """The URLs of the shards that a pattern matches, sorted."""
+        """Returns the URLs of the shards that a pattern matches, sorted."""
         found = streamrec.Dataset.list_files(pattern, shuffle=False, **self.settings.storage)
         async with self.turns:
             names = found.aiterate()
@@ -104,7 +104,7 @@ class Service:
             return [name.decode() async for name in names]
 
     async def update_index(self) -> streamrec.RecordSource:
-        """Reads the shards that are new or have changed; requests under way go on with the index that they have."""
+        """Indexes new and changed shards; requests in progress keep the index that they have."""
         async with self._opening:
             shards = f"{self.settings.url}/*.tfrecord"
             await streamrec.write_index(shards, self.settings.index, update=True, **self.settings.storage)
@@ -114,7 +114,7 @@ class Service:
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Watches the event loop while the application runs, and keeps the store's client, which takes long to make."""
+    """Measures the event loop while the application runs, and keeps the store's client, which is slow to make."""
     service = app.state.service
     async with Storages(**service.settings.storage) as storages:
         await storages.at(service.settings.url)
@@ -124,7 +124,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 def create(settings: Settings | None = None) -> Starlette:
-    """The application; without settings, they come from the environment."""
+    """Returns the application; without settings, it takes them from the environment."""
     service = Service(settings or Settings.of_environment())
     routes = [
         Route("/shards", reading.names, methods=["GET"]),

@@ -1,12 +1,12 @@
-"""Records to bodies, in steps that leave the event loop free.
+"""Encodes records as bodies, in short steps that keep the event loop responsive.
 
-The loop serves all streams, so no step may take long, and no two may follow each other without a look at the sockets:
-- a step is `STEP_BYTES` and `STEP_RECORDS` at the most; a record above `LONG_BYTES` is encoded in a thread;
-- steps take turns: in each round of the loop there is one, however many streams have something to do. So do requests to
-  the store, each of which is a millisecond of Python.
+The loop serves all streams, so each step must be short, and the loop must poll its sockets between two steps:
+- A step takes at most `STEP_BYTES` and `STEP_RECORDS`; a thread encodes records above `LONG_BYTES`.
+- Steps take turns: each round of the loop runs one, however many streams are waiting. The same holds for requests to
+  the store, each of which takes a millisecond of Python.
 
-Threads for all steps would be slower and no fairer: encoding is Python, so that a thread and the loop would take the
-interpreter's lock from each other, for 5 ms at a time.
+Threads for all steps would be slower and no fairer: encoding is Python, so a thread and the loop would take the GIL
+from each other, for 5 ms at a time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SENT_BYTES: Final = 256 << 10
 
 
 class Turns:
-    """Lets one step run in each round of the event loop, in the order of asking: `async with turns: step()`."""
+    """Lets one step run in each round of the event loop, in the order of requests: `async with turns: step()`."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -57,12 +57,12 @@ class Turns:
 
 
 def media_type(accept: str) -> str:
-    """What a client gets, by its `Accept`: NDJSON unless it asks for TFRecord."""
+    """Returns the format that a client gets, by its `Accept`: NDJSON unless it asks for TFRecord."""
     return TFRECORD if TFRECORD in accept else NDJSON
 
 
 async def bodies(blocks: AsyncGenerator[Frames], media: str, turns: Turns) -> AsyncGenerator[bytes]:
-    """Blocks of records as parts of a body.
+    """Encodes blocks of records as parts of a body.
 
     Raises:
         RequestError: The client wants NDJSON, and the records are not Examples.
@@ -77,7 +77,7 @@ async def bodies(blocks: AsyncGenerator[Frames], media: str, turns: Turns) -> As
 
 
 async def taken(step: Callable[[Frames], bytes], frames: Frames, turns: Turns) -> bytes:
-    """What a step makes of records: in its turn, or in a thread where they are long."""
+    """Encodes records: in a turn of the loop, or in a thread if they are long."""
     if frames.nbytes > LONG_BYTES:
         return await asyncio.to_thread(step, frames)
     async with turns:
@@ -85,7 +85,7 @@ async def taken(step: Callable[[Frames], bytes], frames: Frames, turns: Turns) -
 
 
 def steps(frames: Frames, media: str) -> Iterator[Frames]:
-    """Records in their order, as many at a time as a step encodes, and at least one."""
+    """Divides records, in their order, into steps of at least one record."""
     ends = np.cumsum(frames.lengths)
     first = 0
     while first < len(frames):
@@ -97,7 +97,7 @@ def steps(frames: Frames, media: str) -> Iterator[Frames]:
 
 
 def json_lines(frames: Frames) -> bytes:
-    """A line for each record."""
+    """Encodes each record as a line of JSON."""
     try:
         return "".join([to_json(record) + "\n" for record in frames]).encode()
     except DecodeError:

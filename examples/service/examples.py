@@ -20,17 +20,17 @@ __all__ = ["from_json", "to_json"]
 
 
 def to_json(record: bytes) -> str:
-    """A record as JSON.
+    """Converts a record to JSON.
 
     Raises:
-        google.protobuf.message.DecodeError: It is no Example.
+        google.protobuf.message.DecodeError: The record is not an Example.
     """
     features = streamrec.Example.FromString(record).features.feature
     return json.dumps({name: values(features[name]) for name in sorted(features)}, ensure_ascii=False)
 
 
 def values(feature: Any) -> list[Any]:
-    """The values of a feature, in terms of JSON."""
+    """Returns the values of a feature as JSON values."""
     kind = feature.WhichOneof("kind")
     if kind is None:
         return []
@@ -39,7 +39,7 @@ def values(feature: Any) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value in terms of JSON."""
+    """Returns a value as a JSON value."""
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": str(value)}
     try:
@@ -50,10 +50,10 @@ def plain(value: Any) -> Any:
 
 
 def from_json(line: str | bytes) -> bytes:
-    """The record that a line stands for.
+    """Converts a line of JSON to a record.
 
     Raises:
-        ValueError: It is not an Example in JSON; the message says what is wrong where.
+        ValueError: The line is not an Example in JSON; the message says what is wrong, and where.
     """
     found = json.loads(line)
     if not isinstance(found, dict):
@@ -71,7 +71,7 @@ def from_json(line: str | bytes) -> bytes:
 
 
 def value_of(value: Any) -> Any:
-    """A value of JSON, as a feature has it."""
+    """Converts a JSON value to the value of a feature."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, dict) and value.keys() == {"base64"}:
@@ -79,7 +79,7 @@ def value_of(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {"float"}:
         return float(value["float"])
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.40} is no value")
+        raise TypeError(f"{value!r:.40} is not a value of a feature")
     return value
 
 

@@ -1,6 +1,6 @@
-"""Which error is which status. The text is the error's own: it names path, byte and record, and says what to do.
+"""The status of each error. The text is the error's own: it names path, byte and record, and says what to do.
 
-An error that comes when the head of the response is out has no status any more: see `streaming.py`.
+An error after the head of the response cannot have a status: see `streaming.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["HANDLERS", "RequestError"]
 
 
 class RequestError(ValueError):
-    """The client asked for what cannot be: it must ask differently.
+    """The client's request is invalid.
 
     Args:
         reason: What is wrong, where, and what to write.
-        status: The status: 400, or one that says more.
+        status: The status: 400, or a more specific one.
     """
 
     def __init__(self, reason: str, status: int = 400) -> None:
@@ -45,7 +45,7 @@ STATUS: Final[dict[type[Exception], int]] = {
 
 
 async def failed(request: Request, error: Exception) -> JSONResponse:
-    """The response for an error."""
+    """Returns the response for an error."""
     if isinstance(error, RequestError):
         status = error.status
     else:

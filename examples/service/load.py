@@ -1,10 +1,10 @@
-"""A client that tries all of the service at once, and says how it fared.
+"""Sends all kinds of requests to the service at once, and reports the result.
 
     python -m examples.service.load http://127.0.0.1:8000 [--seconds 10] [--streams 50]
 
-Of the streams that are open all the time, a fifth reads slowly, a fifth leaves in the middle and begins anew, and the
-others read to the end as fast as they can, each second one as TFRecord. Beside them, eight clients ask for random
-records. The delay of the service's event loop comes from its own histogram.
+The load test keeps a number of streams open. A fifth of them reads slowly, and a fifth disconnects midway and starts
+again. The others read to the end as fast as they can, every second one as TFRecord. At the same time, eight clients ask
+for random records. The event loop's delay comes from the service's own histogram.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ async def load(url: str, seconds: float, streams: int, accept: tuple[str, ...] =
     """Loads a service for some seconds.
 
     Args:
-        url: Where it listens.
-        seconds: How long.
-        streams: Bodies that are read at the same time.
-        accept: Which types they are asked for in, in turn.
+        url: The URL of the service.
+        seconds: The duration.
+        streams: The number of bodies to read at the same time.
+        accept: The media types to request, in turn.
 
     Returns:
         Requests by kind, MB/s that were received, and the event loop's delay in milliseconds.
@@ -65,7 +65,7 @@ async def load(url: str, seconds: float, streams: int, accept: tuple[str, ...] =
 
 
 def again(tasks: asyncio.TaskGroup, seconds: float, request: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Makes a request over and over, until the time is over; the last one is cut off."""
+    """Repeats a request until the time is over, and cuts off the last one."""
 
     async def repeat() -> None:
         try:
@@ -91,7 +91,7 @@ async def slow(client: aiohttp.ClientSession, shards: list[str], accept: str, do
 
 
 async def leaving(client: aiohttp.ClientSession, shards: list[str], accept: str, done: Counter[str]) -> None:
-    """Leaves a stream behind a few of its bytes."""
+    """Disconnects after a few bytes of a stream."""
     limit = random.randrange(1 << 18)
 
     async def stop(size: int) -> None:
@@ -111,7 +111,7 @@ async def read(
     done: Counter[str],
     took: Callable[[int], Awaitable[None]],
 ) -> None:
-    """Reads a stream; `took` is awaited behind each part, with the bytes so far."""
+    """Reads a stream, and awaits `took` after each part, with the number of bytes so far."""
     size = 0
     async with client.get(f"/shards/{random.choice(shards)}", headers={"accept": accept}) as response:
         response.raise_for_status()
@@ -122,13 +122,13 @@ async def read(
 
 
 async def one_record(client: aiohttp.ClientSession, records: int, done: Counter[str]) -> None:
-    """Asks for one record."""
+    """Requests one record."""
     await text_of(client, "GET", f"/records/{random.randrange(records)}")
     done["single records"] += 1
 
 
 async def text_of(client: aiohttp.ClientSession, method: str, path: str) -> str:
-    """A response that is a success."""
+    """Returns the text of a successful response."""
     async with client.request(method, path) as response:
         text = await response.text()
         assert response.status == 200, f"{path}: {response.status}: {text}"
@@ -136,14 +136,14 @@ async def text_of(client: aiohttp.ClientSession, method: str, path: str) -> str:
 
 
 async def scraped(client: aiohttp.ClientSession) -> Metrics:
-    """All samples of the service's metrics, by name and labels."""
+    """Returns all samples of the service's metrics, by name and labels."""
     families = text_string_to_metric_families(await text_of(client, "GET", "/metrics"))
     samples = [sample for family in families for sample in family.samples]
     return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in samples}
 
 
 def delays(name: str, before: Metrics, after: Metrics) -> dict[str, float]:
-    """The event loop's "delay" or "round" between two scrapes, in ms: the median, and what 99 % were below."""
+    """Returns the event loop's "delay" or "round" between two scrapes, in ms: the median and the 99th percentile."""
     sample = f"service_event_loop_{name}_seconds_bucket"
     counts = {
         float(dict(labels)["le"]): after[key, labels] - before[key, labels] for key, labels in after if key == sample
@@ -152,7 +152,7 @@ def delays(name: str, before: Metrics, after: Metrics) -> dict[str, float]:
 
 
 def quantile(counts: dict[float, float], share: float) -> float:
-    """A quantile in milliseconds, as Prometheus reckons it: evenly within the bucket that it lies in."""
+    """Returns a quantile in milliseconds, computed as Prometheus does: linearly within its bucket."""
     wanted = share * max(counts.values())
     lower, below = 0.0, 0.0
     for upper, count in sorted(counts.items()):
@@ -163,7 +163,7 @@ def quantile(counts: dict[float, float], share: float) -> float:
 
 
 def main() -> None:
-    """The program."""
+    """Runs the load test."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--seconds", type=float, default=10.0)

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, health, and how late the event loop is."""
+"""Figures for Prometheus, health, and the delay of the event loop."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ BOUNDS: Final = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.025,
 
 
 class Metrics:
-    """What is counted: of the service here, of the stores by streamrec itself.
+    """The counters of the service; streamrec itself counts the requests to stores.
 
     Attributes:
-        statistics: What all requests to the stores count into.
-        loop_delay: How late the event loop ran what was due, in seconds.
-        loop_round: Processor time of one round of the event loop, in seconds: what the delay would be if nothing else
-            ran on the machine.
+        statistics: The statistics of all requests to the stores.
+        loop_delay: The delay with which the event loop runs what is due, in seconds.
+        loop_round: Processor time of one round of the event loop, in seconds: the delay if nothing else ran on the
+            machine.
         open_streams: Bodies that are being sent.
-        streams: Bodies that are over, by how they ended: "complete", "left" (by the client), "failed".
-        uploaded: Records that were taken in.
+        streams: Bodies that have ended, by result: "complete", "left" (by the client), "failed".
+        uploaded: Records that were uploaded.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Metrics:
 
 
 class Counting:
-    """Middleware: what a request asks of the stores is counted."""
+    """Middleware that counts the store requests of each HTTP request."""
 
     def __init__(self, app: ASGIApp, statistics: Statistics) -> None:
         self._app = app
@@ -66,7 +66,7 @@ class Counting:
 
 
 async def watch_loop(metrics: Metrics) -> None:
-    """Measures, for as long as it runs, how late the event loop wakes a task that sleeps, and how long a round is."""
+    """Measures how late the event loop wakes a sleeping task, and how long a round takes, until it is cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + PERIOD
@@ -78,17 +78,17 @@ async def watch_loop(metrics: Metrics) -> None:
 
 
 async def scrape(request: Request) -> Response:
-    """All figures, as Prometheus reads them."""
+    """Returns all figures in Prometheus's format."""
     return Response(generate_latest(request.app.state.service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def healthz(request: Request) -> Response:
-    """The process lives, and its event loop turns."""
+    """Answers if the process is alive and its event loop runs."""
     return JSONResponse({"status": "alive"})
 
 
 async def readyz(request: Request) -> Response:
-    """The store answers: requests can be served. Otherwise, a 503 that says why."""
+    """Answers 200 if the store answers, otherwise 503 with the reason."""
     service: Any = request.app.state.service
     await service.matching(service.settings.shard("*.tfrecord"))
     return JSONResponse({"status": "ready"})

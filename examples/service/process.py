@@ -1,4 +1,4 @@
-"""The service as a process of its own, for the demo, the tests and the load test."""
+"""Runs the service in its own process, for the demo, the tests and the load test."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Running", "running", "serving"]
 
 @dataclass(frozen=True)
 class Running:
-    """A service that runs.
+    """A running service.
 
     Attributes:
-        url: Where it listens: "http://127.0.0.1:PORT".
-        process: Its process.
-        log: The file that it writes its log to.
+        url: The address: "http://127.0.0.1:PORT".
+        process: The process.
+        log: The log file.
     """
 
     url: str
@@ -34,12 +34,12 @@ class Running:
 
 @contextmanager
 def serving(settings: Settings, log: Path, port: int = 0) -> Iterator[Running]:
-    """Runs it until the block ends.
+    """Runs the service until the block ends.
 
     Args:
-        settings: What it serves.
+        settings: The settings of the service.
         log: A file for its log.
-        port: On this machine; 0 for any that is free.
+        port: A port of this machine; 0 for any free one.
     """
     environment = {
         "STREAMREC_SERVICE_URL": settings.url,

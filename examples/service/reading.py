@@ -1,4 +1,4 @@
-"""The requests that read: shards as streams, records by their numbers."""
+"""The requests that read: shards as streams, and records by number."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ FETCHED: Final = 64
 
 
 async def names(request: Request) -> Response:
-    """The names of all shards."""
+    """Returns the names of all shards."""
     service = request.app.state.service
     found = await service.matching(service.settings.shard("*.tfrecord"))
     return JSONResponse([url.removeprefix(f"{service.settings.url}/") for url in found])
 
 
 async def shards(request: Request) -> Response:
-    """The records of a shard, of a piece of it, or of all shards that a pattern matches."""
+    """Returns the records of a shard, of a byte range of it, or of all shards that a pattern matches."""
     service = request.app.state.service
     url = service.settings.shard(request.path_params["name"])
     start, end = (byte(request, name) for name in ("start", "end"))
     if end is not None and end < (start or 0):
-        raise RequestError(f"end={end} lies before start={start or 0}")
+        raise RequestError(f"end={end} is before start={start or 0}")
     urls = [url]
     if "*" in url:
         if start is not None or end is not None:
@@ -55,11 +55,11 @@ async def shards(request: Request) -> Response:
 async def blocks_of(
     service: Any, urls: Sequence[str], start: int | None, end: int | None
 ) -> AsyncGenerator[streamrec.Frames]:
-    """The records of shards, one shard after the other. Nothing is fetched ahead.
+    """Reads the records of shards, one shard after the other, without fetching ahead.
 
     Raises:
-        StreamrecError: A shard is not there or damaged, or the store fails.
-        RequestError: It is shorter than `start`.
+        StreamrecError: A shard is missing or damaged, or the store fails.
+        RequestError: The shard is shorter than `start`.
     """
     read = partial(streamrec.open_shard, block_bytes=BLOCK_BYTES, buffer_bytes=0, **service.settings.storage)
     for url in urls:
@@ -74,7 +74,7 @@ async def blocks_of(
 
 
 async def records(request: Request) -> Response:
-    """Records by their numbers: `17`, `17,3` in this order, or `100:200`."""
+    """Returns records by number: `17`, `17,3` in this order, or `100:200`."""
     service = request.app.state.service
     source = await service.records()
     numbers = numbers_in(request.path_params["numbers"], len(source))
@@ -85,7 +85,7 @@ async def records(request: Request) -> Response:
 async def fetched(
     service: Any, source: streamrec.RecordSource, numbers: Sequence[int]
 ) -> AsyncGenerator[streamrec.Frames]:
-    """The records with these numbers, some at a time."""
+    """Reads the records with these numbers, some at a time."""
     for first in range(0, len(numbers), FETCHED):
         async with service.turns:
             fetching = source.get(list(numbers[first : first + FETCHED]))
@@ -93,10 +93,10 @@ async def fetched(
 
 
 def numbers_in(text: str, count: int) -> Sequence[int]:
-    """The numbers that a request names, of `count` records.
+    """Returns the record numbers of a request; there are `count` records.
 
     Raises:
-        RequestError: They are none (400), too many (413), or not all of records that there are (416).
+        RequestError: The numbers are invalid (400), too many (413), or out of range (416).
     """
     found: Sequence[int]
     if span := re.fullmatch(r"(\d{1,15}):(\d{1,15})", text):
@@ -115,10 +115,10 @@ def numbers_in(text: str, count: int) -> Sequence[int]:
 
 
 def byte(request: Request, name: str) -> int | None:
-    """A parameter that is a byte offset; None where it is not there.
+    """Returns a parameter that is a byte offset, or None without the parameter.
 
     Raises:
-        RequestError: It is no whole number.
+        RequestError: The parameter is not a whole number.
     """
     text = request.query_params.get(name)
     if text is not None and not re.fullmatch(r"\d{1,18}", text):

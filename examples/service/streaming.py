@@ -1,13 +1,13 @@
-"""A body that waits for its client, and ends when the client leaves.
+"""A body that waits for its client, and ends when the client disconnects.
 
-- Back-pressure: a part is made when the server has taken the one before, and it takes none while the client's socket is
-  full. Shards are read block by block, so a client that reads slowly makes the service read slowly, and hold little.
-- A client that leaves, or takes nothing for `PATIENCE` seconds, ends the reading at once: connections to the store are
-  closed before the response is over.
-- An error before the first part has a status of its own (`failures.py`). One behind it breaks the body off: the
-  connection is closed without the end that HTTP/1.1 wants, so that no client takes a short body for a whole one. The
-  log has the place, and `service_streams_total{end="failed"}` counts it. HTTP/1.0 cannot tell such a body, and is
-  refused.
+- Back-pressure: a part is made after the server has taken the previous one, and the server takes none while the
+  client's socket is full. Shards are read block by block, so a slow client makes the service read slowly.
+- If a client disconnects, or takes nothing for `PATIENCE` seconds, reading stops at once: connections to the store
+  close before the response ends.
+- An error before the first part has its own status (`failures.py`). A later error aborts the body: the service closes
+  the connection without the end that HTTP/1.1 requires, so that no client takes a truncated body for a complete one.
+  The log has the place, and `service_streams_total{end="failed"}` counts it. HTTP/1.0 cannot show a truncated body,
+  so the service refuses it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class StreamedBody(Response):
     """A response of many parts.
 
     Args:
-        parts: They are made as they are sent, and closed in any case.
-        media_type: What they are.
-        metrics: Where it is counted.
+        parts: The parts; each is made when it is sent. They are closed in any case.
+        media_type: The media type of the parts.
+        metrics: The counters.
     """
 
     def __init__(self, parts: AsyncGenerator[bytes], media_type: str, metrics: Metrics) -> None:
@@ -49,7 +49,7 @@ class StreamedBody(Response):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it.
+        """Sends the response.
 
         Raises:
             StreamrecError, RequestError: The first part failed; nothing was sent.
@@ -91,7 +91,7 @@ class StreamedBody(Response):
 
 
 async def cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Waits until the client is gone; then ends what serves it."""
+    """Waits until the client disconnects, then cancels the work for it."""
     while (await receive())["type"] != "http.disconnect":
         pass
     scope.cancel()

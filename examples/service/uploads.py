@@ -1,7 +1,8 @@
-"""The requests that write: a body becomes a shard, whole or not at all.
+"""The requests that write: a body becomes a shard, completely or not at all.
 
-Records are checked as they arrive and go to the store in parts. The shard appears when the body has ended well. A body
-that is wrong, a client that leaves and a service that is killed leave nothing that a reader could see.
+The service checks records as they arrive, and sends them to the store in parts. The shard appears when the body has
+ended without an error. An invalid body, a client that disconnects or a service that is killed leaves nothing that a
+reader could see.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ MAX_BYTES: Final = 64 << 20
 """A longer record is refused: it would have to be held whole."""
 
 LINES_BYTES: Final = 16 << 10
-"""Lines are encoded so many bytes at a time."""
+"""The bytes of lines that are encoded at a time."""
 
 
 async def put_shard(request: Request) -> Response:
-    """Takes a body as a shard; with `If-None-Match: *`, only if there is none of its name."""
+    """Stores a body as a shard; with `If-None-Match: *`, only if no shard has this name."""
     service = request.app.state.service
     url = service.settings.shard(request.path_params["name"])
     if "*" in url:
@@ -41,26 +42,26 @@ async def put_shard(request: Request) -> Response:
     except (streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError) as error:
         raise RequestError(str(error)) from error
     except ClientDisconnect:
-        return Response(status_code=400)  # nobody reads it
+        return Response(status_code=400)  # the client does not read it
     [shard] = writer.shards
     service.metrics.uploaded.inc(shard.records)
     return JSONResponse({"shard": shard.path, "records": shard.records, "bytes": shard.bytes}, 201)
 
 
 async def post_index(request: Request) -> Response:
-    """Brings the index up to date, so that the records of new shards have numbers."""
+    """Updates the index, so that the records of new shards have numbers."""
     source = await request.app.state.service.update_index()
     return JSONResponse({"records": len(source), "shards": len(source.index.shards)})
 
 
 class Decoder(Protocol):
-    """What makes records of a body."""
+    """Decodes a body into records."""
 
     def feed(self, data: bytes) -> Iterator[streamrec.Frames]:
-        """The records that are complete with these bytes."""
+        """Returns the records that these bytes complete."""
 
     def close(self) -> Iterator[streamrec.Frames]:
-        """The last ones."""
+        """Returns the last records."""
 
 
 class TFRecords:
@@ -119,10 +120,10 @@ class Lines:
 
 
 def decoder_of(content_type: str) -> Decoder:
-    """The one for a body's type.
+    """Returns the decoder for the type of a body.
 
     Raises:
-        RequestError: It is neither of the two.
+        RequestError: The type is neither of the two.
     """
     kinds = {TFRECORD: TFRecords, NDJSON: Lines}
     kind = content_type.partition(";")[0].strip()
@@ -132,7 +133,7 @@ def decoder_of(content_type: str) -> Decoder:
 
 
 async def decoded(request: Request, decoder: Decoder, turns: Turns) -> AsyncIterator[streamrec.Frames]:
-    """The records of a body, as they arrive: a step for each `Frames`."""
+    """Decodes the records of a body as they arrive: one step for each `Frames`."""
     async for data in request.stream():
         found = decoder.feed(data) if data else decoder.close()
         while (records := await in_turn(found, turns)) is not None:
@@ -140,6 +141,6 @@ async def decoded(request: Request, decoder: Decoder, turns: Turns) -> AsyncIter
 
 
 async def in_turn(found: Iterator[streamrec.Frames], turns: Turns) -> streamrec.Frames | None:
-    """The next of them; None at the end."""
+    """Returns the next records, in a turn of the loop; None at the end."""
     async with turns:
         return next(found, None)

@@ -1,10 +1,11 @@
-"""Trains a small convolutional net on JPEG records from S3; it may be killed at any time, and goes on where it was.
+"""Trains a small convolutional network on JPEG records from S3. You may kill it at any time; it resumes where it was.
 
     python -m examples.train_images
 
-starts a SeaweedFS, writes records to it, trains on them, is killed in the middle, and resumes. With data of your own:
+starts a SeaweedFS server, writes records to it, trains on them, kills the training midway, and resumes it. With your
+own data:
 
     python -m examples.train_images.train 's3://bucket/digits-*' --checkpoint run.pt [--device cuda]
 
-Needs torch, and what `pip install 'streamrec[dev,s3]'` installs: Pillow, and scikit-learn for its digits.
+Needs torch and `pip install 'streamrec[dev,s3]'`, which installs Pillow, and scikit-learn for its digits.
 """

@@ -1,4 +1,4 @@
-"""A store, records in it, a training run that is killed in the middle, and the one that goes on."""
+"""Writes records to a store, kills a training run midway, and resumes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def steps(command: list[str], until: int | None = None) -> dict[str, Any]:
-    """Runs the training to its end, or kills it at a step; the last line that it printed."""
+    """Runs the training to its end, or kills it at a step; returns the last line that it printed."""
     told: dict[str, Any] = {}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

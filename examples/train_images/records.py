@@ -1,4 +1,4 @@
-"""What a record holds: "image", a grey JPEG of 64 x 64 pixels; "label", the digit; "id", its number."""
+"""The records: "image", a grey JPEG of 64 x 64 pixels; "label", the digit; "id", its number."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ async def write(pattern: str, storage_options: Mapping[str, Any], records: int) 
     """Writes shards of handwritten digits.
 
     Args:
-        pattern: Their names, with `{shard}` in them.
+        pattern: The names of the shards, with `{shard}`.
         storage_options: As for fsspec.
-        records: How many.
+        records: The number of records.
 
     Returns:
         The number of shards.
@@ -52,13 +52,13 @@ def batches_of(url: str, storage_options: Mapping[str, Any], size: int) -> strea
 
 
 def decoded(batch: Any) -> Any:
-    """A batch with pixels in the place of its JPEGs."""
+    """Returns a batch with pixels instead of JPEGs."""
     pixels = np.stack([np.asarray(Image.open(BytesIO(image))) for image in batch["image"]])
     return {**batch, "image": pixels[:, None].astype(np.float32) / 255}
 
 
 def jpeg(image: npt.NDArray[np.uint8]) -> bytes:
-    """A grey image as JPEG."""
+    """Encodes a grey image as JPEG."""
     file = BytesIO()
     Image.fromarray(image).save(file, "jpeg", quality=90)
     return file.getvalue()

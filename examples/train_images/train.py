@@ -1,7 +1,7 @@
-"""The training: `python -m examples.train_images.train URL --checkpoint FILE`; run again, it goes on from the file.
+"""Trains: `python -m examples.train_images.train URL --checkpoint FILE`. Run it again to resume from the file.
 
-The checkpoint holds the model, the optimizer and where the loader stands. It is written beside its file and renamed,
-so that a kill leaves a whole one. A line of JSON tells of each step, and the last one of the result.
+The checkpoint contains the model, the optimizer and the loader's state. It is written under another name and then
+renamed, so a kill leaves a complete one. The program prints a line of JSON for each step, and one for the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EVERY = 5
 
 
 class Run:
-    """What a checkpoint holds: the model, the optimizer, the loader and the step."""
+    """The content of a checkpoint: the model, the optimizer, the loader and the step."""
 
     def __init__(self, loader: Loader, device: str) -> None:
         torch.manual_seed(0)
@@ -45,7 +45,7 @@ class Run:
         self.step = 0
 
     def save(self, file: Path) -> None:
-        """Writes the checkpoint, whole or not at all."""
+        """Writes the checkpoint, completely or not at all."""
         parts = {"model": self.model, "optimizer": self.optimizer, "loader": self.loader}
         states = {name: part.state_dict() for name, part in parts.items()}
         fresh = file.with_suffix(".new")
@@ -53,7 +53,7 @@ class Run:
         os.replace(fresh, file)
 
     def load(self, file: Path) -> None:
-        """Goes on from a checkpoint, if there is one."""
+        """Resumes from a checkpoint, if there is one."""
         if not file.exists():
             return
         saved = torch.load(file)
@@ -80,7 +80,7 @@ def train(url: str, storage_options: Mapping[str, Any], checkpoint: Path, epochs
 
 
 def learn(run: Run, batch: Any) -> tuple[float, float]:
-    """One step; the loss, and which share of the batch was right before it."""
+    """Takes one step; returns the loss, and the share of the batch that was right before it."""
     scores = run.model(batch["image"])
     loss = nn.functional.cross_entropy(scores, batch["label"])
     run.optimizer.zero_grad()
@@ -90,7 +90,7 @@ def learn(run: Run, batch: Any) -> tuple[float, float]:
 
 
 def main() -> None:
-    """The program."""
+    """Runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--checkpoint", type=Path, required=True)

@@ -168,7 +168,7 @@ def test_a_writer_that_fails_is_reported(tmp_path: Path, capfd: pytest.CaptureFi
 @pytest.mark.thorough
 def test_a_writer_that_dies_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     job = replace(planned(str(tmp_path), {}, 1_000_000, 1), shards="one")  # type: ignore[arg-type]
-    with pytest.raises(JobError, match="ended with status 1; what it said stands above"):
+    with pytest.raises(JobError, match="ended with status 1; its output is above"):
         run_job(job, lambda so_far, note: None)
     assert "TypeError" in capfd.readouterr().err
 

@@ -127,7 +127,7 @@ async def test_records_by_their_numbers(served: Served) -> None:
         ("/shards/none-*.tfrecord", 404, "none-"),
         ("/shards/..%2Fother.tfrecord", 400, "is not a shard's name"),
         ("/shards/train-0.tfrecord?start=x", 400, "start='x' is not a byte offset"),
-        ("/shards/train-0.tfrecord?start=9&end=3", 400, "end=3 lies before start=9"),
+        ("/shards/train-0.tfrecord?start=9&end=3", 400, "end=3 is before start=9"),
         ("/shards/train-*.tfrecord?start=9", 400, "bytes of one shard"),
         ("/shards/train-0.tfrecord?start=99999999", 416, "the shard has"),
         ("/shards/large/0.tfrecord", 406, "not Examples"),
