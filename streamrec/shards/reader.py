@@ -477,7 +477,7 @@ def open_shard(
         max_skipped: How many losses to tolerate before the next one is an error; None for any number.
         on_loss: Called with each Loss, on the event loop's thread: it must not block. Losses are also logged (logger
             "streamrec", as warnings) and kept in `shard.losses`.
-        max_record_bytes: A longer record counts as damage; by default there is no such limit. A record takes as much
+        max_record_bytes: A longer record counts as damage; by default without limit. A record takes as much
             memory as it has bytes.
         block_bytes: Bytes that are framed at a time; None for the storage's own size.
         buffer_bytes: Bytes to hold ahead of the reader when several requests fetch a large shard; by default 96 MiB.
