@@ -83,7 +83,7 @@ class GroupParts:
 
     @classmethod
     def cut(cls, starts: Numbers, before: Numbers, first: int, last: int) -> GroupParts:
-        """Records first to last (exclusive) of the permuted blocks, by the first one of each and how many come before."""
+        """Records first to last (exclusive) of the permuted blocks, by the first of each and the count before it."""
         if first == last:
             return cls(starts[:0], starts[:0])
         cuts = np.concatenate([[first], before[(before > first) & (before < last)], [last]])
