@@ -121,10 +121,12 @@ def streamrec_command(verbose: bool) -> None:
     A SOURCE is a URL or path; a pattern ('s3://b/train-*.tfrecord', '{00000..00127}'), in quotes; a directory; or a
     manifest (*.json) or an index (*.index), which stands for its shards.
     """
-    handlers = [LogHandler()]
+    handler = LogHandler()
     level = logging.INFO if verbose else logging.CRITICAL
-    logging.basicConfig(level=level, handlers=handlers, format="%(name)s: %(message)s")
+    logging.basicConfig(level=level, handlers=[handler], format="%(name)s: %(message)s")
     logging.getLogger("streamrec").setLevel(logging.INFO if verbose else logging.WARNING)  # a store that is down, say
+    if not verbose:
+        handler.addFilter(lambda record: not hasattr(record, "loss"))  # commands list losses in their results
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -376,10 +376,11 @@ class ShardReader:
             if self.skipped <= KEPT:
                 self.losses.append(loss)
             if self.skipped <= LOGGED:
-                LOG.warning("%s", loss)
+                LOG.warning("%s", loss, extra={"loss": loss})
             elif self.skipped == LOGGED + 1:
                 where = display_name(loss.path or "")
-                LOG.warning("%s: more than %d losses; further ones are counted and not logged", where, LOGGED)
+                text = "%s: more than %d losses; further ones are counted and not logged"
+                LOG.warning(text, where, LOGGED, extra={"loss": loss})
             if self._options.on_loss is not None:
                 self._options.on_loss(loss)
 
