@@ -251,7 +251,7 @@ def test_on_the_thread_that_reads() -> None:
         return len(other)
 
     assert list(Dataset.range(2).map(length)) == [-1, -1]
-    with pytest.raises(TypeError, match="this is the thread that reads: call len.. before the run begins"):
+    with pytest.raises(TypeError, match=r"this is the thread that reads: call len.. before the run begins"):
         list(Dataset.range(2).map(refused))
     assert len(other) == sum(COUNTS)
     assert list(Dataset.range(2).map(length)) == [sum(COUNTS)] * 2
