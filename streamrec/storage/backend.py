@@ -116,20 +116,14 @@ class PartSink(Protocol):
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Stores one part; the same part may be stored again after a fault.
 
-        Args:
-            index: Counted from 0.
-            offset: Offset of the part's first byte in the object.
-            pieces: The bytes. Unless `grows` is True, all parts but the last have the same size; the last may be empty.
-            whole: Digest of the whole object for the last part, else None. Exactly one part is the last.
+        Parts are counted from 0. Unless `grows` is True, all but the last have the same size; the last may be empty,
+        and it alone comes with the digest of the whole object.
         """
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:
         """Makes the object visible, and compares what the store has with what was sent. May be called again.
 
         A lost answer is not a failure: if a second call finds the upload gone, the object shows the outcome.
-
-        Args:
-            sent: Digest of all parts together.
 
         Raises:
             IntegrityError: The store has other bytes. They were removed, unless they were replaced meanwhile.
@@ -167,13 +161,8 @@ class Backend(Protocol):
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         """Returns one page of the objects whose URL begins with `prefix`, in any order, and the next page's token.
 
-        Args:
-            prefix: A URL prefix; it need not end at a slash.
-            token: The token from the page before, or None for the first page.
-            glob: Selects objects: a store with directories lists only those directories that the glob enters.
-
-        Returns:
-            The objects, and the token of the next page or None after the last one.
+        The prefix need not end at a slash. The first page has no token, and the last one gives none. A store with
+        directories lists only those that the glob enters.
         """
 
     async def stat(self, path: str) -> ObjectInfo:
@@ -182,21 +171,15 @@ class Backend(Protocol):
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """Requests the bytes from `start` to `end`; returns when the response's head has arrived.
 
-        Args:
-            path: The object's URL.
-            start: First byte; at or after the end of the object gives an empty body.
-            end: One past the last byte, greater than `start`, or None: to the end. May be past the end.
-            version: The version to insist on: another one is an ObjectChangedError. None: any.
+        A `start` at or after the end of the object gives an empty body. `end` is None for all the rest, or greater than
+        `start`, and may be past the end. With a version, another one is an ObjectChangedError.
         """
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Starts an upload, and cleans up what a killed writer left unfinished under the same name.
 
-        Args:
-            path: The object's URL.
-            overwrite: Whether to replace an object of this name. If not, and there is one, this method or
-                `complete` raises AlreadyExistsError; a store that cannot guarantee that raises
-                UnsupportedOperationError here.
+        Without `overwrite`, an existing object of this name is an AlreadyExistsError, here or in `complete`; a store
+        that cannot guarantee that raises UnsupportedOperationError here.
         """
 
     async def copy(self, source: str, target: str) -> None:
@@ -208,8 +191,7 @@ class Backend(Protocol):
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
         """Reads many small objects in one step, if each costs little compared with the step.
 
-        Returns:
-            Each object; None for one that must be opened: it is long, empty, changing, special, or unreadable.
+        The result has None for an object that must be opened: it is long, empty, changing, special, or unreadable.
         """
         return [None] * len(paths)
 
@@ -250,13 +232,9 @@ _logged: set[tuple[str, Hashable]] = set()
 
 
 class FastPath:
-    """One kind of fast path, and the keys (buckets, clients) for which it is disabled.
+    """One kind of fast path, and the keys (buckets, clients) for which it is disabled; `fallbacks` counts them.
 
-    Args:
-        description: What it does, for the log: "repeating the client's GET".
-
-    Attributes:
-        fallbacks: For how many keys it was disabled.
+    Its description is for the log: "repeating the client's GET".
     """
 
     def __init__(self, description: str) -> None:
@@ -265,7 +243,6 @@ class FastPath:
         self._disabled: set[Hashable] = set()
 
     def is_enabled(self, key: Hashable) -> bool:
-        """Whether it may be used for this key."""
         return key not in self._disabled
 
     def disable(self, key: Hashable, reason: BaseException | str) -> None:

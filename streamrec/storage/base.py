@@ -59,13 +59,7 @@ class ByteStream(Protocol):
 class Storage:
     """One store, for one event loop. Every method raises a StorageError if the store failed permanently.
 
-    Args:
-        connections: The connection budget that its streams share with other stores; None: one of its own.
-        traffic: The statistics, hedging and limiters of its requests; None: its own.
-        release: Returns a shared backend; None: `aclose` closes the backend.
-
-    Attributes:
-        reads_short, endpoint: See `Backend`.
+    Without `release`, which returns a shared backend, `aclose` closes the backend.
     """
 
     def __init__(
@@ -86,11 +80,7 @@ class Storage:
         self._closed = False
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        """Reads many small objects in one step.
-
-        Returns:
-            Each object; None for one that must be read by `stream`, which also reports what is wrong with it.
-        """
+        """Reads many small objects in one step; None for one that must be read, or reported as missing, by `stream`."""
         self._check_open(paths[0])
         began = time.monotonic()
         objects = await self._backend.read_short(paths)
@@ -109,20 +99,15 @@ class Storage:
 
         A prefix is a string, as object stores understand it: "s3://b/train-" matches "s3://b/train-1" and
         "s3://b/train-x/2". Directories are searched and not reported. An empty listing is not an error, but a missing
-        bucket is. All pages are fetched before the first object is yielded, because not every store sorts (SeaweedFS
-        goes directory by directory, as do S3's directory buckets).
-
-        A listing is complete, or an error names what cannot be listed.
+        bucket is. A listing is complete, or an error names what cannot be listed. All pages are fetched before the
+        first object is yielded, because not every store sorts (SeaweedFS goes directory by directory, as do S3's
+        directory buckets).
 
         Args:
             prefix: A URL prefix.
             glob: Selects objects; `prefix` is its prefix. Directories without possible matches are skipped. None: all.
             hidden: Whether to include the hidden names of uploads (`.NAME.streamrec-*`).
             most: If there are more objects than this, none is yielded; None: no limit.
-
-        Raises:
-            PermissionDeniedError: A directory, or the bucket, must not be listed.
-            UnsupportedOperationError: The store cannot list (plain HTTP).
         """
         objects: list[ObjectInfo] = []
         token: str | None = None
@@ -152,17 +137,10 @@ class Storage:
     ) -> ByteStream:
         """Opens one object; when this returns, the first response has arrived and the version is pinned.
 
-        Several parallel requests read a large object when few streams are open (see `connections`).
-
-        Args:
-            path: The object's URL.
-            start: First byte. At or after the end of the object, the stream is empty.
-            end: One past the last byte; None: to the end. May be past the end.
-            version: If given (from `ObjectInfo.version`), any other version is an ObjectChangedError.
-            tally: The tally of an earlier stream that this one continues; None: a new one.
-
-        Raises:
-            ObjectChangedError: The object has another version than the one given.
+        Several parallel requests read a large object when few streams are open (see `connections`). At or after the end
+        of the object, the stream is empty; `end` may be past it, and is None for all the rest. With a version (from
+        `ObjectInfo.version`), any other one is an ObjectChangedError. A `tally` is that of an earlier stream that this
+        one continues.
         """
         if start < 0 or (end is not None and end < start):
             raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")
@@ -172,10 +150,7 @@ class Storage:
         return await open_parallel(request, self._connections, start, end, version)
 
     async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:
-        """Reads the bytes from `start` to `end`; fewer if the object ends before `end`, none if it ends at `start`.
-
-        Arguments and errors are those of `stream`.
-        """
+        """Reads the bytes from `start` to `end`; fewer if the object ends before `end`, none if it ends at `start`."""
         stream = await self.stream(path, start, end, version)
         try:
             size = stream.info.size
@@ -209,12 +184,8 @@ class Storage:
             path: The object's URL. An existing object stays until completion, which replaces it.
             part_size: Bytes of a part: a multiple of 256 KiB, and at least 5 MiB on S3.
             parallel: Parts that may be in progress at the same time.
-            overwrite: Whether to replace an existing object.
+            overwrite: Whether to replace an existing object; else it is an AlreadyExistsError, here or in `complete`.
             free: Whether the caller knows that no object has this name.
-
-        Raises:
-            AlreadyExistsError: `overwrite` is False, and the object exists. `complete` may raise it, too.
-            UnsupportedOperationError: This kind of storage cannot be written, or not without `overwrite`.
         """
         if part_size < 1 << 18 or part_size % (1 << 18):
             raise ValueError(f"part_size is {part_size:,}; stores want a multiple of 256 KiB (262,144)")

@@ -45,8 +45,6 @@ ENVIRONMENT: Final = (
 
 
 class _Client:
-    """One client, and the number of its users."""
-
     def __init__(self, creation: asyncio.Task[Backend], kept: tuple[Any, ...]) -> None:
         self.creation = creation
         self.kept = kept  # objects that the key contains by identity
@@ -55,8 +53,6 @@ class _Client:
 
 
 class _Loop:
-    """The clients of one event loop."""
-
     def __init__(self) -> None:
         self.clients: dict[Hashable, _Client] = {}
         self.keeper: AsyncGenerator[None] | None = None
@@ -68,7 +64,6 @@ class _Loop:
             await anext(self.keeper)
 
     def release(self, key: Hashable, client: _Client) -> None:
-        """Ends one use; an unused client is closed after a while."""
         client.users -= 1
         if not client.users and self.clients.get(key) is client:
             client.timer = asyncio.get_running_loop().call_later(IDLE, self._close_idle, key, client)
@@ -100,10 +95,8 @@ async def borrow(
 ) -> tuple[Backend, Callable[[], None]]:
     """Returns a client of this loop, and the function that returns it.
 
-    Args:
-        key: Identifies what the client is made from; see `make_key`.
-        kept: Objects that the key contains by identity: they live as long as the client.
-        make: Creates the client if there is none for this key.
+    `make` creates the client if there is none for this key. Objects that the key contains by identity are `kept` as
+    long as the client.
     """
     running = asyncio.get_running_loop()
     loop = _loops.setdefault(running, _Loop())

@@ -94,16 +94,7 @@ class KneeSearch:
     """A search for the number of parallel workers beyond which more of them gain little.
 
     It keeps a step that brings half of its proportional gain. After it takes a step back it rests for 8 measurements,
-    and each time for twice as many, up to 256.
-
-    Args:
-        start: The initial number of workers.
-        most: The maximum, also of `start`.
-
-    Attributes:
-        target: The current number of workers.
-        most: As given.
-        failed: Whether a step was ever taken back.
+    and each time for twice as many, up to 256. `failed` is True once a step was taken back.
 
     Examples:
         >>> search = KneeSearch(start=4, most=32)
@@ -122,12 +113,7 @@ class KneeSearch:
         self._next_rest = 8
 
     def settle(self, rate: float, enough: bool = False) -> bool:
-        """Takes the last step back and returns False, unless it has paid or `enough` is True.
-
-        Args:
-            rate: The total rate of all workers.
-            enough: Whether the rate suffices.
-        """
+        """Takes the last step back and returns False, unless it has raised the total rate, or the rate is `enough`."""
         if self._before is None:
             return True
         (count, before), self._before = self._before, None
@@ -151,11 +137,9 @@ class KneeSearch:
         self.target = min(self.target + step, self.most)
 
     def observe(self, rate: float, step: int = 0) -> None:
-        """Takes the total rate of the current workers, and tries a quarter more if that may pay.
+        """Takes the total rate of the current workers, and tries a quarter more, at least `step`, if that may pay.
 
-        Args:
-            rate: Bytes per second.
-            step: The minimum number of workers to add (one for each open shard, or the step changes nothing).
+        With fewer than one more for each open shard, a step changes nothing.
         """
         if self.settle(rate) and not self.rests() and self.target < self.most:
             self.grow(rate, max(self.target // 4, step, 1))
@@ -163,12 +147,7 @@ class KneeSearch:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSpeed:
-    """Rate and latency of one connection.
-
-    Attributes:
-        rate: Bytes per second after the first byte.
-        latency: Seconds from the request to the first byte.
-    """
+    """Rate of one connection after its first byte, in bytes per second, and seconds from the request to that byte."""
 
     rate: float = 64e6
     latency: float = 0.04
@@ -191,8 +170,6 @@ class RangeLimits(NamedTuple):
 
 
 class ByteRange(NamedTuple):
-    """Bytes from `start` to `stop`."""
-
     start: int
     stop: int
 
@@ -200,11 +177,8 @@ class ByteRange(NamedTuple):
 def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
     """Returns the best size of ranges in bytes: four latencies long, so that latency costs at most a fifth.
 
-    Args:
-        pace: Rate and latency of one connection.
-        connections: How many ranges are in progress at a time.
-        budget: Bytes that may be buffered ahead of the stream's position. On average half of each range in progress is
-            buffered; the other half of the budget is for ranges after a late one.
+    On average half of each range in progress is buffered ahead of the stream's position; the other half of the `budget`
+    is for ranges after a late one.
 
     >>> speed = ConnectionSpeed(60e6, 0.04)
     >>> range_bytes(speed, 16, 256 << 20) >> 20, range_bytes(speed, 16, 100 << 20) >> 20
@@ -240,11 +214,7 @@ class RangePlan:
         return self._next
 
     def offer(self, terms: RangeLimits, under_way: int) -> ByteRange | None:
-        """Returns the next range, for `accept`; None if there is none to request now.
-
-        Args:
-            under_way: The number of incomplete requests.
-        """
+        """Returns the next range, for `accept`, while `under_way` requests are incomplete; None: request none now."""
         if self._next == self._stop or under_way >= max(terms.connections, 1):
             return None
         if terms.connections < 2:
@@ -297,7 +267,6 @@ class StreamShare:
         taken: Bytes that its consumer took.
         reserved: Bytes ahead of its position that it buffers, or has room for.
         promised: Further bytes ahead of its position that it has requested.
-        waiting: Whether its consumer waits for bytes.
         last: When its consumer last got bytes.
     """
 
@@ -316,13 +285,8 @@ class StreamShare:
 class Connections:
     """The connections and the buffer budget that the streams of one run share.
 
-    Args:
-        limit: Bytes that all streams together may buffer ahead of their positions.
-        search: The search for the number of connections.
-        clock: A monotonic clock in seconds.
-
     Attributes:
-        limit: As given, and changed by `widen`.
+        limit: Bytes that all streams together may buffer ahead of their positions.
         held: Bytes that are buffered, or have room.
         promised: Bytes that were requested, and have no room yet.
         ahead: How many requests ahead of their streams' positions are in progress.
@@ -363,7 +327,6 @@ class Connections:
         return self._search.target
 
     def join(self) -> StreamShare:
-        """Adds a stream."""
         share = StreamShare(self.clock())
         self._shares.add(share)
         self._count_until = -math.inf
@@ -377,7 +340,6 @@ class Connections:
         self.release(share, share.reserved)
 
     def terms(self, share: StreamShare) -> RangeLimits:
-        """Returns the current limits of a stream."""
         active = self._count_active()
         budget = self.limit // active
         connections = min(self._search.target // active, budget * 8 // (MIN_RANGE * 5))
@@ -412,7 +374,6 @@ class Connections:
         return True
 
     def release(self, share: StreamShare, nbytes: int) -> None:
-        """Frees reserved room."""
         share.reserved -= nbytes
         self.held -= nbytes
         if not self.held:
@@ -444,7 +405,6 @@ class Connections:
         return max(0, 2 * self._search.target - self.ahead)
 
     def record_latency(self, seconds: float) -> None:
-        """Records the latency of a response."""
         self._latencies.append(seconds)
         self.pace = replace(self.pace, latency=median(self._latencies))
 

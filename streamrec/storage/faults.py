@@ -60,13 +60,7 @@ class Cause(enum.Enum):
 
 
 class TransientError(Exception):
-    """An attempt failed, and another one may succeed.
-
-    Args:
-        cause: The kind of failure.
-        reason: The message of the client or the server.
-        retry_after: Seconds to wait, from the server's Retry-After header, or None.
-    """
+    """An attempt failed, and another one may succeed, `retry_after` seconds later if the server said so."""
 
     def __init__(self, cause: Cause, reason: str, retry_after: float | None = None) -> None:
         super().__init__(cause, reason, retry_after)
@@ -83,7 +77,6 @@ Translate = Callable[[Any, str, int | None, int | None], StorageError | Transien
 
 
 def too_many_files() -> str:
-    """Returns the message for "Too many open files", with advice."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return (
         f"this process has reached its limit of {limit:,} open files and connections: lower num_parallel_reads (or "
@@ -161,13 +154,8 @@ def error_from_status(
 ) -> StorageError | TransientError:
     """Returns the error for an HTTP answer that reports a failure.
 
-    Args:
-        status: The HTTP status.
-        reason: The server's message.
-        code: The store's error code ("SlowDown"), or "".
-        region: The bucket's region, if the store names it, or "".
-        retry_after: Seconds to wait, from the server, or None.
-        advice: What else to check if access is refused; begins with a comma.
+    A store may give its error `code` ("SlowDown") and the bucket's `region`. `advice` says what else to check if access
+    is refused, and begins with a comma.
     """
     said = f"{code or status}: {reason}" if reason else str(code or status)
     if code in _THROTTLED_CODES or status in (429, 503):
@@ -192,7 +180,6 @@ def error_from_status(
 
 
 def _other_region(said: str, region: str) -> str:
-    """Returns the message for a bucket in another region."""
     named = f", {region} ({said})" if region else f" ({said})"
     return (
         f"the bucket is in another region{named}: pass client_kwargs={{'region_name': {region or '...'!r}}}, and no "
@@ -201,12 +188,10 @@ def _other_region(said: str, region: str) -> str:
 
 
 def changed_error(path: str, start: int | None = None, end: int | None = None) -> ObjectChangedError:
-    """Returns the error for an object whose version differs from the pinned one."""
     return ObjectChangedError(_CHANGED, path, start, end)
 
 
 def exists_error(path: str) -> AlreadyExistsError:
-    """Returns the error for a name that is taken and must not be replaced."""
     return AlreadyExistsError(
         "there is an object of this name already: remove it, write under another name, or pass overwrite=True", path
     )
@@ -232,11 +217,7 @@ def give_up(
 ) -> StorageError:
     """Returns the final error for a fault that retries did not overcome.
 
-    Args:
-        fault: The last fault.
-        failures: Failed attempts in a row without a byte of progress.
-        seconds: Time since the first of them.
-        reached: Whether the server has answered this process before.
+    `seconds` count from the first failed attempt in a row; `reached` is whether the server has answered this process.
     """
     tries = "1 attempt" if failures == 1 else f"{failures} attempts in a row, {seconds:.0f} s without progress"
     advice = "check that the store is up and reachable, or pass RetryPolicy(patience=...) to wait longer"
@@ -254,10 +235,7 @@ def give_up(
 
 
 def retry_after_seconds(header: str | None, now: datetime | None = None) -> float | None:
-    """Parses a Retry-After header: a number of seconds, or an HTTP date (RFC 9110, section 10.2.3).
-
-    Returns:
-        Seconds, at least 0; None without a valid header.
+    """Parses a Retry-After header: seconds, or an HTTP date (RFC 9110, section 10.2.3); None if it is neither.
 
     >>> retry_after_seconds("2"), retry_after_seconds(None), retry_after_seconds("soon")
     (2.0, None, None)
@@ -278,16 +256,7 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int, end: in
     """Checks that an HTTP answer has the requested bytes, and returns the object's size, or None if it is unknown.
 
     A 200 has the whole object, so it is right only for a range that begins at 0. A 206 must begin at `start`, and end
-    at `end` or at the end of the object.
-
-    Args:
-        status: 200 or 206.
-        headers: Any case-insensitive mapping with Content-Range and Content-Length.
-        start: First requested byte.
-        end: One past the last requested byte, or None: to the end.
-
-    Raises:
-        TransientError: The answer has other bytes (Cause.WRONG_ANSWER).
+    at `end` or at the end of the object. Any other answer is a TransientError (Cause.WRONG_ANSWER).
     """
     length = headers.get("Content-Length")
     if status != 206:

@@ -31,12 +31,8 @@ HERE: Final = {"localhost": "127.0.0.1", "::1": "127.0.0.1", "0.0.0.0": "127.0.0
 def identities(url: str, endpoint: str = "") -> frozenset[Identity]:
     """Returns the identities of an object: two URLs name the same object if they share an identity.
 
-    Args:
-        url: Its URL, or path.
-        endpoint: The URL of its server, if the object's URL does not contain it.
-
-    Returns:
-        An empty set for a device or a pipe, because several writers may use it.
+    A device or a pipe has none, because several writers may use it. `endpoint` is the URL of the server if the object's
+    URL does not contain it.
 
     Examples:
         >>> bool(identities("s3a://b//k") & identities("s3://b/x/../k")), bool(identities("s3://b/k") & identities("k"))

@@ -39,11 +39,7 @@ F = TypeVar("F", bound=AbstractFileSystem)
 class ClientOptions:
     """The arguments of a backend's `connect`.
 
-    Attributes:
-        protocol: The protocol of `url` ("s3").
-        options: The user's storage options: keyword arguments of the filesystem's class.
-        filesystem: The user's own filesystem, or None.
-        url: The first URL that needs the backend, for errors.
+    `options` are the user's storage options, `url` is the first URL that needs the backend, for errors.
     """
 
     protocol: str

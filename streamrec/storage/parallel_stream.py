@@ -45,11 +45,8 @@ __all__ = ["ParallelStream", "RangeBuffer", "Request", "open_parallel"]
 class RangeBuffer:
     """One range: its request, and the blocks that arrived ahead of the read position.
 
-    Args:
-        urgent: Whether it is the rest of a slow range.
-
     Attributes:
-        stream: The request.
+        urgent: Whether it is the rest of a slow range.
         task: Receives the range ahead of the read position; None if it was the next range from the start.
         error: The error that ended it, raised after the bytes before it.
         stop: One past its last byte.
@@ -96,7 +93,6 @@ class RangeBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether `readinto` returns or fails without waiting."""
         return bool(self._blocks) or self.error is not None
 
     @property
@@ -137,11 +133,9 @@ class RangeBuffer:
         return count
 
     def begin(self, promised: int, on_end: Callable[[], None]) -> None:
-        """Starts to receive it ahead of the read position.
+        """Starts to receive `promised` bytes of it ahead of the read position.
 
-        Args:
-            promised: How many bytes may arrive ahead.
-            on_end: Called when these have arrived, or when it is the next range.
+        `on_end` is called when these have arrived, or when it is the next range.
         """
         self._receiving, self._promised = True, promised
         self._connections.ahead += 1
@@ -274,12 +268,7 @@ async def open_parallel(
 ) -> ResumingStream | ParallelStream:
     """Opens an object; when this returns the first response has arrived.
 
-    Args:
-        end: One past the last byte, or None: to the end.
-        version: The version to insist on, or None: the first one seen.
-
-    Returns:
-        A stream that adds requests as `connections` allow; a plain one for a small object, or a store without ranges.
+    The stream adds requests as `connections` allow; a small object, or a store without ranges, has a plain one.
     """
     if end is not None and end - start < MIN_SPLIT:
         alone = request(start, end, version)

@@ -115,7 +115,6 @@ class Storages:
         report_interval: Seconds between two reports in the log, if its level is INFO; see `statistics`.
 
     Attributes:
-        storage_options: As passed.
         connections: The connection budget that all streams share.
         statistics: The counters; `statistics.snapshot()` at any time, from any thread.
     """
@@ -144,12 +143,7 @@ class Storages:
         self._closed = False
 
     async def at(self, url: str) -> Storage:
-        """Returns the Storage for a URL: the same one for all URLs that one client serves.
-
-        Raises:
-            MissingExtraError: The client package is not installed; the message has the command to install it.
-            StorageError: The client cannot be made from these options, or the name is not valid.
-        """
+        """Returns the Storage for a URL: the same one for all URLs that one client serves."""
         _check_name(url)
         place = place_of(url) if self._filesystem is None else ""
         async with self._lock:
@@ -166,7 +160,6 @@ class Storages:
         return self._filesystem is not None or len({place_of(url) for url in urls}) == 1
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
-        """Returns the identities of each object: two URLs name the same object if they share an identity."""
         places = [(url, (await self.at(url)).endpoint) for url in urls]
         return await asyncio.to_thread(lambda: list(starmap(identities, places)))
 
@@ -242,11 +235,7 @@ def check_keywords(caller: str, store: Mapping[str, Any]) -> None:
 
 
 def check_source(storage_options: object, filesystem: object, retry: object = None) -> RetryPolicy:
-    """Checks the values of `StoreOptions`, and returns the retry policy or the default one.
-
-    Raises:
-        TypeError, ValueError: One of them has the wrong type, or two exclude each other.
-    """
+    """Checks the values of `StoreOptions`, and returns the retry policy or the default one."""
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise TypeError(f"retry is {describe_value(retry)}: it must be a RetryPolicy, such as RetryPolicy(attempts=2)")
     if storage_options is not None and not isinstance(storage_options, Mapping):  # its values may be secrets
@@ -263,7 +252,6 @@ def check_source(storage_options: object, filesystem: object, retry: object = No
 
 
 def load_backend(source: ClientOptions) -> Connect:
-    """Imports the backend, and with it the client package."""
     protocol = source.protocol
     if source.filesystem is not None:
         name = _family(source.filesystem)
@@ -303,12 +291,7 @@ def place_of(url: str) -> str:
 
 
 def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
-    """Returns the fsspec backend, async or sync, for a URL without a backend of our own.
-
-    Raises:
-        MissingExtraError: A package is not installed; the message has the command to install it.
-        StorageError: fsspec does not know the protocol, or an option belongs to another filesystem of a chain.
-    """
+    """Returns the fsspec backend, async or sync, for a URL without a backend of our own."""
     chain = split_chain(url)
     classes = [_find_class(protocol, url) for protocol in chain.protocols]
     if chain.is_chain:

@@ -64,7 +64,6 @@ class WrittenObject:
 
     Attributes:
         asked: The requested URL.
-        storage: Its store.
         path: The final URL, with symbolic links resolved.
         written: The URL under which it is written: `path`, or a hidden one.
         describes: Whether it describes others.
@@ -117,15 +116,10 @@ class Replacement:
         self._lock = anyio.Lock()
 
     async def upload(self, path: str, *, describes: bool = False, **how: Any) -> Upload:
-        """Starts the upload of one object.
+        """Starts the upload of one object, as `Storage.upload`; a staged object is uploaded under another URL.
 
-        Args:
-            path: Its URL. A staged object is uploaded under another URL.
-            describes: Whether it describes others, as a manifest does, and must be put in place after them.
-            how: As for `Storage.upload`.
-
-        Raises:
-            StorageError: As for `Storage.upload`; or the object is spared, or is already in the set.
+        `describes` says that it describes others, as a manifest does, and must be put in place after them. An object
+        that is spared, or is already in the set, is a StorageError.
         """
         member = await self._join(path, describes)
         try:
@@ -146,10 +140,7 @@ class Replacement:
         self._members.append(WrittenObject(path, storage, await storage.find_replaced(path) or path, written, False))
 
     async def commit(self) -> dict[str, ObjectInfo]:
-        """Puts all staged objects in place.
-
-        Returns:
-            The new objects' path, size and version, by their requested URLs.
+        """Puts all staged objects in place; returns the new ones' path, size and version, by their requested URLs.
 
         Raises:
             StorageError: A store failed permanently. All objects are as before, except those that the error names.
@@ -168,8 +159,7 @@ class Replacement:
     async def abort(self, cause: BaseException | None = None) -> None:
         """Removes the written objects; keeps complete ones if `keeps` is True and none of the names existed before.
 
-        Args:
-            cause: The error, which gets a note about each object that cannot be removed.
+        The `cause` gets a note about each object that cannot be removed.
         """
         members, self._members = self._members, []
         keeps = self._keeps and not self._staging  # new objects among old ones would be neither data set

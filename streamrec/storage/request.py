@@ -33,17 +33,11 @@ T = TypeVar("T")
 
 
 class HedgedRequest:
-    """A request for the bytes of an object from `start` on; `open` sends it.
+    """A request for the bytes of an object from `start` to `end`; `open` sends it.
 
-    Args:
-        failures: The failures of its stream, with the policy and the shared state.
-        info: The known size and version of the object; another one in the response is an ObjectChangedError.
-        end: One past the last byte, or None: to the end.
-
-    Attributes:
-        info: The object's path, and size and version as far as they are known.
-        end: One past the last byte of a second request.
-        splits: Whether parallel requests for other ranges are possible; known after `open`.
+    Its stream's `failures` have the policy and the shared state. If the object's size or version in `info` is known,
+    another one in the response is an ObjectChangedError. After `open`, `splits` says whether parallel requests for
+    other ranges are possible.
     """
 
     def __init__(
@@ -71,12 +65,7 @@ class HedgedRequest:
         self._stalled = False
 
     async def open(self) -> None:
-        """Waits for the response, which sets size and version in `info`. After an error, close the request.
-
-        Raises:
-            TransientError: It failed, or took too long.
-            StorageError: It failed permanently.
-        """
+        """Waits for the response, which sets size and version in `info`. After an error, close the request."""
         limit = self._policy.request_timeout()
         try:
             self._accept(await self._wait(self._send_first(), self._traffic.hedging.first_byte_floor, limit))
@@ -89,7 +78,7 @@ class HedgedRequest:
                 await self._settle()  # this may be cancelled: `aclose` closes the body
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 at the end of the response. Raises as `open`."""
+        """Waits for the next bytes; 0 at the end of the response."""
         assert self._body is not None
         if not self._backend.remote and self._body.enforces_timeout:
             return await self._body.readinto(buffer)
@@ -120,8 +109,7 @@ class HedgedRequest:
     async def _wait(self, call: Coroutine[Any, Any, T], floor: float, limit: float) -> T:
         """Awaits a response or its bytes, which are not late within `floor` seconds.
 
-        Raises:
-            TimeoutError: A second request was answered meanwhile, or `limit` has passed.
+        A TimeoutError: a second request was answered meanwhile, or `limit` has passed.
         """
         timer = self._traffic.timer
         self._limit = limit
@@ -249,9 +237,7 @@ class HedgedRequest:
 class Race:
     """Second requests that race the first one.
 
-    Attributes:
-        answer: The first response to one of them, or the last error.
-        taken: Whether the answer is in use: `settle` then leaves it open.
+    `answer` is the first response to one of them, or the last error. `settle` leaves it open if it is `taken`.
     """
 
     def __init__(self) -> None:

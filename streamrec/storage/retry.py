@@ -116,16 +116,10 @@ class RetryPolicy:
 def next_delay(
     policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float, patience: float
 ) -> float | None:
-    """Decides whether and when to retry after a fault.
+    """Returns the seconds to wait before the next attempt, or None: give up. The last one is at the patience's end.
 
-    Args:
-        failures: Failed attempts in a row, this one included.
-        idle: Seconds since the first of them.
-        jitter: A random number in [0, 1).
-        patience: The allowed seconds without progress.
-
-    Returns:
-        Seconds to wait before the next attempt, or None: give up. The last attempt is made when the patience ends.
+    Failures are counted in a row, this one included; `idle` are the seconds since the first of them. `jitter` is a
+    random number in [0, 1).
 
     >>> fault = TransientError(Cause.BROKEN, "reset")
     >>> next_delay(RetryPolicy(backoff_base=1.0), 3, idle=5.0, fault=fault, jitter=0.5, patience=300.0)
@@ -142,11 +136,8 @@ def next_delay(
 class Failures:
     """The failures of one operation since its last progress, and the waits before its attempts.
 
-    Attributes:
-        policy, traffic, tally: As given.
-        limiter: The limiter of the object's bucket.
-        count: Failures in a row, without progress.
-        waiting: Whether a request failed, or gave nothing for ten seconds, since the last progress.
+    `limiter` is that of the object's bucket, `count` the failures in a row. It is `waiting` if a request failed, or
+    gave nothing for ten seconds, since the last progress.
     """
 
     def __init__(self, policy: RetryPolicy, path: str, traffic: Traffic, tally: Tally) -> None:
@@ -209,10 +200,7 @@ class Failures:
     def _report(self, idle: float, patience: float, reason: str) -> None:
         """Reports a wait in the statistics and, if it is long, in the log, once a minute per server.
 
-        Args:
-            idle: Seconds without progress, including those until the next attempt.
-            patience: The allowed seconds without progress.
-            reason: The reason of the wait.
+        `idle` are seconds without progress, including those until the next attempt.
         """
         now = time.monotonic()
         self.traffic.statistics.waits[self] = (self._path, reason, self._since, self._since + patience)
@@ -253,10 +241,8 @@ async def attempt(
 ) -> T:
     """Calls until it succeeds, fails permanently, or the policy gives up.
 
-    Args:
-        doing: A word or two that describe the call, for errors, like `path`, `start` and `end`.
-        traffic: The state shared with other requests; None: nothing is shared.
-        limit: Seconds for each attempt; None: the policy's limit for a request without a body.
+    `doing` describes the call in errors. Each attempt may take `limit` seconds; by default as long as a request without
+    a body.
     """
     traffic = traffic or Traffic()
     failures = Failures(policy, path, traffic, traffic.tally)

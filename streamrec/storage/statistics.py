@@ -139,12 +139,10 @@ class LatencyHistogram:
         self.total = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Counts one observation."""
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.total += seconds
 
     def distribution(self) -> Distribution:
-        """Returns a snapshot."""
         return Distribution(tuple(self.counts), self.total)
 
 
@@ -188,13 +186,9 @@ class Counts:
 
 
 class Tally:
-    """The mutable counters of one store or one stream. Only the loop's thread writes them.
+    """The mutable counters of one store; or of one stream, which counts in its store's, too.
 
-    Args:
-        parent: The tally of a stream's store; None for the tally of a store.
-
-    Attributes:
-        open_streams: How many open streams count here.
+    Only the loop's thread writes them.
     """
 
     def __init__(self, parent: Tally | None = None) -> None:
@@ -239,7 +233,6 @@ class Tally:
         self.count("lost_bytes", nbytes)
 
     def counts(self) -> Counts:
-        """Returns a snapshot of the counters."""
         table = self._tables[0].copy()  # atomic under the GIL
         table["fallbacks"] = sum(path.fallbacks - before for path, before in self._fast_paths)
         numbers: dict[str, Any] = {counter.field: table[counter.field] for counter in COUNTERS}
@@ -310,7 +303,6 @@ class Statistics:
         self.waits: dict[object, tuple[str, str, float, float]] = {}
 
     def backend(self, scheme: str) -> Tally:
-        """Returns the tally of one kind of store; the first call creates it."""
         return self._backends.setdefault(scheme, Tally())
 
     def add_stream(self, path: str, tally: Tally) -> None:
@@ -410,7 +402,6 @@ class Reporter:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Starts the timer in the running loop."""
         self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def stop(self) -> None:

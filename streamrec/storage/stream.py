@@ -43,16 +43,8 @@ def stop_of(info: ObjectInfo, end: int | None) -> int | None:
 class ResumingStream:
     """A ByteStream over a backend; `open` sends its first request.
 
-    Args:
-        end: One past the last byte, or None: to the end.
-        version: The version to insist on, or None: the first one seen.
-        tally: Its counters; None: new ones. Streams over ranges of one object share a tally.
-
-    Attributes:
-        info: The object's path, and size and version as far as they are known.
-        position: The offset of the next byte.
-        splits: Whether parallel requests for other ranges are possible; known after `open`.
-        tally: Its counters.
+    Streams over ranges of one object share a tally. `info` has the object's size and version as far as they are known.
+    `splits`, known after `open`, says whether parallel requests for other ranges are possible.
     """
 
     def __init__(
@@ -108,18 +100,7 @@ class ResumingStream:
         self._idle_since = time.monotonic()
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes.
-
-        Args:
-            buffer: Receives the bytes; it must be writable, with one byte per item.
-
-        Returns:
-            How many bytes were written at the buffer's start; 0 at the end, or for an empty buffer.
-
-        Raises:
-            ClosedError: After `aclose`, or after an error.
-            StorageError: The store failed permanently.
-        """
+        """Waits for the next bytes, writes them at the buffer's start, and returns their number; 0 only at the end."""
         if self._closed:
             raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
         if self._end is not None and len(buffer) > self._end - self.position:

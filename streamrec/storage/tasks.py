@@ -56,13 +56,9 @@ async def finish(
 ) -> T:
     """Runs work to its end, even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
-    Both kinds of cancellation are delayed: that of anyio's scopes and that of `asyncio.Task.cancel`.
-
-    Args:
-        work: The work that must not be interrupted.
-        undo: Frees the result (an open file, say) if a cancelled caller does not receive it.
-        patience: Seconds without progress after which its requests give up; at most CLEANUP_PATIENCE after a
-            cancellation. None: as their policy says.
+    Both kinds of cancellation are delayed: that of anyio's scopes and that of `asyncio.Task.cancel`. `undo` frees the
+    result (an open file, say) if a cancelled caller does not receive it. `patience` are seconds without progress after
+    which its requests give up, at most CLEANUP_PATIENCE after a cancellation; None: as their policy says.
     """
     limit = [math.inf if patience is None else patience]
     if patience is None:
@@ -152,11 +148,8 @@ async def run_concurrently(*functions: Callable[[], Awaitable[None]]) -> None:
 class Renewal:
     """The renewal of one store's credentials: concurrent requests share one renewal.
 
-    Args:
-        renew: Fetches new credentials without blocking the loop.
-
-    Attributes:
-        generation: How often they were renewed; each request records it when it is sent.
+    `renew` fetches new credentials without blocking the loop. `generation` is how often they were renewed; each request
+    records it when it is sent.
     """
 
     def __init__(self, renew: Callable[[], Awaitable[None]]) -> None:

@@ -185,7 +185,6 @@ class Hedging:
 
     @property
     def never(self) -> bool:
-        """Whether hedging is off."""
         return not self._share
 
     def earn(self, requests: float = 1.0) -> None:
@@ -224,11 +223,7 @@ class Hedging:
         return self.blocks - blocks >= FIRST_BLOCKS
 
     def spend(self, *, beside_siblings: bool = False) -> bool:
-        """Takes a hedge from the budget; False if it is used up.
-
-        Args:
-            beside_siblings: Other requests are not late: then the allowance may pay for it, too.
-        """
+        """Takes a hedge from the budget; False if it is used up. If others are on time, the allowance may pay, too."""
         if self._earned >= 1.0:
             self._earned -= 1.0
             return True
@@ -289,14 +284,8 @@ _reached: set[str] = set()
 class Limiter:
     """The limit on the rate of requests to one bucket. All times are of one clock, in seconds.
 
-    Args:
-        name: The server and the bucket; "" without a server.
-
-    Attributes:
-        name: As given.
-        warned_at: When the log last warned of a wait for this server.
-        rate: Requests per second; None: no limit.
-        answers: How many requests succeeded.
+    Its name is the server and the bucket; "" without a server. A `rate` is in requests per second; None: no limit.
+    `answers` counts the requests that succeeded.
 
     >>> limiter = Limiter()
     >>> for step in range(100):
@@ -323,7 +312,6 @@ class Limiter:
         self._served = self._refused = 0  # in this round
 
     async def turn(self) -> float:
-        """Waits until a request may be sent. Returns the seconds it waited."""
         if self.rate is None:
             self.record_request(time.monotonic())
             return 0.0
@@ -340,7 +328,6 @@ class Limiter:
         return 0.0 if self.rate is None else max(0.0, self._next - now)
 
     def record_request(self, now: float) -> None:
-        """Records that a request is sent."""
         self._level = 1.0 + self._level * math.exp(min(0.0, self._level_at - now))
         self._level_at = now
         if self.rate is not None:
@@ -357,7 +344,6 @@ class Limiter:
             _reached.add(self.name)
 
     def record_success(self) -> None:
-        """Records that a request succeeded."""
         self.answers += 1
         if self.answers == 1:
             self.record_contact()
@@ -368,13 +354,7 @@ class Limiter:
                 self.rate = None
 
     def record_throttling(self, now: float, sent_at: float, retry_after: float | None = None) -> None:
-        """Lowers the rate, because the store asked for fewer requests.
-
-        Args:
-            now: When its answer arrived.
-            sent_at: When the request was sent.
-            retry_after: Seconds to wait, from the store, or None.
-        """
+        """Lowers the rate, because the store, whose answer arrived `now`, asked for fewer requests."""
         if sent_at >= self._lowered_at:
             self._refused += 1
         if sent_at >= self._lowered_at + SETTLE:
@@ -397,10 +377,8 @@ class Limiter:
 class Traffic:
     """The state that all requests of one Storage share.
 
-    Args:
-        scheme: The store's name in the statistics.
-        hedging: When to send second requests; None: never.
-        endpoint: The URL of the server; "" if the objects' URLs contain it; None without a server.
+    It never hedges without `hedging`. `endpoint` is the URL of the server; "" if the objects' URLs contain it; None
+    without a server.
     """
 
     def __init__(
@@ -437,9 +415,7 @@ class Traffic:
     def hedge(self, limiter: Limiter, tally: Tally, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
         """Takes a second request from the budget and counts it; False if it may not be sent now.
 
-        Args:
-            beside_siblings: Other requests are not late.
-            stalled: It is for a stalled body, and not for a response that has not begun.
+        It is `stalled` if it is for a stalled body, and not for a response that has not begun.
         """
         if not self.affords(limiter, beside_siblings=beside_siblings, stalled=stalled):
             return False

@@ -170,9 +170,8 @@ def part_bytes(index: int, first: int, grows: bool) -> int:
 class Upload:
     """An upload in progress; made by `Storage.upload`.
 
-    Attributes:
-        may_be_there: Whether the object may have become visible: not if another writer has the name.
-        version: The version of the complete object; None if the store has no versions.
+    `may_be_there` says whether the object may have become visible: not if another writer has the name. `version` is
+    that of the complete object; None if the store has no versions.
     """
 
     def __init__(
@@ -208,15 +207,9 @@ class Upload:
         return self._sent
 
     async def write(self, data: Buffer, given: bool = False) -> None:
-        """Appends bytes, any number of them; waits while too many parts are in progress.
+        """Appends bytes, any number of them; waits while too many parts are in progress, and raises their errors.
 
-        Args:
-            data: The next bytes.
-            given: Whether the caller will not modify `data` any more, so that it need not be copied.
-
-        Raises:
-            ClosedError: After `complete`, `abort` or an error.
-            StorageError: A part could not be stored.
+        With `given`, the caller will not modify `data` any more, so that it need not be copied.
         """
         self._check()
         kept = data if given or isinstance(data, bytes) else bytes(memoryview(data).cast("B"))
@@ -230,13 +223,9 @@ class Upload:
             view = view[count:]
 
     async def complete(self) -> ObjectInfo:
-        """Sends the rest and makes the object visible.
-
-        Returns:
-            The object's size, and its version if the store has versions.
+        """Sends the rest and makes the object visible; returns its size, and its version if the store has versions.
 
         Raises:
-            ClosedError: After `complete`, `abort` or an error.
             AlreadyExistsError: An object of this name exists and must not be replaced.
             IntegrityError: The store has other bytes than were sent; they were removed.
             StorageError: It could not be stored. Call `abort`.
@@ -261,8 +250,7 @@ class Upload:
     async def abort(self) -> None:
         """Discards the upload. May be called at any time, and twice; does nothing after `complete`.
 
-        Raises:
-            StorageError: The store could not be reached; it keeps invisible parts until they are cleaned up.
+        If the store cannot be reached, it keeps invisible parts until they are cleaned up.
         """
         if not self._closed:
             self._closed = True

@@ -79,12 +79,10 @@ _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
 
 class UrlChain(NamedTuple):
-    """A URL split into three parts.
+    """A URL split into the links before the path, the link that has the path, and the links that contain it.
 
-    Attributes:
-        before: The links before the path, each with its `::`.
-        url: The link that has the path, as a URL of its own; the whole URL if it is not a chain.
-        after: The links that contain it, each after its `::`.
+    `before` has a `::` after each link, `after` has one before each. `url` is a URL of its own; all of it if it is not
+    a chain.
     """
 
     before: str
@@ -93,7 +91,6 @@ class UrlChain(NamedTuple):
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is a chain."""
         return bool(self.before or self.after)
 
     @property
@@ -178,7 +175,6 @@ def local_name(url: str) -> str:
 
 
 def strip_scheme(url: str) -> str:
-    """Returns a local path without its scheme, otherwise unchanged."""
     scheme = _LOCAL_SCHEME.match(url)
     return url if scheme is None else url[scheme.end() :]
 
@@ -188,9 +184,6 @@ _HIDDEN: Final = re.compile(r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old)-)?([0-9
 
 def split_prefix(url: str) -> tuple[str, str, str]:
     """Splits a URL into scheme, bucket and key prefix, which may be empty.
-
-    Raises:
-        StorageError: The URL has no bucket.
 
     >>> split_prefix("s3://bucket/train-0")
     ('s3', 'bucket', 'train-0')
@@ -203,11 +196,6 @@ def split_prefix(url: str) -> tuple[str, str, str]:
 
 
 def split_object(url: str) -> tuple[str, str]:
-    """Splits a URL into bucket and key.
-
-    Raises:
-        StorageError: One of them is empty.
-    """
     scheme, bucket, key = split_prefix(url)
     if not key:
         raise StorageError(
@@ -236,10 +224,8 @@ def temporary_name(path: str) -> str:
 def hidden_name(path: str, kind: Literal["", "new-", "old-"] = "", number: str = "0" * 16) -> str:
     """Returns a name next to an object's that no listing shows.
 
-    Args:
-        path: The object's URL.
-        kind: Its content: "new-" for a replacement, "old-" for replaced content, "" for a temporary copy.
-        number: 16 hexadecimal digits: unique if several writers must not use the same name.
+    Its kind is "new-" for a replacement, "old-" for replaced content, "" for a temporary copy. The number, 16
+    hexadecimal digits, is unique if several writers must not use the same name.
 
     >>> hidden_name("s3://b/dir/shard", "old-", "0123456789abcdef")
     's3://b/dir/.shard.streamrec-old-0123456789abcdef'
@@ -292,14 +278,11 @@ def fate_of(path: str) -> str | None:
 def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
     """Returns the prefix of the temporary names for a final name; 16 characters follow it.
 
-    Args:
-        name: The last segment of the final name.
-        most: The maximum length of a name in bytes; the end of a longer one is replaced by a digest of the whole.
-        writer: A few characters that identify the writer, or "".
+    The end of a name that would be longer than `most` bytes is replaced by a digest of the whole. `writer` are a few
+    characters that identify the writer.
 
-    Examples:
-        >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16
-        ('.shard.streamrec-', 255)
+    >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16
+    ('.shard.streamrec-', 255)
     """
     ending = f".streamrec-{writer}"
     room = most - len(f".{ending}") - 16
@@ -326,14 +309,7 @@ _WILDCARDS: Final = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 class Glob:
-    """A pattern over whole URLs.
-
-    Args:
-        pattern: A URL or path with wildcards.
-
-    Attributes:
-        pattern: As given.
-        prefix: The common prefix of all matches: the pattern before its first wildcard, in its chain.
+    """A pattern over whole URLs. All matches begin with `prefix`: the pattern before its first wildcard, in its chain.
 
     Examples:
         >>> glob = Glob("s3://b/*/x-?.rec")
@@ -352,7 +328,6 @@ class Glob:
         self._directories = [_compile(name) for name in directories[:level]]
 
     def matches(self, url: str) -> bool:
-        """Whether the pattern matches an object's URL."""
         return self._whole.fullmatch(self._inner(url)) is not None
 
     def wants(self, url: str) -> bool:

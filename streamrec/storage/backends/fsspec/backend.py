@@ -94,13 +94,9 @@ def _make(url: str, options: dict[str, Any]) -> fsspec.AbstractFileSystem:
 
 
 class FsspecBackend(Backend):
-    """One filesystem.
+    """One filesystem: an async one of the running loop, or a thread-safe sync one, unless its protocol is in `SHARED`.
 
-    Args:
-        filesystem: An async one must belong to the running loop; a sync one must be thread-safe, unless its protocol
-            is in `SHARED`.
-        is_async: Whether to call its async methods.
-        ours: Whether `aclose` closes a sync filesystem, because it was made here.
+    `aclose` closes a sync filesystem only if it is `ours`, made here.
     """
 
     def __init__(self, filesystem: fsspec.AbstractFileSystem, is_async: bool = False, ours: bool = False) -> None:

@@ -91,8 +91,7 @@ def select_entries(
 ) -> tuple[list[ObjectInfo], list[str]]:
     """Selects from the entries that `ls` returned for a directory.
 
-    Returns:
-        The objects whose URL begins with the prefix, and the directories to list next.
+    Returns the objects whose URL begins with the prefix, and the directories to list next.
     """
     before, url, after = split_chain(prefix)
     entries = {entry["name"]: entry for entry in listed}
@@ -125,10 +124,8 @@ def parent(prefix: str) -> str:
 def name_of(filesystem: Any, url: str) -> str:
     """Returns the filesystem's name for a URL, with its path byte for byte.
 
-    Filesystems parse their URLs as web URLs: `?` and `#` end the path, and control characters are removed.
-
-    Raises:
-        StorageError: The filesystem parses its own names, too, and would access another object.
+    Filesystems parse their URLs as web URLs: `?` and `#` end the path, and control characters are removed. One that
+    parses its own names, too, would access another object: then it is a StorageError.
     """
     scheme, colon, rest = url.partition("://")
     host, slash, path = rest.partition("/")

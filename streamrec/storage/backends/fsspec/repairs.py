@@ -36,15 +36,9 @@ def below(filesystem: Any) -> Any:
 
 @contextmanager
 def whole(filesystem: Any, name: str, size: int | None) -> Iterator[None]:
-    """Removes an incomplete copy after opening a file through a cache, so that the next attempt fetches it again.
+    """Removes an incomplete copy after a simplecache or a filecache opened a file, so that it is fetched again.
 
-    Args:
-        filesystem: Any; only a simplecache and a filecache are checked.
-        name: The file.
-        size: Its size in the store, or None if unknown.
-
-    Raises:
-        TransientError: The copy has another size.
+    The copy is a TransientError if it has another size than the file has in the store.
     """
     if not isinstance(filesystem, WholeFileCacheFileSystem):  # whose `protocol` an old fsspec takes from what it caches
         yield

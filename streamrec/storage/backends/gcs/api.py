@@ -96,13 +96,11 @@ class GcsApi:
         self._renewal = Renewal(self._renew)
 
     async def metadata(self, path: str) -> dict[str, Any]:
-        """Returns the object's resource."""
         return await self.json(path, "GET", "/storage/v1" + resource(path))
 
     async def json(
         self, path: str, method: str, place: str, query: Mapping[str, str | None] | None = None
     ) -> dict[str, Any]:
-        """Sends a request, and returns the JSON of its answer."""
         with translate_errors(path):
             async with await self.send(method, place, query) as answer:
                 await check(answer, path)
@@ -119,11 +117,8 @@ class GcsApi:
         """Sends one request; returns when the head of the answer has arrived. The caller closes the answer.
 
         If the store refuses a token before it expires, the token is renewed once, and the request sent once more.
-
-        Args:
-            place: The path below the endpoint, percent-encoded; or a full URL.
-            query: Parameters; those with the value None are left out.
-            body: The body in pieces, or None.
+        `place` is the path below the endpoint, percent-encoded; or a full URL. Parameters with the value None are left
+        out.
         """
         parameters = urlencode(self._fs._get_params(dict(query or {})), quote_via=quote)
         url = place if "://" in place else self._fs._location + place

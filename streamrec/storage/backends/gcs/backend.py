@@ -71,11 +71,7 @@ _LISTED: Final = "items(name,size,generation),nextPageToken"
 
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
-    """Makes a session in the running loop.
-
-    Raises:
-        StorageError: gcsfs does not know an option, or an option names a missing file.
-    """
+    """Makes a session in the running loop; refuses options that gcsfs does not know."""
     known = parameter_names(GCSFileSystem, EverySize) | COMMON_OPTIONS
     check_names(source.url, "storage_options", source.options, known)
     check_endpoint(source.url, "endpoint_url", source.option("endpoint_url"))
@@ -257,9 +253,8 @@ class GcsUpload(PartSink):
     async def _ask(self, whole: ContentDigest | None) -> int:
         """Returns how many bytes the store has.
 
-        Args:
-            whole: The object's digest if its last part was sent: then the upload may be complete, and even forgotten,
-                in which case the object itself shows its size.
+        If the last part was sent, with the digest of the whole object, the upload may be complete, and even forgotten,
+        in which case the object itself shows its size.
         """
         try:
             there = await self._put({"Content-Range": "bytes */*"}, ())

@@ -68,13 +68,9 @@ def library() -> Any:
 
 
 class SocketReader:
-    """Reads a TLS connection by OpenSSL, after its handshake.
+    """Reads a TLS connection, whose memory BIO is empty, by OpenSSL from the descriptor of its non-blocking socket.
 
     One thread at a time may use it. Close it before the socket.
-
-    Args:
-        connection: The connection; its memory BIO must be empty.
-        file: The descriptor of its non-blocking socket.
     """
 
     def __init__(self, connection: ssl.SSLObject, file: int) -> None:
@@ -94,8 +90,7 @@ class SocketReader:
     def read(self, target: memoryview) -> int:
         """Reads the bytes available on the socket into a buffer, without the GIL; returns their number.
 
-        Raises:
-            ConnectionError: The connection ended, or its data does not verify.
+        A ConnectionError: the connection ended, or its data does not verify.
         """
         openssl = self._openssl
         openssl.ERR_clear_error()

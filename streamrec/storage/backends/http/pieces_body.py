@@ -21,8 +21,7 @@ CHUNK_BYTES: Final = 256 << 10
 class PiecesBody(aiohttp.Payload):
     """A payload that aiohttp sends, and that botocore reads as a file to sign it. It may be sent again.
 
-    Attributes:
-        failure: An error in `write` that the connection did not cause.
+    `failure` is an error in `write` that the connection did not cause.
     """
 
     def __init__(self, pieces: Sequence[memoryview]) -> None:

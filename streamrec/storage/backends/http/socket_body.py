@@ -46,17 +46,11 @@ ALL: Final = "all connections"
 
 
 class SocketBody(asyncio.Protocol):
-    """Reads a connection's socket in place of asyncio.
+    """Reads a connection's socket in place of asyncio; an OSError if the process has no descriptor left.
 
-    Args:
-        transport: The connection's transport over its socket.
-        remaining: Bytes that have not arrived yet.
-        finish: Called when all bytes have arrived and the connection has returned to asyncio.
-        fast_path: Disabled after an error that neither the network nor the server caused.
-        tls: Decrypts; None for plain text: the transport has this protocol meanwhile.
-
-    Raises:
-        OSError: The process has no descriptor left.
+    Its transport is the one over the socket. `remaining` bytes have not arrived yet; `finish` is called when they have,
+    and the connection has returned to asyncio. An error that neither the network nor the server caused disables the
+    fast path. Without `tls`, the transport has this protocol meanwhile.
     """
 
     def __init__(
@@ -86,11 +80,7 @@ class SocketBody(asyncio.Protocol):
             tls.begin()
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 when all have arrived.
-
-        Raises:
-            ConnectionError: The connection ended before the body, or its data does not verify.
-        """
+        """Waits for the next bytes; 0 when all have arrived. If the connection ends before, it is a ConnectionError."""
         target, filled, until = buffer[: self._remaining], 0, None
         try:
             while filled < len(target):

@@ -29,17 +29,10 @@ BLOCKS: Final = "a block over TLS by one call of OpenSSL"
 
 
 class TLSReader:
-    """Decrypts one connection.
+    """Decrypts one connection over asyncio's TLS transport; `transport` is the one below, over the socket.
 
-    Args:
-        transport: asyncio's TLS transport.
-        fast_path: Disabled for BLOCKS if OpenSSL cannot be called.
-
-    Attributes:
-        transport: The transport below, over the socket.
-
-    Raises:
-        AttributeError: A private detail is not as this module expects.
+    An AttributeError: a private detail is not as this module expects. If OpenSSL cannot be called, it disables the fast
+    path for BLOCKS.
     """
 
     def __init__(self, transport: asyncio.Transport, fast_path: FastPath) -> None:

@@ -396,16 +396,9 @@ def _walk(
 ) -> Iterator[tuple[str, os.stat_result | None]]:
     """Yields the wanted files below a directory, with their status or None for a broken link.
 
-    Links to directories are followed, unless they lead to a directory that is being walked.
-
-    Args:
-        directory: Its path with a trailing slash; "" for the working directory. A missing one has no files.
-        enters: Whether to list a directory, given likewise.
-        wants: Whether a file is wanted.
-        above: Device and inode of the directories that are being walked.
-
-    Raises:
-        OSError: A directory cannot be listed.
+    Links to directories are followed, unless they lead to a directory that is being walked. Directories have a trailing
+    slash, or are "" for the working directory; a missing one has no files, and one that cannot be listed is an OSError.
+    `above` has device and inode of the directories that are being walked.
     """
     try:
         status = os.stat(directory or ".")

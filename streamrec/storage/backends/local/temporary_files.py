@@ -84,7 +84,6 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Waits until a directory's entries are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -75,11 +75,7 @@ UNLIMITED: Final = 1 << 16
 
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
-    """Makes a client in the running loop.
-
-    Raises:
-        StorageError: s3fs or botocore does not know an option, or the profile does not exist.
-    """
+    """Makes a client in the running loop; refuses options that s3fs or botocore does not know."""
     _check_options(source)
     users = source.option("config_kwargs") or {}
     if "max_pool_connections" in users:

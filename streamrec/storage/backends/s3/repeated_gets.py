@@ -90,14 +90,7 @@ class RepeatedGets:
             self._proven[bucket] = self._unproven.pop(bucket)
 
     async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response | None:
-        """Sends a GET; None if the client itself must send it.
-
-        Args:
-            headers: Range and If-Match.
-
-        Raises:
-            ClientError, BotoCoreError: As the client.
-        """
+        """Sends a GET with Range and If-Match. The errors are the client's own; None if the client must send it."""
         template = self._proven.get(bucket) or self._unproven.get(bucket)
         if template is None or not self.fast_path.is_enabled(bucket):
             return None

@@ -88,13 +88,9 @@ _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """The store's answer for one part.
+    """The store's answer for one part, with the CRC32C of the bytes sent, and whether the store compared it.
 
-    Attributes:
-        etag: As returned by the store.
-        crc32c: The CRC32C of the bytes sent.
-        checked: Whether the store compared it.
-        md5: Whether the etag is the MD5 of the bytes; checked for the first part only.
+    `md5` says whether the etag is the MD5 of the bytes; checked for the first part only.
     """
 
     etag: str
@@ -106,9 +102,8 @@ class StoredPart:
 def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
     """Describes how the object in the store differs from what was sent; None if it does not.
 
-    Args:
-        parts: Its parts, in order; none if it was sent in one request.
-        head: The answer to HEAD, with the checksum if the store has one.
+    There are no parts if it was sent in one request. `head` is the answer to HEAD, with the checksum if the store has
+    one.
     """
     if head["ContentLength"] != sent.size:
         return f"it has {head['ContentLength']:,} bytes where {sent.size:,} were sent"
@@ -152,11 +147,7 @@ _LOG = logging.getLogger("streamrec")
 
 
 class ClientUploads:
-    """The state that all uploads of one client share: how to send bodies, and whether it may end unfinished uploads.
-
-    Args:
-        fast_path: The fast path for bodies that are sent from their pieces.
-    """
+    """The state that all uploads of one client share: how to send bodies, and whether it may end unfinished uploads."""
 
     def __init__(self, filesystem: S3FileSystem, fast_path: FastPath) -> None:
         self.filesystem = filesystem
@@ -165,11 +156,7 @@ class ClientUploads:
         self._allowed = True
 
     async def send(self, verb: str, pieces: Sequence[memoryview], again: bool, **parameters: Any) -> Mapping[str, Any]:
-        """Sends one request with a body, and raises the client's own exceptions.
-
-        Args:
-            again: Whether this body was sent before.
-        """
+        """Sends one request with a body, which was sent before or not, and raises the client's own exceptions."""
         if again or not self._fast_path.is_enabled(ALL):
             return await self._send_joined(verb, pieces, parameters)
         body = PiecesBody(pieces)
