@@ -44,14 +44,10 @@ Part: TypeAlias = "Values | SparseTensor | Rows"
 def to_columns(
     plan: ParsePlan, found: Sequence[Found], count: int, spanned: Records | None, single: bool
 ) -> dict[str, Column]:
-    """Makes the columns of a batch of examples, or of their contexts or feature lists.
+    """Makes the columns of a batch of `count` examples, or of their contexts or feature lists.
 
-    Args:
-        plan: The plan of the walk.
-        found: The values that the walk found for each slot.
-        count: The number of examples.
-        spanned: The records that spans of byte strings refer to; None if strings are objects.
-        single: Whether to remove the batch dimension of a batch of one.
+    Spans of byte strings refer to the `spanned` records; None if strings are objects. A `single` message is a batch of
+    one, whose first dimension is removed.
     """
     parts: dict[str, Any] = {
         slot.name: each if slot.as_found else _part(slot, each, count, spanned)
@@ -211,13 +207,10 @@ def counts(tensor: SparseTensor) -> Offsets:
 
 
 def partition_batch(rows: Rows, feature: RaggedFeature, partitions: dict[str, Rows]) -> Rows:
-    """Splits each row's values by the same row of the partitions.
+    """Splits each row's values by the same row of the partitions, from the innermost to the outermost.
 
-    Args:
-        rows: One row of values for each example of a batch; for feature lists, a row of steps for each
-            example.
-        feature: Its `partitions` are applied from the innermost to the outermost.
-        partitions: The int64 rows of each partition's feature, by key, as deep as `rows`.
+    A batch has one row of values for each example; for feature lists, a row of steps. The partitions' int64 rows are as
+    deep.
     """
     if not isinstance(rows.values, Rows):
         return split_rows(rows, feature, partitions)

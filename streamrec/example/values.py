@@ -38,11 +38,9 @@ Data: TypeAlias = npt.NDArray[Any] | tuple[bytes, ...]
 
 
 class KindValues(NamedTuple):
-    """The values of one feature.
+    """The values of one feature: int64 or float32 of shape `[n]`, C-contiguous, or a tuple of bytes.
 
-    Args:
-        kind: The kind of the values; None for a feature without a kind, which is written without a list.
-        data: int64 or float32 of shape `[n]`, C-contiguous; a tuple of bytes; an empty tuple without a kind.
+    A feature without a kind is written without a list; it has an empty tuple.
     """
 
     kind: Dtype | None
@@ -53,8 +51,6 @@ class PackedColumn(NamedTuple):
     """One feature of many records.
 
     Args:
-        name: The feature's name.
-        kind: The kind of its values; see `KindValues`.
         values: int64 or float32 of shape `[values]`, a tuple of bytes, or the buffer of `spans`.
         spans: int64 of shape `[values, 2]`, the start and end of each byte string in the buffer; or None.
         splits: int64 of shape `[rows + 1]`: row i has the values from split i to split i + 1. Or an int: the number of

@@ -53,11 +53,8 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 class Records(NamedTuple):
     """Serialized messages: bytes objects, or spans over one or several buffers. Either `items` or `spans` is None.
 
-    Args:
-        items: A tuple of bytes.
-        buffer: A C-contiguous buffer of bytes, or a tuple of buffers.
-        spans: int64 of shape `[n, 2]`, start and end of each message in `buffer`; with several buffers `[n, 4]`: start,
-            end, the number of the buffer times 2**32, and an unused number.
+    The spans are int64 of shape `[n, 2]`, start and end of each message in `buffer`; with a tuple of buffers `[n, 4]`:
+    start, end, the number of the buffer times 2**32, and an unused number.
     """
 
     items: tuple[bytes, ...] | None
@@ -75,7 +72,6 @@ class Records(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all messages together."""
         assert self.spans is not None
         return int((self.spans[:, 1] - self.spans[:, 0]).sum())
 
@@ -93,11 +89,7 @@ class Records(NamedTuple):
         return bytes(memoryview(self.buffer[owner[0] >> 32] if owner else self.buffer)[start:end])
 
     def make_rows(self, counts: Any) -> Array:
-        """Rows for strings of messages in several buffers; the walk fills in everything except the buffers.
-
-        Args:
-            counts: How many strings each message has; one number if it is the same for all.
-        """
+        """Rows for `counts` strings of each message in several buffers, which the walk completes."""
         assert self.spans is not None
         owners = np.repeat(self.spans[:, 2], counts)
         rows = np.zeros((len(owners), 4), np.int64)
@@ -302,9 +294,7 @@ def _slot(part: MessagePart, name: str, form: Feature) -> FeatureSlot:
 class Rows(NamedTuple):
     """Values split into rows; the values may be rows themselves.
 
-    Args:
-        values: An array, a BytesColumn, or Rows.
-        splits: int64, one more than there are rows: row i goes from split i to split i + 1 of the values.
+    Row i goes from split i to split i + 1, int64, of the values.
     """
 
     values: Any
@@ -312,12 +302,10 @@ class Rows(NamedTuple):
 
     @property
     def lengths(self) -> Offsets:
-        """The length of each row."""
         return np.diff(self.splits)
 
     @property
     def flat_values(self) -> Any:
-        """The innermost values."""
         return self.values.flat_values if isinstance(self.values, Rows) else self.values
 
     def with_values(self, values: Any) -> Rows:

@@ -163,12 +163,8 @@ class NullableParser:
     """Parses serialized Examples into a `pyarrow.RecordBatch`, whose types are the same for all batches.
 
     A feature of which no record had more than one value is a scalar; one that always had k, a fixed-size list; any
-    other a list. A missing feature is null. So is one without a kind and, among scalars and fixed-size lists, an
-    empty list.
-
-    Attributes:
-        summaries: What is known of the features; a record with another one is an error.
-        text: Names of those that are text.
+    other a list. A missing feature is null. So is one without a kind and, among scalars and fixed-size lists, an empty
+    list. A record with a feature that `summaries` lack is an error. `text` names those that are text.
     """
 
     summaries: tuple[FeatureSummary, ...]

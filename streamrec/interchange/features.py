@@ -56,7 +56,6 @@ class Field:
     """The column of a feature.
 
     Attributes:
-        name: The feature's name.
         kind: "int64", "float32" or "bytes"; None if no record has the feature with a kind.
         scalar: Whether each row is one value, or null if the feature is missing; else rows are lists.
         text: Whether its bytes are text.
@@ -124,12 +123,7 @@ def describe_change(largest: float) -> str:
 
 
 class FeatureValues(NamedTuple):
-    """The values of a feature.
-
-    Attributes:
-        kind: "int64", "float32" or "bytes"; None where the feature has no kind.
-        values: The list; `[None]` without a kind.
-    """
+    """The values of a feature, all of kind "int64", "float32" or "bytes"; `[None]` without a kind."""
 
     kind: str | None
     values: list[Any]
@@ -139,11 +133,7 @@ NO_KIND: Final = FeatureValues(None, [None])
 
 
 class FileEncoder(ABC):
-    """Encodes one file.
-
-    Attributes:
-        waiting: Bytes of records in memory that `write` has not returned yet.
-    """
+    """Encodes one file; `waiting` are bytes of records in memory that `write` has not returned yet."""
 
     waiting = 0
 
@@ -152,18 +142,14 @@ class FileEncoder(ABC):
         """Takes records; returns the bytes of the file that can be written now."""
 
     def finish(self) -> bytes:
-        """The rest of the file."""
         return b""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Options for reading a file.
+    """Options for reading a file: its features, None for all, and the kinds that the file does not determine.
 
-    Attributes:
-        features: The features to read; None for all.
-        kinds: The kinds of some features ("int64", "float32", "bytes"), if the file does not determine them.
-        changes: Collects the changes that the conversion makes.
+    `changes` collects the changes that the conversion makes.
     """
 
     features: tuple[str, ...] | None = None
@@ -238,12 +224,7 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The format of a file.
-
-    Attributes:
-        name: "tfrecord", "parquet", "jsonl" or "webdataset".
-        gzip: Whether the file's name ends with ".gz": it is compressed with gzip.
-    """
+    """The format of a file; with `gzip`, it is compressed, and its name ends with ".gz"."""
 
     name: str
     gzip: bool
@@ -264,11 +245,7 @@ def format_of(path: str, wanted: str | None = None) -> Format:
 
 
 def codec_of(name: str) -> Codec:
-    """The codec of a format other than TFRecord.
-
-    Raises:
-        MissingExtraError: Parquet is asked for, and pyarrow is not installed.
-    """
+    """The codec of a format other than TFRecord; Parquet needs pyarrow."""
     try:
         codec: Codec = import_module(f"streamrec.interchange.{name}").CODEC
     except ModuleNotFoundError as error:

@@ -169,7 +169,6 @@ def join_endings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, 
 
 
 def member(name: str, data: bytes) -> bytes:
-    """A file in a tar."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(data), 0o644
     padding = bytes(-len(data) % tarfile.BLOCKSIZE)

@@ -43,13 +43,9 @@ SNAP = 1 / 50
 @display_repr
 @dataclass(frozen=True, slots=True)
 class ShardSize:
-    """A shard before it is opened.
+    """A shard before it is opened. Only an uncompressed one is splittable; the size is in bytes as stored.
 
-    Args:
-        path: Its URL.
-        size: Bytes, as stored.
-        splittable: Whether it is uncompressed, so that it can be cut.
-        expected: The description that the opened shard is compared with.
+    The opened shard is compared with `expected`.
     """
 
     path: str
@@ -69,8 +65,7 @@ class Portion:
         first: Number of the first record to give, counted from the start of the shard.
         last: One past the number of the last record; None for all records.
         place: The record where reading begins, without a piece: the first one, or one before it.
-        expected: The description that the opened shard is compared with, and its number of records at its end; None for
-            none. It does not count when portions are compared.
+        expected: The description that the opened shard is compared with, and its number of records at its end.
     """
 
     path: str
@@ -99,12 +94,7 @@ class Portion:
 def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
     """Assigns shards, or pieces of them, to readers by size; see the top of this file.
 
-    Args:
-        shards: The shards, in order.
-        readers: How many readers there are, at least 1.
-
-    Returns:
-        For each reader its portions, in the shards' order; an empty list for a reader that gets nothing.
+    Each reader gets its portions in the shards' order, possibly none.
 
     Examples:
         >>> plan = assign_bytes([ShardSize("a", 100), ShardSize("b", 200)], 2)
@@ -127,8 +117,7 @@ def assign_records(
 
     Args:
         shards: The shards of a manifest, in order.
-        readers: The number of readers.
-        reader: The number of this one.
+        readers, reader: The number of readers, and that of this one.
         even: None: each record once. "drop": `even_count` for each reader; the last records, fewer than there are
             readers, are dropped. "pad": the last readers continue with the first records of all, as torch's
             `DistributedSampler` does. "cycle": each record once; a reader with fewer than `even_count` records must
@@ -160,7 +149,6 @@ def even_count(total: int, readers: int, even: Even) -> int:
 
 
 def check_even(even: str | None) -> None:
-    """Refuses a value of `even` that is not one of its words."""
     choice("even", even, (*get_args(Even), None))
 
 

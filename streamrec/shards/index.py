@@ -141,7 +141,6 @@ class Index(Manifest):
 
     @cached_property
     def digest(self) -> str:
-        """See the attributes."""
         names = [[relative(self.path, shard.path), shard.records, shard.bytes] for shard in self.shards]
         state = hashlib.sha256(json.dumps(names).encode())
         state.update(self.blocks.tobytes())
@@ -173,14 +172,7 @@ class Index(Manifest):
 
 
 class Foot(NamedTuple):
-    """The sizes of the parts of an index, in bytes.
-
-    Attributes:
-        lengths: The packed lengths.
-        manifest: The manifest.
-        blocks: The table of blocks.
-        crc: The CRC32C of manifest and table.
-    """
+    """Bytes of an index's packed lengths, manifest and table of blocks, and the CRC32C of the last two."""
 
     lengths: int
     manifest: int
@@ -210,16 +202,7 @@ def encode_end(index: Index) -> bytes:
 
 
 def read_foot(path: str, data: bytes, size: int) -> Foot:
-    """Parses the foot of an index.
-
-    Args:
-        path: Its URL.
-        data: Its end, at least FOOT_BYTES, or all of it.
-        size: Its size in bytes.
-
-    Raises:
-        ManifestError: The object is not an index, is cut off or damaged, or has another version.
-    """
+    """Parses the foot of an index from its end, at least FOOT_BYTES; the whole index has `size` bytes."""
     foot = data[-FOOT_BYTES:]
     if len(foot) < FOOT_BYTES or not foot.endswith(MAGIC):
         raise ManifestError(
@@ -243,14 +226,7 @@ def read_foot(path: str, data: bytes, size: int) -> Foot:
 
 
 def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> Index:
-    """Parses the tables of an index.
-
-    Args:
-        path: Its URL, which names are relative to.
-        foot: Its foot.
-        data: Its last `foot.end_bytes` bytes, or more.
-        version: The store's version of the index.
-    """
+    """Parses the tables of an index from its last `foot.end_bytes` bytes, or more; names are relative to its `path`."""
     end = len(data) - FOOT_BYTES
     tables = data[end - foot.blocks - foot.manifest : end]
     if kernels.crc32c(tables) != foot.crc:
@@ -267,7 +243,6 @@ def read_end(path: str, foot: Foot, data: bytes, version: str | None = None) -> 
 
 
 def damage_error(path: str, reason: str) -> ManifestError:
-    """The error for a damaged index."""
     return ManifestError(f"{path}: this index is damaged ({reason}): write it again: streamrec index SHARDS {path}")
 
 
@@ -288,9 +263,7 @@ class IndexedShard(NamedTuple):
 class IndexEncoder:
     """The bytes of an index, in order.
 
-    Args:
-        path: Its URL.
-        pattern: The URL of the shards, with `{shard}` for their number; None for that of the first shard.
+    The pattern is the URL of the shards, with `{shard}` for their number; None for that of the first shard.
     """
 
     def __init__(self, path: str, pattern: str | None = None) -> None:
@@ -301,15 +274,10 @@ class IndexEncoder:
 
     @property
     def count(self) -> int:
-        """The number of shards that were added."""
         return len(self._shards)
 
     def add(self, shard: IndexedShard) -> bytes:
-        """Adds the next shard; returns the bytes to write next.
-
-        Raises:
-            ManifestError: The shard's records do not fill it.
-        """
+        """Adds the next shard, whose records must fill it; returns the bytes to write next."""
         info, lengths = shard
         if (lengths.records, lengths.end) != (info.records, info.bytes):
             raise ManifestError(

@@ -44,13 +44,7 @@ UNPACKED_BLOCKS: Final = 256
 
 
 async def open_index(storage: Storage, path: str) -> Index:
-    """Reads the tables of an index.
-
-    Raises:
-        NotFoundError: The object does not exist.
-        ManifestError: The object is not an index, is cut off or damaged, or has another version.
-        StorageError: The store failed, and retrying did not help.
-    """
+    """Reads the tables of an index."""
     info = await storage.stat(path)
     if info.size is None:
         raise ManifestError(f"{path}: the store does not give the size of the index: copy it to another store")
@@ -74,13 +68,7 @@ async def read_blocks(storage: Storage, index: Index, first: int, last: int) -> 
 
 
 class Places(NamedTuple):
-    """The places of records, each an int64 array [n].
-
-    Attributes:
-        shards: The number of the record's shard.
-        offsets: The offset of its frame in the shard, in bytes.
-        lengths: The bytes of its payload; its frame has 16 more.
-    """
+    """The places of records, each an int64 array [n]: shard numbers, byte offsets of frames, bytes of payloads."""
 
     shards: Numbers
     offsets: Numbers
@@ -91,8 +79,6 @@ class IndexedRecords:
     """Reads records of an index by their numbers. Any number of tasks of one event loop may share it.
 
     Args:
-        storages: The stores of the index and the shards.
-        index: The tables of the index.
         verify: Whether each record's length and CRC32C are checked.
         parallel: The largest number of requests of one call at the same time.
         cache_bytes: The largest number of bytes of packed lengths in memory; a record takes about 2.
@@ -116,13 +102,7 @@ class IndexedRecords:
         self._cached_bytes = 0
 
     async def lengths(self, first: int, last: int) -> Numbers:
-        """The payloads' lengths of records `first` to `last` (exclusive), in bytes: int64 [last - first].
-
-        Raises:
-            IndexError: A number is out of range.
-            ManifestError: The index is damaged.
-            StorageError: The store failed, and retrying did not help.
-        """
+        """The payloads' lengths of records `first` to `last` (exclusive), in bytes: int64 [last - first]."""
         self._check(first, last)
         if first == last:
             return np.empty(0, np.int64)
@@ -135,14 +115,7 @@ class IndexedRecords:
         await self._pack(np.flatnonzero(np.diff(self.index.block_places)).tolist())
 
     async def places(self, records: Numbers) -> Places:
-        """The places of records.
-
-        Args:
-            records: Their numbers, int64 [n], in any order.
-
-        Raises:
-            IndexError, ManifestError, StorageError: As `lengths`.
-        """
+        """The places of records with these numbers, int64 [n], in any order."""
         if not len(records):
             return Places(*(np.empty(0, np.int64),) * 3)
         self._check(int(records.min()), int(records.max()) + 1)
@@ -172,17 +145,14 @@ class IndexedRecords:
         return starts[rows] - starts[firsts][which] + self.index.block_offsets[blocks][which], lengths[rows]
 
     async def fetch(self, records: Numbers, most_bytes: int | None = None) -> Frames:
-        """The records with these numbers, in this order; a repeated number gives its record again.
+        """The records with these numbers, int64 [n], in this order; a repeated number gives its record again.
 
-        Args:
-            records: Their numbers, int64 [n].
-            most_bytes: About how many bytes may be held besides the records and one request; None: any number.
+        About `most_bytes` may be held besides the records and one request; None: any number.
 
         Raises:
             IndexError: A number is out of range.
             ObjectChangedError: A shard was written since the index was.
             CorruptRecordError: A record is damaged.
-            StorageError: The store failed, and retrying did not help.
         """
         wanted, order = np.unique(records, return_inverse=True)
         if not len(wanted):
@@ -195,11 +165,7 @@ class IndexedRecords:
         return gather(parts, order)
 
     async def fetch_run(self, first: int, last: int) -> Frames:
-        """Records `first` to `last` (exclusive) of one shard, by one request.
-
-        Raises:
-            IndexError, ObjectChangedError, CorruptRecordError, StorageError: As `fetch`.
-        """
+        """Records `first` to `last` (exclusive) of one shard, by one request. Errors as `fetch`."""
         places = await self.places(np.array([first, last - 1]))
         end = int(places.offsets[1] + places.lengths[1]) + FRAME_BYTES
         run = ByteRun(int(places.shards[0]), int(places.offsets[0]), end, 0, last - first)
@@ -335,6 +301,5 @@ def gather(parts: list[Frames], order: Numbers) -> Frames:
 
 
 def spans_in(run: ByteRun, places: Places) -> Numbers:
-    """The spans of the payloads in the bytes of a run."""
     starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
     return np.stack([starts, starts + places.lengths[run.first : run.last]], 1)

@@ -68,7 +68,6 @@ async def assemble(
 
 
 async def read_indexed_shard(storage: Storage, index: Index, number: int) -> IndexedShard:
-    """Reads one shard's part of an existing index."""
     first, last = index.first_blocks[number : number + 2].tolist()
     data = b"".join(await read_blocks(storage, index, first, last))
     info = index.shards[number]
@@ -228,9 +227,6 @@ join_index_sync = bridge.synchronous(join_index)
 def part_of(index: str, number: int, parts: int) -> str:
     """The URL of a part of an index.
 
-    Raises:
-        ValueError: `part` is out of range.
-
     Examples:
         >>> part_of("s3://bucket/train.index", 0, 16)
         's3://bucket/train.index.part-00000-of-00016'
@@ -259,7 +255,6 @@ def check_parts(paths: Sequence[str]) -> None:
 async def idx_of(
     storages: Storages, paths: Sequence[str], idx_files: Filenames, filesystem: AbstractFileSystem | None
 ) -> list[str | None]:
-    """The `.idx` file of each shard."""
     found = await find_shards(storages, [locate(name, filesystem) for name in to_names(idx_files)])
     if len(found) != len(paths):
         raise ManifestError(

@@ -79,12 +79,7 @@ async def find_shards(storages: Storages, filenames: Filenames, *, patterns: boo
 
 
 async def list_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> Listing:
-    """The complete listing of names.
-
-    Args:
-        storages: The stores.
-        filenames: Names, braces and globs.
-        patterns: Whether all names are patterns; see `Listing`.
+    """The complete listing of names; see `Listing`.
 
     Raises:
         NotFoundError: A glob matches nothing, or no name was given.
@@ -111,8 +106,6 @@ class Listing:
     """The shards of some names, which become known while listings run.
 
     Args:
-        storages: The stores.
-        filenames: Names, braces and globs.
         found: The result of an earlier listing of the same names; None to list.
         keep: Called with the complete result.
         patterns: Whether all names are patterns: an object with exactly the name counts only if the pattern matches no
@@ -259,9 +252,6 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
     """The names that the braces of a name stand for; or the name itself, if an object has it.
 
     Web servers are not asked, because braces are never part of a URL; nor is a store if braces are in the bucket.
-
-    Raises:
-        StorageError: The store failed, and retrying did not help.
     """
     scheme, colon, rest = split_chain(name).url.partition("://")
     bucket = scheme + rest.partition("/")[0] if colon and "/" not in scheme else ""
@@ -356,21 +346,12 @@ async def _match(name: str, **store: Unpack[StoreOptions]) -> list[str]:
 async def sizes_of(
     storages: Storages, paths: Sequence[str], known: Mapping[str, ObjectInfo], readers: int | None = None
 ) -> list[ShardSize]:
-    """The sizes of shards; the store is asked for unknown ones.
+    """The sizes of shards; the store is asked for unknown ones. `readers` is None if all sizes are needed.
 
     The sizes of many shards come from listings of their directories. If a directory cannot be listed, or holds many
     other objects, the store is asked for each shard; or, with many shards for each reader, all count as equally large.
 
     If the store does not give the size before the end of an object, the shard has size 0 and cannot be cut.
-
-    Args:
-        storages: The stores.
-        paths: The shards' URLs.
-        known: The known objects, by URL.
-        readers: The number of readers; None if all sizes are needed.
-
-    Raises:
-        StorageError: The store failed, or does not have a shard.
     """
     infos = dict(known)
 
@@ -419,9 +400,6 @@ async def assign_shards(
 
     Only shards that would be cut are checked, and a sample if there are many. If some are compressed, all shards are
     checked; if all of a sample are, all shards count as compressed. So every reader makes the same plan.
-
-    Raises:
-        StorageError: A shard cannot be read.
     """
     named = check_compression_type(compression_type)
     plan = assign_bytes([replace(shard, splittable=shard.splittable and not named) for shard in shards], readers)
@@ -440,7 +418,6 @@ async def assign_shards(
 
 
 async def find_compressed(storages: Storages, paths: Iterable[str]) -> set[str]:
-    """The compressed ones of these shards."""
     compressed = set()
 
     async def check(path: str) -> None:

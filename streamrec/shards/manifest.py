@@ -90,7 +90,6 @@ class Manifest:
     Attributes:
         path: The manifest's own URL.
         pattern: The URL of the shards, with `{shard}` for their number; or that of the only one.
-        compression_type: "", "GZIP", "ZLIB" or "ZSTD".
         shards: The shards, in order, with their full URLs.
     """
 
@@ -100,11 +99,7 @@ class Manifest:
     shards: tuple[ShardInfo, ...]
 
     def to_json(self, *, in_index: bool = False) -> bytes:
-        """The manifest as it is stored.
-
-        Args:
-            in_index: Whether it is part of an index, which has the versions of objects, and no marks, because it knows
-                the offset of each record.
+        """The manifest as it is stored; in an index with the versions of objects, and without marks.
 
         Examples:
             >>> shard = ShardInfo("s3://b/x/train-0", records=2, bytes=40, crc32c=0xE3069283)
@@ -165,11 +160,7 @@ class Manifest:
             ) from error
 
     def follow(self, shard_root: str | None = None) -> Self:
-        """Checks that the manifest's names may be followed, and returns it; see `places.py`.
-
-        Raises:
-            ManifestError: A name leads out of the allowed directories.
-        """
+        """Checks that the manifest's names may be followed, and returns it; see `places.py`."""
         check_places(self.path, [self.pattern, *(shard.path for shard in self.shards)], shard_root)
         return self
 
@@ -204,11 +195,7 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def check_shards(shards: Sequence[ShardInfo], compression_type: str) -> None:
-    """Refuses descriptions of shards that no writer can have written.
-
-    Raises:
-        ValueError: A number is invalid or impossible, or a shard occurs twice.
-    """
+    """Refuses descriptions of shards that no writer can have written, by a ValueError."""
     for shard in shards:
         numbers = (shard.records, shard.bytes, *chain.from_iterable(shard.marks))
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):

@@ -107,12 +107,7 @@ class VerifyReport:
 
 
 async def read_manifest(storage: Storage, path: str) -> Manifest:
-    """Reads a manifest, or the manifest in an index. Call `Manifest.follow` before its names are used.
-
-    Raises:
-        NotFoundError: The object does not exist.
-        ManifestError: The object is neither a manifest nor an index.
-    """
+    """Reads a manifest, or the manifest in an index. Call `Manifest.follow` before its names are used."""
     manifest = await read_if_manifest(storage, path)
     if manifest is None:
         raise ManifestError(f"{path}: this is neither a manifest nor an index: pass the URL of one")
@@ -135,16 +130,9 @@ async def read_if_manifest(storage: Storage, path: str) -> Manifest | None:
 async def find_in_manifest(
     storages: Storages, manifest: str, paths: Sequence[str], listed: Mapping[str, ObjectInfo]
 ) -> list[ShardInfo]:
-    """Finds shards in a manifest.
-
-    Args:
-        storages: The stores.
-        manifest: The manifest's URL.
-        paths: The shards.
-        listed: The listed objects by path; those of these shards are compared with the manifest.
+    """Finds shards in a manifest, and compares it with the listed objects of these paths.
 
     Raises:
-        NotFoundError: The manifest does not exist.
         ManifestError: It is not a manifest, does not name a shard, or has another size or version of it.
     """
     entries = (await read_manifest(await storages.at(manifest), manifest)).shards

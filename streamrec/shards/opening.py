@@ -51,14 +51,7 @@ WHOLE_BYTES = 64 << 10
 
 
 class InflatedStream:
-    """The plain bytes of a compressed stream.
-
-    Args:
-        stream: The compressed bytes after `head`.
-        inflater: Decompresses them.
-        head: Compressed bytes that were read already.
-        skip: Plain bytes that are dropped at the start.
-    """
+    """The plain bytes, but the first `skip`, of a compressed stream, of which `head` was read already."""
 
     def __init__(self, stream: ByteStream, inflater: Inflater, head: bytes, skip: int) -> None:
         self.info, self.tally = stream.info, stream.tally
@@ -71,12 +64,7 @@ class InflatedStream:
         self._ended = False
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for plain bytes, and writes them to the buffer; returns their number, 0 at the end.
-
-        Raises:
-            CorruptRecordError, TruncatedShardError: The compressed stream is damaged here.
-            StorageError: The network or the store failed, and retrying did not help.
-        """
+        """Waits for plain bytes, and writes them to the buffer; returns their number, 0 at the end."""
         while not self._ended:
             if self._inflater.needs_input:
                 await self._feed()
@@ -95,7 +83,6 @@ class InflatedStream:
         await self._stream.aclose()
 
     async def _inflate(self, buffer: memoryview) -> int:
-        """Decompresses into the buffer; returns the number of plain bytes."""
         if len(buffer) <= 64 << 10:  # inflating this takes less time than calling a thread
             return self._inflater.read_into(buffer)
         return await finish(asyncio.get_running_loop().run_in_executor(None, self._inflater.read_into, buffer))
@@ -117,7 +104,6 @@ class Opened:
 
     Args:
         source: Its plain bytes, after `head`; the caller closes it.
-        compression_type: Its compression.
         place: The place of the first record, which begins with `head`.
         head: Plain bytes that were read already; None if no record begins in a piece.
         end: The end of a piece, in bytes.
@@ -138,20 +124,11 @@ async def open_whole(
     stream: ByteStream | None = None,
     expected: Expected | None = None,
 ) -> Opened:
-    """Opens a shard from a place to its end.
-
-    Args:
-        storage: The store.
-        path: The shard's URL.
-        options: How it is read.
-        place: The first record to read.
-        stream: The shard's bytes from the first one on, if they are open already.
-        expected: The description that the object is compared with; None for none.
+    """Opens a shard from a place to its end; continues its `stream` of all bytes, if that is open already.
 
     Raises:
         ValueError: The place is within the shard, and the compression is not given.
         ObjectChangedError, ManifestError: The object is not the expected one.
-        StorageError: The object cannot be opened.
     """
     named = check_compression_type(options.compression_type)
     stream = stream or await open_bytes(storage, path, place.offset if named == "" else 0, place.version)
@@ -189,7 +166,6 @@ async def open_piece(
     Raises:
         ValueError: The shard is compressed.
         ObjectChangedError, ManifestError: The object is not the expected one.
-        StorageError: The object cannot be opened.
     """
     kind = check_compression_type(options.compression_type)
     if kind is None:
@@ -230,12 +206,7 @@ async def _holds_objects(storage: Storage, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ShortShard:
-    """A small shard without compression, whole.
-
-    Args:
-        info: The object.
-        frames: All of its records, at least one.
-    """
+    """A small shard without compression, whole: all of its records, at least one."""
 
     info: ObjectInfo
     frames: Frames

@@ -75,11 +75,7 @@ class ShardPlace:
 class Expected:
     """A shard as a listing, a manifest or an index describes it: an opened shard is compared with it.
 
-    Args:
-        size: Bytes as they are stored; None if unknown.
-        version: The object's version; None if unknown.
-        records: The shard's number of records; None if unknown.
-        manifest: The URL of the manifest or the index; None for a listing.
+    What is None is unknown; without a `manifest` (its URL, or that of an index) a listing described it.
     """
 
     size: int | None
@@ -90,9 +86,7 @@ class Expected:
     def check(self, found: ObjectInfo) -> None:
         """Compares the opened object; a value that is None on one side is not compared.
 
-        Raises:
-            ObjectChangedError: The size or the version is not that of the listing.
-            ManifestError: The size or the version is not that of the manifest.
+        A difference is a ManifestError if a manifest described the shard, else an ObjectChangedError.
         """
         if None not in (self.size, found.size) and self.size != found.size:
             self._differs(found.path, f"{self.size:,} bytes", f"{found.size:,}")
@@ -100,12 +94,7 @@ class Expected:
             self._differs(found.path, f"version {self.version}", f"version {found.version}")
 
     def check_records(self, path: str, records: int) -> None:
-        """Compares the number of records of a shard that was read to its end.
-
-        Raises:
-            ManifestError: The manifest has another number.
-            ObjectChangedError: An earlier count has another number.
-        """
+        """Compares the number of records of a shard that was read to its end. Errors as `check`."""
         if self.records is not None and self.records != records:
             self._differs(path, f"{self.records:,} records", f"{records:,}")
 
@@ -133,9 +122,8 @@ def rewrite_advice(manifest: str) -> str:
 class Piece:
     """A byte range of an uncompressed shard: the records whose headers begin in it.
 
-    Args:
-        start: Any byte. At 0 a record's header begins; from any other byte the reader searches for the first one.
-        end: One past the last byte; None for the end of the shard.
+    At 0 a record's header begins; from any other `start` the reader searches for the first one. `end` is None for the
+    end of the shard.
     """
 
     start: int = 0

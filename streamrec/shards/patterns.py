@@ -51,11 +51,7 @@ WEB = re.compile(r"https?://", re.IGNORECASE)
 def to_names(filenames: Filenames) -> list[str]:
     """The caller's names as strings, in order, with their braces and globs.
 
-    A name may be bytes, as the elements of `Dataset.list_files` are.
-
-    Raises:
-        TypeError: A name has another type, which the message names.
-        ValueError: A name is empty.
+    A name may be bytes, as the elements of `Dataset.list_files` are; another type is a TypeError.
     """
     names: list[Any] = [filenames]
     if isinstance(filenames, Iterable) and not isinstance(filenames, str | bytes):
@@ -111,7 +107,6 @@ def is_glob(name: str) -> bool:
 
 
 def is_web(name: str) -> bool:
-    """Whether a name is the URL of a web server."""
     return WEB.match(split_chain(name).url) is not None
 
 
@@ -126,10 +121,7 @@ def is_numbered(pattern: str) -> bool:
 
 
 def fill_total(pattern: str, shards: int | None) -> str:
-    """A writer's pattern with the number of its shards in place of `{shards}`.
-
-    Raises:
-        ValueError: The pattern has `{shards}`, and the number is None; or the format is not one of a number.
+    """A writer's pattern with the number of its shards in place of `{shards}`; a ValueError if it is needed and None.
 
     Examples:
         >>> fill_total("train-{shard:03d}-of-{shards:03d}", 8), fill_total("train-{shard}", None)
@@ -145,9 +137,6 @@ def fill_total(pattern: str, shards: int | None) -> str:
 
 def shard_path(pattern: str, number: int) -> str:
     """The URL of a writer's shard. All other braces stay as they are.
-
-    Raises:
-        ValueError: The format is not one of a number.
 
     Examples:
         >>> shard_path("{a}-{shard:03d}", 7), shard_path("{a}", 7)

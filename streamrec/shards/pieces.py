@@ -106,12 +106,7 @@ async def begin_piece(
     place: ShardPlace,
     expected: Expected | None = None,
 ) -> OpenPiece:
-    """Opens a piece at its first record; or at a later one, if its place is given.
-
-    Raises:
-        ObjectChangedError, ManifestError: The object is not the expected one.
-        StorageError: The network or the store failed, and retrying did not help.
-    """
+    """Opens a piece at its first record; or at a later one, if its place is given."""
     start = place.offset or piece.start
     limit = None if piece.end is None else max(piece.end, start) + SLACK_BYTES
     stream = PieceStream(storage, path, await storage.stream(path, start, limit, place.version), limit)
@@ -230,15 +225,9 @@ class Start:
 
 
 def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
-    """Looks for the first header.
+    """Looks for the first header from the start of a piece on; `final` data reaches the shard's end.
 
-    Args:
-        data: The bytes from the start of the piece on.
-        max_record_bytes: A longer length counts as damage.
-        final: Whether they reach to the end of the shard.
-
-    Returns:
-        With `wants`: more must be read. Else `at` is the first header, or the end if there is none.
+    If the result has `wants`, more must be read. Else `at` is the first header, or the end if there is none.
     """
     size = memoryview(data).nbytes
     at, wants = kernels.find_header(data, 0, False, max_record_bytes)
@@ -253,7 +242,6 @@ def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
 
 
 def is_record(data: Buffer) -> bool:
-    """Whether these bytes are one whole good record."""
     spans, end, _, _ = kernels.scan_frames(data, 0, True, sys.maxsize)
     return memoryview(spans).nbytes == 16 and end == memoryview(data).nbytes
 
@@ -261,10 +249,7 @@ def is_record(data: Buffer) -> bool:
 def spanning(data: Buffer, reach: int, max_record_bytes: int) -> list[tuple[int, int]]:
     """Start and end of the records that begin in `data` and may hold all bytes up to `reach`; the nearest first.
 
-    Args:
-        data: Bytes from before a start.
-        reach: An offset at or after the end of the bytes that such a record holds, from the start of `data`.
-        max_record_bytes: A longer length counts as damage.
+    `data` begins before a possible start of the records; `reach` is an offset in it, or after it.
     """
     records = []
     before = memoryview(data).cast("B")[: reach + FOOTER_BYTES - 1]

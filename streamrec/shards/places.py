@@ -74,11 +74,7 @@ def portable(path: str, url: str) -> str:
 
 
 def check_name(value: Any, path: str) -> str:
-    """Returns a name in the manifest at `path`; refuses one that no object can have.
-
-    Raises:
-        ValueError: The value is not such a name, or leads out of the manifest's directory.
-    """
+    """Returns a name in the manifest at `path`; a ValueError if no object has it, or it leads out of the directory."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"{value!r} is not a name of an object")
     try:
@@ -107,17 +103,7 @@ def check_named_once(urls: Iterable[str]) -> None:
 
 
 def check_places(path: str, urls: Iterable[str], shard_root: str | None) -> None:
-    """Refuses a manifest that names objects outside its directory.
-
-    Args:
-        path: The manifest's URL.
-        urls: The objects that it names.
-        shard_root: The URL of another directory that they may be in; None for none.
-
-    Raises:
-        ManifestError: An object is neither below the manifest's directory nor below `shard_root`, or these two are in
-            different stores.
-    """
+    """Refuses a manifest at `path` that names objects outside its directory and, if given, `shard_root`."""
     before, link, after = split_chain(path)
     roots = [_root(before + (_directory(link) or "./") + after)]
     if shard_root is not None:

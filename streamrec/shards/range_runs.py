@@ -39,13 +39,9 @@ class ByteRun(NamedTuple):
 
 
 def byte_runs(references: Numbers, sizes: Numbers, gap: int = GAP_BYTES, most: int = RUN_BYTES) -> list[ByteRun]:
-    """The byte ranges to read for some records.
+    """The byte ranges to read for records with these sorted references and sizes of payloads.
 
-    Args:
-        references: The records' references, sorted.
-        sizes: The sizes of their payloads in bytes.
-        gap: Up to this many other bytes are read instead of sending two requests.
-        most: A range ends after about this many bytes.
+    Up to `gap` other bytes are read instead of sending two requests. A range ends after about `most` bytes.
 
     >>> byte_runs(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
     [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100, first=2, last=3)]
@@ -74,8 +70,7 @@ def group_ranges(starts: Numbers, ends: Numbers, gap: int, most: int) -> Iterato
 def first_difference(frames: Frames) -> int | None:
     """The first record whose stored length or CRC32C is not that of its payload; None if there is none.
 
-    Args:
-        frames: Payloads as they are in a shard, each between its header and its footer.
+    The payloads are as in a shard, each between its header and its footer.
     """
     adjacent = (frames.spans[1:, 0] - frames.spans[:-1, 1] == HEADER_BYTES + FOOTER_BYTES).all()
     if adjacent and are_framed(frames):

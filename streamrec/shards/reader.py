@@ -71,19 +71,13 @@ NO_FRAMES = Frames.of([])
 
 
 class LongRecord(NamedTuple):
-    """A good record that was checked and not returned.
-
-    Attributes:
-        offset: Of its header in the (decompressed) shard, in bytes.
-        length: Bytes of its payload.
-    """
+    """A good record that was checked and not returned: the offset of its header, and the length of its payload."""
 
     offset: int
     length: int
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its frame."""
         return HEADER_BYTES + self.length + FOOTER_BYTES
 
 
@@ -209,11 +203,7 @@ class ShardReader:
         return records
 
     async def plain_bytes(self, start: int, end: int) -> AsyncIterator[Buffer]:
-        """The bytes of the (decompressed) shard from `start` to `end`, read again, in pieces.
-
-        Raises:
-            StorageError: The network or the store failed, and retrying did not help.
-        """
+        """The bytes of the (decompressed) shard from `start` to `end`, read again, in pieces."""
         opened = await self._open_at(start)
         try:
             while start < end:

@@ -216,7 +216,6 @@ class RecordSource:
 
 
 async def index_at(storages: Callable[[], Storages], url: str) -> Index:
-    """Reads the tables of an index."""
     async with storages() as opened:
         return await open_index(await opened.at(url), url)
 
@@ -230,11 +229,7 @@ async def open_records(
 
 
 def in_bounds(numbers: npt.ArrayLike, count: int) -> Numbers:
-    """Record numbers as int64 [n], from 0 on.
-
-    Raises:
-        TypeError: `numbers` are not whole numbers.
-        IndexError: A number is out of range.
+    """Record numbers as int64 [n], from 0 on; an IndexError if one is out of range.
 
     Examples:
         >>> in_bounds([0, -1], 10).tolist()

@@ -55,17 +55,7 @@ SKIP_BYTES: Final = 16 << 10
 
 
 def lengths_of_file(path: Path, url: str) -> PackedLengths:
-    """Reads the headers of an uncompressed shard.
-
-    Args:
-        path: The file.
-        url: Its name in errors.
-
-    Raises:
-        CorruptRecordError: A header is damaged.
-        TruncatedShardError: The file ends within a record.
-        OSError: The file cannot be read.
-    """
+    """Reads the headers of an uncompressed shard, whose name in errors is `url`."""
     packer = LengthPacker()
     position = records = 0
     skipped: list[int] = []
@@ -105,16 +95,7 @@ def _damage(data: bytes, position: int, record: int, url: str, size: int) -> Cor
 
 
 def lengths_of_idx(data: bytes, path: str, shard: str, size: int) -> PackedLengths:
-    r"""The lengths of the records of a shard.
-
-    Args:
-        data: The file.
-        path: Its URL, for errors.
-        shard: The URL of its shard, for errors.
-        size: The size of the shard in bytes.
-
-    Raises:
-        ManifestError: The file is not one of tfrecord2idx, or is that of another shard.
+    r"""The lengths of the records of a shard of `size` bytes, from its `.idx` file.
 
     Examples:
         >>> packed = lengths_of_idx(b"0 116\n116 117\n", "a.idx", "a", 233)
@@ -166,10 +147,7 @@ class SummedStream:
 class Scan(NamedTuple):
     """The result of reading a whole shard.
 
-    Attributes:
-        info: Its size, CRC32C, marks, and the number of records before any damage.
-        compression_type: Its compression.
-        damage: The first damage, if it was read to its end in spite of it.
+    `info` has the number of records before the first `damage`, if the shard was read to its end in spite of it.
     """
 
     info: ShardInfo
@@ -189,16 +167,10 @@ async def scan(
     """Reads a whole shard once, for its entry in a manifest or an index. Records are counted and dropped.
 
     Args:
-        storage: The store.
         stream: All of the shard's bytes; closed when they are read.
-        compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
         verify: Whether the CRC32C of each record's payload is checked.
         to_end: Whether bytes after damage are read and summed too, and damage is not an error.
         lengths: Collects the lengths of the records; None if they are not needed.
-
-    Raises:
-        CorruptRecordError, TruncatedShardError: The shard is damaged.
-        StorageError: The store failed, and retrying did not help.
     """
     path, summed = stream.info.path, SummedStream(stream)
     options = ReadOptions(compression_type, verify, long_bytes=LONG_BYTES)
@@ -236,13 +208,7 @@ async def scan(
 
 
 async def scan_stream(storage: Storage, path: str) -> IndexedShard:
-    """Indexes a shard from all its bytes.
-
-    Raises:
-        CorruptRecordError, TruncatedShardError: The shard is damaged.
-        ManifestError: The shard is compressed.
-        StorageError: The store failed, and retrying did not help.
-    """
+    """Indexes a shard from all its bytes; a compressed one is a ManifestError."""
     packer = LengthPacker()
     try:
         info = (await scan(storage, await storage.stream(path), "", lengths=packer)).info
@@ -253,11 +219,7 @@ async def scan_stream(storage: Storage, path: str) -> IndexedShard:
 
 
 async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
-    """Indexes a local shard from its headers.
-
-    Raises:
-        As `scan_stream`; ObjectChangedError: The file was written meanwhile.
-    """
+    """Indexes a local shard from its headers; an ObjectChangedError if the file was written meanwhile."""
     before = await storage.stat(path)
     try:
         lengths = await anyio.to_thread.run_sync(partial(lengths_of_file, local, path))
@@ -272,12 +234,7 @@ async def scan_file(storage: Storage, path: str, local: Path) -> IndexedShard:
 
 
 async def scan_idx(storage: Storage, path: str, idx_storage: Storage, idx: str) -> IndexedShard:
-    """Indexes a shard from a file of tfrecord2idx; the shard itself gives its size and its last record's header.
-
-    Raises:
-        ManifestError: The file is not one of tfrecord2idx, or is that of another shard.
-        StorageError: The store failed, and retrying did not help.
-    """
+    """Indexes a shard from a file of tfrecord2idx; the shard itself gives its size and its last record's header."""
     idx_info = await idx_storage.stat(idx)
     data = await idx_storage.read_range(idx, 0, idx_info.size or 0, idx_info.version)
     info = await storage.stat(path)
@@ -299,7 +256,6 @@ def _make_index(info: ObjectInfo, lengths: PackedLengths) -> IndexedShard:
 
 
 def _last_length(lengths: PackedLengths) -> int:
-    """The last record's length."""
     count = (lengths.records - 1) % BLOCK_RECORDS + 1
     block = lengths.blocks[-1:]
     size = (count * int(block["width"][0]) + 7) // 8

@@ -123,7 +123,6 @@ class ShardUpload:
             await self._compress(kernels.encode_objects(block))
 
     async def flush(self) -> None:
-        """Sends all records so far to the upload."""
         await self.send_block()
         await self._send(self._deflater.flush())
 
@@ -136,7 +135,6 @@ class ShardUpload:
         return ShardInfo(self.path, self.records, self._sent, self._upload.sent.crc32c, tuple(self._marks), version)
 
     async def abort(self) -> None:
-        """Drops the shard: the store keeps nothing of it."""
         await self._upload.abort()
 
     def _add_lengths(self, lengths: Any) -> None:
@@ -166,12 +164,9 @@ class ShardTarget:
 
     Attributes:
         pattern: The shards' URL, with `{shard}` for the number; or that of the only one.
-        options: Their compression.
-        overwrite: Whether objects of these names are replaced.
-        manifest: The manifest's URL; None for none.
+        manifest, index: The URLs of what describes them; None for none.
         num_shards: Record i goes into shard i modulo this; None for one shard after the other, up to the limits.
         max_shard_bytes, max_shard_records: The limits; None for none.
-        index: The URL of an index; None for none.
     """
 
     pattern: str
@@ -212,8 +207,6 @@ class ShardOutput:
     """The objects of one writer: its shards, then the manifest and the index that describe them.
 
     Args:
-        target: The objects to write.
-        storages: Their stores.
         at_once: How many shards a batch is written to at the same time.
         upload_options: How each shard is uploaded; see `Storage.upload`.
 
@@ -274,7 +267,6 @@ class ShardOutput:
         await (await self.shard_for(length + FRAME_BYTES, 1)).add_frame(frame, length)
 
     async def flush(self) -> None:
-        """Sends the records of the current shard to its upload."""
         if self.current is not None:
             await self.current.flush()
 

@@ -187,13 +187,10 @@ class TFRecordOptions:
 
 
 def detect_compression(head: bytes) -> CompressionType:
-    """Detects the compression of a shard from its first bytes.
+    """Detects the compression of a shard from its first `DETECT_BYTES` bytes, or fewer if the shard is shorter.
 
     A length with a right CRC means no compression; otherwise the magic bytes of gzip, zstd and zlib decide. Any other
     bytes count as not compressed, and the framer describes the damage.
-
-    Args:
-        head: The first `DETECT_BYTES` bytes, or fewer if the shard is shorter.
     """
     if is_record_header(head):
         return ""
@@ -207,13 +204,7 @@ def is_record_header(head: bytes) -> bool:
 
 
 def looks_like(head: bytes) -> str | None:
-    """Describes a file that is not a plain TFRecord file, and what to do, for the end of a message.
-
-    Args:
-        head: The file's first bytes; only `DETECT_BYTES` of them count.
-
-    Returns:
-        A description such as "a PNG image"; None for an unknown format.
+    """Describes a file that is not a plain TFRecord file, and what to do, for a message; None if it is unknown.
 
     >>> looks_like(b"<!DOCTYPE html>"), looks_like(bytes(12))
     ("an HTML page, such as a login page or a server's error", None)
@@ -320,10 +311,6 @@ class Inflater:
 
     Use: `feed` compressed bytes while `needs_input`; `read` until it returns b"", or `read_into` until it returns 0;
     and `close` at the end.
-
-    Args:
-        compression_type: "GZIP", "ZLIB" or "ZSTD".
-        path: The shard's URL, for errors.
     """
 
     def __init__(self, compression_type: CompressionType, path: str | None = None) -> None:
@@ -352,11 +339,7 @@ class Inflater:
         self._consumed += len(self._input)
 
     def read(self, limit: int) -> bytes:
-        """Up to `limit` inflated bytes; b"" if another `feed` is needed, or at the end of the stream.
-
-        Raises:
-            CorruptRecordError: The compressed data is damaged.
-        """
+        """Up to `limit` inflated bytes; b"" if another `feed` is needed, or at the end of the stream."""
         if self._error is not None:
             raise self._error
         while not self.needs_input:
@@ -371,8 +354,7 @@ class Inflater:
     def read_into(self, buffer: memoryview) -> int:
         """Fills a buffer of bytes from its start, until `read` would return b""; returns how many it filled.
 
-        Raises:
-            CorruptRecordError: The compressed data is damaged, and this call filled no bytes.
+        It raises an error only if it filled no bytes; else the next call does.
         """
         filled = 0
         try:
@@ -389,11 +371,7 @@ class Inflater:
         return filled
 
     def close(self) -> None:
-        """Ends the compressed bytes.
-
-        Raises:
-            TruncatedShardError: The bytes ended within a compressed stream.
-        """
+        """Ends the compressed bytes; a TruncatedShardError if they ended within a compressed stream."""
         if not self._between and self._consumed:
             raise TruncatedShardError(
                 f"the {self._type} stream ends unfinished after {self._consumed:,} compressed bytes: its writer did "
@@ -459,8 +437,7 @@ class Inflater:
 class Deflater:
     """Compresses one shard's stream, or passes it through if the options ask for no compression.
 
-    Attributes:
-        compresses: Whether the options ask for compression: then `write` is worth a thread.
+    If it `compresses`, `write` is worth a thread.
     """
 
     def __init__(self, options: TFRecordOptions) -> None:
@@ -473,11 +450,9 @@ class Deflater:
         return bytes(self._stream.compress(data) if self.compresses else memoryview(data))
 
     def flush(self) -> bytes:
-        """The compressed bytes of everything written so far."""
         return bytes(self._stream.flush(self._flush_mode)) if self.compresses else b""
 
     def close(self) -> bytes:
-        """The stream's last bytes."""
         return bytes(self._stream.flush(self._end_mode)) if self.compresses else b""
 
 

@@ -95,7 +95,6 @@ class Loss:
 
 
 def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
-    """Checks the name of a policy, and its limit of losses."""
     if max_skipped is not None and max_skipped < 0:
         raise ValueError(f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit")
     return choice("on_error", on_error, ON_ERROR)
@@ -103,8 +102,6 @@ def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How to read a stream: the framer's arguments."""
-
     verify: bool
     max_record_bytes: int
     path: str | None
@@ -130,14 +127,10 @@ class Rules:
 
 @dataclass(slots=True)
 class Walk:
-    """A walk through consecutive bytes of a stream.
+    """A walk through consecutive bytes of a stream, the first of which is at offset `base`.
 
     Args:
-        rules: How to read the stream.
-        data: The bytes.
-        base: Offset of their first byte in the stream.
-        record: How many records precede them.
-        skipped: How many losses precede them.
+        record, skipped: How many records and losses precede the bytes.
         final: Whether the stream ends with them.
         search: The damage after which a search for the next record goes on, if any.
 
@@ -297,13 +290,7 @@ class Walk:
 
 
 def search(data: Buffer, start: int, max_record_bytes: int, final: bool) -> tuple[int, int]:
-    """Searches for the next record at or after `start`.
-
-    Args:
-        data: The available bytes.
-        start: The first offset to try.
-        max_record_bytes: Longer lengths are rejected.
-        final: Whether the stream ends with `data`: then only whole records count.
+    """Searches for the next record at or after `start`; if the stream ends with `data`, only for a whole one.
 
     Returns:
         position: Offset of the record, or of the first byte to keep for the next search; the end of `data` if it is

@@ -252,11 +252,10 @@ def are_long(windows: Sequence[Frames]) -> bool:
 
 
 class Scattered(Frames):
-    """An immutable sequence of records over several buffers.
+    """An immutable sequence of records over several C-contiguous buffers.
 
-    Args:
-        buffers: C-contiguous bytes-like objects.
-        rows: int64 of shape [n, 4], C-contiguous, one per record; the module's docstring has the columns.
+    The rows, C-contiguous int64 of shape [n, 4], one per record, have the columns that the module's docstring
+    describes.
     """
 
     __slots__ = ("_joined", "buffers", "rows")
@@ -271,9 +270,7 @@ class Scattered(Frames):
     def in_turn(cls, inputs: Sequence[Sequence[Frames]], block: int) -> Scattered:
         """Records of several inputs in turn, `block` of each at a time.
 
-        Args:
-            inputs: The windows of each input. Its records fill all its turns exactly; its last turn may be shorter.
-            block: Records in a turn.
+        The windows of an input fill all its turns exactly; its last turn may be shorter.
         """
         buffers: list[Buffer] = []
         parts = []
@@ -348,11 +345,7 @@ class Scattered(Frames):
 
 
 class Joining:
-    """Appends Frames to one another.
-
-    Args:
-        records: How many records are expected in all, to size the buffer by the length of the first ones.
-    """
+    """Appends Frames to one another. The length of the first records, times those expected, sizes the buffer."""
 
     def __init__(self, records: int) -> None:
         self._expected = records
@@ -367,7 +360,6 @@ class Joining:
         return self._count
 
     def add(self, frames: Frames) -> None:
-        """Appends the records of `frames`."""
         if not len(frames):
             return
         if not self._count:

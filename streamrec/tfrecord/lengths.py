@@ -44,13 +44,7 @@ Blocks = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class PackedLengths:
-    """The lengths of a shard's records.
-
-    Attributes:
-        data: The packed blocks, one after the other.
-        blocks: The table of blocks, an array of BLOCK.
-        records: The number of lengths.
-    """
+    """The lengths of a shard's records: packed blocks, one after the other, their table, and the number of lengths."""
 
     data: bytes
     blocks: Blocks
@@ -126,12 +120,7 @@ def packed_sizes(blocks: Blocks, counts: Lengths) -> Lengths:
 
 
 def unpack(data: Sequence[bytes], blocks: Blocks, counts: Lengths) -> Lengths:
-    """Unpacks the lengths of several blocks.
-
-    Args:
-        data: The packed blocks, in the order of `blocks`; each item contains one or more whole blocks.
-        blocks: Their rows of the table.
-        counts: The number of lengths in each block.
+    """Unpacks `counts` lengths of several blocks; each item of `data` contains one or more whole ones.
 
     Examples:
         >>> packer = LengthPacker()
