@@ -12,10 +12,10 @@ of a store), and in `backends/` a module for each kind of store.
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
 from streamrec.storage.base import ByteStream, Storage
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
+from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
 from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, locate
 from streamrec.storage.replacement import Replacement
-from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.upload import Upload

@@ -4,8 +4,8 @@ Rules for every backend:
 
 * A method makes **one** attempt. It never retries, and it switches off the retries of its client.
 * A method waits as long as its client waits. The layer above enforces time limits for all backends, by cancelling
-  the attempt (but see `Body.enforces_timeout`). A cancelled method frees its connection and never touches the
-  caller's buffer again.
+  the attempt (but see `Backend.may_stall`). A cancelled method frees its connection and never touches the caller's
+  buffer again.
 * A backend raises only our exceptions: `faults.TransientError` if another attempt may succeed, else one of the final
   errors of `streamrec.errors`, `from` the original, with the path and the byte range.
 * A backend delivers only the bytes that were requested: a wrong range from the server is a TransientError.
@@ -59,13 +59,6 @@ class ObjectInfo:
 
 class Body(Protocol):
     """The bytes of one response."""
-
-    @property
-    def enforces_timeout(self) -> bool:
-        """Whether `readinto` itself fails when no byte arrives within the policy's `stall_timeout`.
-
-        If not, the stream sets a time limit around each call, which costs more than a socket timeout.
-        """
 
     @property
     def splits(self) -> bool:
@@ -144,6 +137,7 @@ class Backend(Protocol):
 
     Attributes:
         remote: Whether the store answers over a network, so that a second request may help when an answer is late.
+        may_stall: Whether a body may give nothing for a while, so that each read of it has a time limit.
         verifies_first: Whether an upload is verified before its object becomes visible.
         reads_short: Whether `read_short` is implemented.
         fast_paths: The fast paths that this backend uses.
@@ -151,6 +145,7 @@ class Backend(Protocol):
     """
 
     remote: bool = False
+    may_stall: bool = True
     verifies_first: bool = True
     reads_short: bool = False
     fast_paths: Sequence[FastPath] = ()
@@ -209,7 +204,6 @@ class BytesBody:
 
     __slots__ = ("_left", "info")
 
-    enforces_timeout = True
     splits = False
 
     def __init__(self, info: ObjectInfo, data: bytes | memoryview = b"") -> None:

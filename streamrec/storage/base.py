@@ -22,9 +22,9 @@ from typing import Protocol, TypeVar
 from streamrec.errors import ClosedError, NotFoundError, PermissionDeniedError, StreamrecError
 from streamrec.storage.backend import Backend, ObjectInfo, ShortObject
 from streamrec.storage.connections import Connections
-from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.faults import Cause, RetryPolicy, TransientError
 from streamrec.storage.parallel_stream import open_parallel
-from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.retry import attempt
 from streamrec.storage.statistics import Tally
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import Traffic

@@ -26,10 +26,11 @@ from streamrec.storage.backend import Backend
 from streamrec.storage.base import Storage
 from streamrec.storage.clients import borrow, make_key
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS, START, Connections, KneeSearch
+from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names, suggest_name
-from streamrec.storage.retry import RetryPolicy, attempt
-from streamrec.storage.statistics import Reporter, Statistics, current
+from streamrec.storage.retry import attempt
+from streamrec.storage.statistics import Statistics, current, log_statistics
 from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
@@ -136,7 +137,8 @@ class Storages:
         self.storage_options = dict(storage_options or {})
         self._filesystem = filesystem
         self.statistics = current()
-        self._reporter = Reporter(self.statistics, report_interval)
+        self._report_interval = report_interval
+        self._timer: asyncio.TimerHandle
         self._stack = AsyncExitStack()
         self._storages: dict[str, Storage] = {}
         self._lock = asyncio.Lock()
@@ -170,16 +172,21 @@ class Storages:
             raise StorageError("this object is read, and would be overwritten: choose another name", url)
 
     async def __aenter__(self) -> Self:
-        running_loop()
-        self._reporter.start()
+        self._timer = running_loop().call_later(self._report_interval, self._report)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
-        self._reporter.stop()
+        self._timer.cancel()
+        log_statistics(self.statistics, "at the end")
         await finish(self._stack.aclose())  # even in a cancelled scope
+
+    def _report(self) -> None:
+        """Logs the statistics, and again after the interval."""
+        log_statistics(self.statistics, "so far")
+        self._timer = asyncio.get_running_loop().call_later(self._report_interval, self._report)
 
     async def _make(self, place: str, url: str) -> Storage:
         protocol = protocol_of(url)
@@ -198,13 +205,8 @@ class Storages:
                 "names and values, and the environment variables of the client",
                 url,
             ) from cause
-        hedging, endpoint = None, None
-        if backend.remote:  # a second request for a slow local file would only be slower
-            policy = self._retry
-            guesses = policy.first_byte_timeout / 10, policy.stall_timeout / 10
-            floors = policy.first_byte_floor, policy.stall_floor
-            hedging = Hedging(policy.hedge_share, *guesses, policy.hedge_allowance, *floors)
-            endpoint = backend.endpoint
+        remote = backend.remote  # a second request for a slow local file would only be slower
+        hedging, endpoint = (Hedging(self._retry), backend.endpoint) if remote else (None, None)
         traffic = Traffic(self.statistics, protocol, hedging, endpoint)
         for fast_path in backend.fast_paths:
             traffic.tally.watch(fast_path)

@@ -80,7 +80,7 @@ class HedgedRequest:
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes; 0 at the end of the response."""
         assert self._body is not None
-        if not self._backend.remote and self._body.enforces_timeout:
+        if not self._backend.may_stall:
             return await self._body.readinto(buffer)
         hedging = self._traffic.hedging
         while True:
@@ -183,13 +183,13 @@ class HedgedRequest:
         traffic = self._traffic
         limiter, hedging = traffic.limiter(self.info.path), traffic.hedging
         if self._body is None:
-            allowed = traffic.hedge(limiter, self._tally, beside_siblings=hedging.is_measured())
+            allowed = traffic.hedge(limiter, self._tally, others_on_time=hedging.is_measured())
         else:
             if not self._stalled:
                 self._stalled = True
                 self._tally.count("stalls")
             flows = hedging.flows_since(self._blocks_before)
-            allowed = traffic.hedge(limiter, self._tally, beside_siblings=flows, stalled=True)
+            allowed = traffic.hedge(limiter, self._tally, others_on_time=flows, stalled=True)
         if allowed:
             if self._race is None or self._race.failed:
                 self._race = Race()

@@ -1,4 +1,4 @@
-"""The retry policy. Pure functions decide; `attempt` and `Failures` carry out the decisions.
+"""Retries: `attempt` and `Failures` carry out what the policy (`faults.RetryPolicy`) decides.
 
 Rules:
 
@@ -23,16 +23,15 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from streamrec.display import display_name
-from streamrec.storage.faults import Cause, TransientError, give_up
+from streamrec.storage.faults import Cause, RetryPolicy, TransientError, give_up, next_delay
 from streamrec.storage.statistics import Tally
 from streamrec.storage.tasks import patience_limit
-from streamrec.storage.traffic import ALLOWANCE, FIRST_BYTE_FLOOR, STALL_FLOOR, Traffic
+from streamrec.storage.traffic import Traffic
 
-__all__ = ["Failures", "RetryPolicy", "attempt", "next_delay"]
+__all__ = ["MIN_WARNING_SECONDS", "Failures", "attempt"]
 
 T = TypeVar("T")
 
@@ -44,93 +43,6 @@ MIN_WARNING_SECONDS: Final = 10.0
 
 WARNING_INTERVAL: Final = 60.0
 """Seconds between two warnings about one server. Not tuned."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How long to retry a failing request, and how soon.
-
-    Attributes:
-        patience: Seconds without progress after which a transient failure (no connection, a broken one, no answer,
-            429, 5xx) is raised.
-        first_contact: The same for a server that has not answered this process so far (its address is usually wrong),
-            for invalid answers, and for rotated credentials that are refused until new ones arrive. Never longer than
-            `patience`.
-        attempts: Attempts in a row without progress after which the failure is raised, too, at least 1; None: no limit.
-        backoff_base: Ceiling of the first wait in seconds; it doubles with each failure.
-        backoff_cap: Ceiling of all waits in seconds, except those that the server requests.
-        connect_timeout: Seconds to establish a connection.
-        first_byte_timeout: Seconds from the connection to the head of the response.
-        stall_timeout: Seconds that a body may deliver no bytes, or a socket may be silent before the response's head.
-        complete_timeout: Seconds for the store to assemble the parts of an upload.
-        upload_rate: Minimum upload rate in bytes per second; sets the time limit of a part.
-        hedge_share: The maximum share of second requests, sent when the first one is late compared with others; 0 sends
-            none. See `storage.traffic`.
-        hedge_allowance: Second requests allowed before the run has earned a share, for requests that are later than
-            the others: a run of few requests earns none in time.
-        first_byte_floor: Seconds within which no response is late enough for a second request.
-        stall_floor: Seconds within which no body is late enough for a second request.
-    """
-
-    patience: float = 300.0
-    first_contact: float = 30.0
-    attempts: int | None = None
-    backoff_base: float = 0.25
-    backoff_cap: float = 8.0
-    connect_timeout: float = 5.0
-    first_byte_timeout: float = 15.0
-    stall_timeout: float = 20.0
-    complete_timeout: float = 120.0
-    upload_rate: float = 256 * 1024
-    hedge_share: float = 0.1
-    hedge_allowance: int = ALLOWANCE
-    first_byte_floor: float = FIRST_BYTE_FLOOR
-    stall_floor: float = STALL_FLOOR
-
-    def __post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
-            raise ValueError(f"attempts is {self.attempts}; it counts the first one too, so pass 1 or more")
-        if not 0.0 <= self.hedge_share <= 1.0:
-            raise ValueError(f"hedge_share is {self.hedge_share}; it is a share of requests, from 0 to 1")
-        if self.hedge_allowance < 0:
-            raise ValueError(f"hedge_allowance is {self.hedge_allowance}; it counts requests, so pass 0 or more")
-        for name in ("patience", "first_contact"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, 0 or more")
-        for name in ("first_byte_floor", "stall_floor"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is a time in seconds, above 0")
-
-    def request_timeout(self, nbytes: int = 0) -> float:
-        """Returns the seconds that a request with `nbytes` of body may take until its response begins."""
-        return self.connect_timeout + self.first_byte_timeout + nbytes / self.upload_rate
-
-    def patience_for(self, fault: TransientError, reached: bool) -> float:
-        """Returns the seconds without progress allowed for a fault of a server that has answered before, or has not."""
-        if fault.cause is Cause.REFUSED and not reached:
-            return 0.0
-        is_full = reached and fault.cause not in (Cause.WRONG_ANSWER, Cause.DAMAGED, Cause.REFUSED)
-        return self.patience if is_full else min(self.patience, self.first_contact)
-
-
-def next_delay(
-    policy: RetryPolicy, failures: int, idle: float, fault: TransientError, jitter: float, patience: float
-) -> float | None:
-    """Returns the seconds to wait before the next attempt, or None: give up. The last one is at the patience's end.
-
-    Failures are counted in a row, this one included; `idle` are the seconds since the first of them. `jitter` is a
-    random number in [0, 1).
-
-    >>> fault = TransientError(Cause.BROKEN, "reset")
-    >>> next_delay(RetryPolicy(backoff_base=1.0), 3, idle=5.0, fault=fault, jitter=0.5, patience=300.0)
-    2.0
-    >>> next_delay(RetryPolicy(), 3, idle=300.0, fault=fault, jitter=0.5, patience=300.0) is None
-    True
-    """
-    if idle >= patience or (policy.attempts is not None and failures >= policy.attempts):
-        return None
-    ceiling = min(policy.backoff_cap, policy.backoff_base * 2.0 ** min(failures - 1, 60))
-    return min(max(jitter * ceiling, fault.retry_after or 0.0), patience - idle)
 
 
 class Failures:

@@ -15,7 +15,6 @@ and one for each retry. The event loop's timer triggers it; without that level, 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import time
@@ -38,7 +37,6 @@ __all__ = [
     "Distribution",
     "LatencyHistogram",
     "Metric",
-    "Reporter",
     "Snapshot",
     "Statistics",
     "Tally",
@@ -46,6 +44,7 @@ __all__ = [
     "collecting",
     "current",
     "format_lines",
+    "log_statistics",
 ]
 
 BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step in range(33))
@@ -393,29 +392,8 @@ def _pluralize(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
-class Reporter:
-    """Logs the statistics at intervals and at the end."""
-
-    def __init__(self, statistics: Statistics, interval: float) -> None:
-        self._statistics = statistics
-        self._interval = interval
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
-
-    def stop(self) -> None:
-        """Stops the timer, and logs the final numbers."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._log("at the end")
-
-    def _tick(self) -> None:
-        self._log("so far")
-        self.start()
-
-    def _log(self, when: str) -> None:
-        if _logger.isEnabledFor(logging.INFO):
-            for line in format_lines(self._statistics.snapshot()):
-                _logger.info("%s, %s", when, line)
+def log_statistics(statistics: Statistics, when: str) -> None:
+    """Logs a line for each kind of store, if the log's level is INFO."""
+    if _logger.isEnabledFor(logging.INFO):
+        for line in format_lines(statistics.snapshot()):
+            _logger.info("%s, %s", when, line)

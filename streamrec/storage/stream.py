@@ -19,9 +19,9 @@ import time
 
 from streamrec.errors import ClosedError
 from streamrec.storage.backend import Backend, ObjectInfo
-from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.faults import Cause, RetryPolicy, TransientError
 from streamrec.storage.request import HedgedRequest
-from streamrec.storage.retry import Failures, RetryPolicy
+from streamrec.storage.retry import Failures
 from streamrec.storage.statistics import Tally
 from streamrec.storage.traffic import Traffic
 
@@ -81,7 +81,7 @@ class ResumingStream:
 
     def affords(self) -> bool:
         """Takes one more request from the budget of hedges and counts it, because this one is slow; False if not."""
-        if not self._traffic.affords(self._failures.limiter, beside_siblings=True):
+        if not self._traffic.affords(self._failures.limiter, others_on_time=True):
             return False
         self.tally.count("hedges")
         return True

@@ -44,16 +44,14 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
+from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.statistics import BOUNDS, Statistics, Tally
 
 __all__ = [
-    "ALLOWANCE",
     "EARNS",
-    "FIRST_BYTE_FLOOR",
     "HOLD_CAP",
     "MIN_RATE",
     "SAVED",
-    "STALL_FLOOR",
     "Hedging",
     "Limiter",
     "Recent",
@@ -61,14 +59,6 @@ __all__ = [
     "Traffic",
 ]
 
-FIRST_BYTE_FLOOR: Final = 0.1
-"""Default of `RetryPolicy.first_byte_floor`, in seconds."""
-
-STALL_FLOOR: Final = 0.5
-"""Default of `RetryPolicy.stall_floor`, in seconds."""
-
-ALLOWANCE: Final = 4
-"""Default of `RetryPolicy.hedge_allowance`."""
 
 FEW: Final = 32
 """Below this number of answers, waiting requests count in the measure, too."""
@@ -135,57 +125,40 @@ class Recent:
 class Hedging:
     """The latencies of one store, and its budget of hedges.
 
-    Args:
-        share: Hedges that each request earns, from 0 (never hedge) to 1.
-        first_byte_guess: Seconds until a response is late, before enough were seen.
-        stall_guess: Seconds until a body without new bytes is stalled, before enough blocks were seen.
-        allowance: Hedges before any was earned, for requests that are later than their siblings.
-        first_byte_floor: Seconds in which no response is late.
-        stall_floor: Seconds in which no body is stalled.
-
     Attributes:
+        never: Whether hedging is off.
         blocks: How many blocks arrived, on all connections.
         waiting: How many requests wait for their response, hedges included.
         stall_limit: Seconds until a body without new bytes is stalled.
 
-    >>> hedging = Hedging(0.5, first_byte_guess=1.5, stall_guess=2.0)
+    >>> hedging = Hedging(RetryPolicy(hedge_share=0.5))
     >>> for _ in range(100):
     ...     hedging.earn()
     ...     hedging.first_byte(0.040)
-    >>> hedging.first_byte_limit() == FIRST_BYTE_FLOOR
+    >>> hedging.first_byte_limit() == hedging.first_byte_floor
     True
     >>> [hedging.spend() for _ in range(5)]
     [True, True, True, True, False]
-    >>> [hedging.spend(beside_siblings=True) for _ in range(5)]
+    >>> [hedging.spend(others_on_time=True) for _ in range(5)]
     [True, True, True, True, False]
     """
 
-    def __init__(
-        self,
-        share: float,
-        first_byte_guess: float,
-        stall_guess: float,
-        allowance: int = ALLOWANCE,
-        first_byte_floor: float = FIRST_BYTE_FLOOR,
-        stall_floor: float = STALL_FLOOR,
-    ) -> None:
+    def __init__(self, policy: RetryPolicy) -> None:
+        share = policy.hedge_share
+        self.never = not share
         self.blocks = 0
-        self.first_byte_floor = first_byte_floor
-        self.stall_floor = stall_floor
+        self.first_byte_floor = policy.first_byte_floor
+        self.stall_floor = policy.stall_floor
         self._share = share
         self._earned = 1.0 if share else 0.0  # the first slow request of a run is as bad as any other
-        self._allowed = allowance if share else 0
-        self._guesses = (max(first_byte_floor, first_byte_guess), max(stall_floor, stall_guess))
+        self._allowed = policy.hedge_allowance if share else 0
         self._first_bytes = Recent(memory=256)
+        self._first_byte_guess = max(policy.first_byte_floor, policy.first_byte_timeout / 10)
         self._slowest = 0.0
         self.waiting = 0
         self._gaps = Recent(memory=4096)
-        self.stall_limit = self._guesses[1]
+        self.stall_limit = max(policy.stall_floor, policy.stall_timeout / 10)
         self._since_limit = 0
-
-    @property
-    def never(self) -> bool:
-        return not self._share
 
     def earn(self, requests: float = 1.0) -> None:
         """Adds to the budget for requests other than hedges, or for bytes that count as much."""
@@ -214,7 +187,7 @@ class Hedging:
     def first_byte_limit(self) -> float:
         """Returns the seconds after which a response that has not begun is late."""
         if not self.is_measured():
-            return self._guesses[0]
+            return self._first_byte_guess
         usual = 2.0 * self._first_bytes.quantile(0.75) if self._first_bytes.seen >= 8 else 4.0 * self._slowest
         return max(self.first_byte_floor, usual)
 
@@ -222,12 +195,12 @@ class Hedging:
         """Whether other bodies make progress: enough blocks arrived since the count was `blocks`."""
         return self.blocks - blocks >= FIRST_BLOCKS
 
-    def spend(self, *, beside_siblings: bool = False) -> bool:
+    def spend(self, *, others_on_time: bool = False) -> bool:
         """Takes a hedge from the budget; False if it is used up. If others are on time, the allowance may pay, too."""
         if self._earned >= 1.0:
             self._earned -= 1.0
             return True
-        if beside_siblings and self._allowed:
+        if others_on_time and self._allowed:
             self._allowed -= 1
             return True
         return False
@@ -390,7 +363,7 @@ class Traffic:
     ) -> None:
         self.statistics = statistics or Statistics()
         self.tally: Tally = self.statistics.backend(scheme)
-        self.hedging = hedging or Hedging(0.0, 0.0, 0.0)
+        self.hedging = hedging or Hedging(RetryPolicy(hedge_share=0.0))
         self.timer = SharedTimer()
         self._endpoint = endpoint
         self._limiters: dict[str, Limiter] = {}
@@ -403,21 +376,21 @@ class Traffic:
             limiter = self._limiters[bucket] = Limiter("" if self._endpoint is None else f"{self._endpoint} {bucket}")
         return limiter
 
-    def affords(self, limiter: Limiter, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
+    def affords(self, limiter: Limiter, *, others_on_time: bool = False, stalled: bool = False) -> bool:
         """Takes an additional request from the budget of hedges; False if it may not be sent now.
 
         A store that throttles gets none, except for a stalled body when the limiter allows a request now.
         """
         if limiter.rate is not None and not (stalled and limiter.delay(time.monotonic()) == 0.0):
             return False
-        return self.hedging.spend(beside_siblings=beside_siblings)
+        return self.hedging.spend(others_on_time=others_on_time)
 
-    def hedge(self, limiter: Limiter, tally: Tally, *, beside_siblings: bool = False, stalled: bool = False) -> bool:
+    def hedge(self, limiter: Limiter, tally: Tally, *, others_on_time: bool = False, stalled: bool = False) -> bool:
         """Takes a second request from the budget and counts it; False if it may not be sent now.
 
         It is `stalled` if it is for a stalled body, and not for a response that has not begun.
         """
-        if not self.affords(limiter, beside_siblings=beside_siblings, stalled=stalled):
+        if not self.affords(limiter, others_on_time=others_on_time, stalled=stalled):
             return False
         limiter.record_request(time.monotonic())
         tally.request()

@@ -40,7 +40,8 @@ from streamrec.errors import (
     StreamrecError,
 )
 from streamrec.storage.backend import Backend, ContentDigest, ObjectInfo, PartSink, Pieces
-from streamrec.storage.retry import RetryPolicy, attempt
+from streamrec.storage.faults import RetryPolicy
+from streamrec.storage.retry import attempt
 from streamrec.storage.tasks import CLEANUP_PATIENCE, finish
 from streamrec.storage.traffic import Traffic
 

@@ -13,9 +13,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from streamrec.errors import NotFoundError
 from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
-from streamrec.storage.faults import changed_error, exists_error
+from streamrec.storage.faults import RetryPolicy, changed_error, exists_error
 from streamrec.storage.options import ClientOptions
-from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
 
 __all__ = ["MemoryBackend", "connect"]
@@ -28,6 +27,8 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
 
 class MemoryBackend(Backend):
     """One memory filesystem."""
+
+    may_stall = False
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:
         self._fs = filesystem

@@ -84,7 +84,6 @@ class Scattered(MemoryBackend):
 
 
 class ScatteredBody:
-    enforces_timeout = True
     splits = True
 
     def __init__(self, backend: Scattered, info: ObjectInfo, asked: Asked, breaks_at: int, stop: int) -> None:

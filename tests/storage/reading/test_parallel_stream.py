@@ -152,7 +152,7 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
             relieved.set()
 
     backend.watch = watch
-    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=20.0, stall_guess=20.0))
+    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=200.0)))
     reading = asyncio.create_task(read_all(await opened(backend, connections, traffic=traffic)))
     await asyncio.wait_for(relieved.wait(), 30)
     slow = the_slow_one(backend)

@@ -17,7 +17,7 @@ from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import Body
 from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.stream import ResumingStream
-from streamrec.storage.traffic import EARNS, FIRST_BYTE_FLOOR, SAVED, STALL_FLOOR, Hedging, Recent, Traffic
+from streamrec.storage.traffic import EARNS, SAVED, Hedging, Recent, Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore, serve_objects
@@ -57,7 +57,7 @@ def first_is_slow(name: str, slow: int = 1) -> Faults:
 
 
 def test_the_limit_is_learnt_and_follows_the_network() -> None:
-    hedging = Hedging(0.1, first_byte_guess=1.5, stall_guess=2.0)
+    hedging = Hedging(RetryPolicy())
     assert hedging.first_byte_limit() == 1.5
     for _ in range(50):
         hedging.first_byte(0.060)
@@ -71,16 +71,16 @@ def test_the_limit_is_learnt_and_follows_the_network() -> None:
 
 
 def test_fast_networks_have_a_floor() -> None:
-    hedging = Hedging(0.1, 1.5, 2.0)
+    hedging = Hedging(RetryPolicy())
     for _ in range(64):
         hedging.first_byte(0.0001)
         hedging.block(0.0001, 1 << 20)
-    assert hedging.first_byte_limit() == FIRST_BYTE_FLOOR
-    assert hedging.stall_limit == STALL_FLOOR
+    assert hedging.first_byte_limit() == RetryPolicy().first_byte_floor
+    assert hedging.stall_limit == RetryPolicy().stall_floor
 
 
 def test_slow_bodies_are_not_stalled_ones() -> None:
-    hedging = Hedging(0.1, 1.5, 2.0)
+    hedging = Hedging(RetryPolicy())
     assert hedging.stall_limit == 2.0
     for _ in range(64):
         hedging.block(0.9, 1 << 10)
@@ -92,7 +92,7 @@ def test_slow_bodies_are_not_stalled_ones() -> None:
     st.lists(st.sampled_from(["request", "hedge"]) | st.integers(0, 64 << 20), max_size=200),
 )
 def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
-    hedging = Hedging(share, 1.5, 2.0)
+    hedging = Hedging(RetryPolicy(hedge_share=share))
     hedges, earned = 0, 1.0 if share else 0.0
     for event in events:
         if event == "request":
@@ -134,8 +134,8 @@ def asked(hedging: Hedging, requests: int, answered: int, seconds: float) -> Non
 @pytest.mark.parametrize(
     ("requests", "answered", "limit"),
     [
-        (16, 15, FIRST_BYTE_FLOOR),  # twice 40 ms is less
-        (16, 12, FIRST_BYTE_FLOOR),
+        (16, 15, RetryPolicy().first_byte_floor),  # twice 40 ms is less
+        (16, 12, RetryPolicy().first_byte_floor),
         (16, 11, 1.5),  # more than a quarter of them wait: that is the store
         (16, 0, 1.5),
         (4, 3, 0.16),
@@ -144,59 +144,59 @@ def asked(hedging: Hedging, requests: int, answered: int, seconds: float) -> Non
     ],
 )
 def test_siblings_that_were_answered_say_what_late_is(requests: int, answered: int, limit: float) -> None:
-    hedging = Hedging(0.1, 1.5, 2.0)
+    hedging = Hedging(RetryPolicy())
     asked(hedging, requests, answered, 0.040)
     assert hedging.first_byte_limit() == pytest.approx(limit, rel=0.01)
     assert hedging.is_measured() is (limit < 1.5)
 
 
 def test_a_few_blocks_of_siblings_say_what_a_stall_is() -> None:
-    hedging = Hedging(0.1, 1.5, 2.0)
+    hedging = Hedging(RetryPolicy())
     before = hedging.blocks
     for _ in range(7):
         hedging.block(0.02, 1 << 20)
     assert (hedging.stall_limit, hedging.flows_since(before)) == (2.0, False)
     hedging.block(0.02, 1 << 20)
-    assert (hedging.stall_limit, hedging.flows_since(before)) == (STALL_FLOOR, True)
+    assert (hedging.stall_limit, hedging.flows_since(before)) == (RetryPolicy().stall_floor, True)
     assert not hedging.flows_since(hedging.blocks), "all bodies stand still: that is the network"
 
 
 def test_the_floors_and_the_allowance_are_the_policys() -> None:
-    hedging = Hedging(0.1, 1.5, 2.0, allowance=1, first_byte_floor=0.3, stall_floor=0.05)
+    hedging = Hedging(RetryPolicy(hedge_allowance=1, first_byte_floor=0.3, stall_floor=0.05))
     asked(hedging, 16, 15, 0.010)
     for _ in range(8):
         hedging.block(0.001, 1 << 10)
     assert (hedging.first_byte_limit(), hedging.stall_limit) == (0.3, 0.05)
     while hedging.spend():
         pass
-    assert [hedging.spend(beside_siblings=True) for _ in range(2)] == [True, False]
+    assert [hedging.spend(others_on_time=True) for _ in range(2)] == [True, False]
 
 
 def test_the_allowance_is_for_requests_later_than_their_siblings() -> None:
-    hedging = Hedging(0.1, 1.5, 2.0)
+    hedging = Hedging(RetryPolicy())
     assert hedging.spend(), "the first slow request of a run"
     assert not hedging.spend(), "the whole store may be slow"
-    assert [hedging.spend(beside_siblings=True) for _ in range(5)] == [True, True, True, True, False]
+    assert [hedging.spend(others_on_time=True) for _ in range(5)] == [True, True, True, True, False]
 
 
 def test_no_share_no_allowance() -> None:
-    hedging = Hedging(0.0, 1.5, 2.0)
+    hedging = Hedging(RetryPolicy(hedge_share=0.0))
     assert hedging.never
-    assert not hedging.spend(beside_siblings=True)
+    assert not hedging.spend(others_on_time=True)
 
 
 def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and_in_their_turn() -> None:
-    traffic = Traffic(hedging=Hedging(0.1, 1.5, 2.0))
+    traffic = Traffic(hedging=Hedging(RetryPolicy()))
     limiter = traffic.limiter("s3://bucket/key")
     limiter.record_throttling(time.monotonic(), time.monotonic())
     limiter._next = 0.0
     assert not traffic.hedge(limiter, traffic.tally)
-    assert not traffic.hedge(limiter, traffic.tally, beside_siblings=True)
+    assert not traffic.hedge(limiter, traffic.tally, others_on_time=True)
     assert traffic.hedge(limiter, traffic.tally, stalled=True)
-    assert not traffic.hedge(limiter, traffic.tally, beside_siblings=True, stalled=True), "it is another's turn"
+    assert not traffic.hedge(limiter, traffic.tally, others_on_time=True, stalled=True), "it is another's turn"
     limiter._next = 0.0
     assert not traffic.hedge(limiter, traffic.tally, stalled=True), "the share is spent"
-    assert traffic.hedge(limiter, traffic.tally, beside_siblings=True, stalled=True)
+    assert traffic.hedge(limiter, traffic.tally, others_on_time=True, stalled=True)
 
 
 # Over real HTTP
@@ -329,7 +329,7 @@ class Rivals(Scattered):
 async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() -> None:
     """The loser's cancellation takes time: a caller cancelled meanwhile used to leave the winner's connection open."""
     backend = Rivals(SHORT)
-    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0))
+    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=1.0, stall_timeout=200.0)))
     stream = ResumingStream(backend, RetryPolicy(), "memory://x", 0, None, None, traffic)
     opening = asyncio.create_task(stream.open())
     await backend.settling.wait()
@@ -377,7 +377,7 @@ class Outcomes(Scattered):
 
 
 def impatient(backend: Outcomes) -> ResumingStream:
-    traffic = Traffic(hedging=Hedging(1.0, first_byte_guess=FIRST_BYTE_FLOOR, stall_guess=20.0))
+    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=1.0, stall_timeout=200.0)))
     return ResumingStream(backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic)
 
 
@@ -417,7 +417,7 @@ async def test_both_requests_may_fail() -> None:
 class Refusing(Scattered):
     """Its first body stalls, its next two requests are refused, and all others are answered."""
 
-    remote = True
+    remote = may_stall = True
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         """The next answer."""
@@ -432,8 +432,6 @@ class Refusing(Scattered):
 
 class StandingStill:
     """A body that never gives anything."""
-
-    enforces_timeout = True
 
     def __init__(self, body: Body) -> None:
         self.info, self.splits = body.info, body.splits
@@ -450,7 +448,7 @@ class StandingStill:
 async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused() -> None:
     """A refused hedge used to block further ones, so the body stalled until its time limit."""
     backend = Refusing(SHORT)
-    hedging = Hedging(1.0, first_byte_guess=20.0, stall_guess=0.01, stall_floor=0.01)
+    hedging = Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=0.1, stall_floor=0.01))
     for _ in range(10):
         hedging.earn()
     traffic = Traffic(hedging=hedging)

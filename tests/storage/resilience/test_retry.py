@@ -38,10 +38,11 @@ from streamrec.storage.faults import (
     error_from_status,
     give_up,
     http_body_range,
+    next_delay,
     retry_after_seconds,
 )
 from streamrec.storage.request import HedgedRequest
-from streamrec.storage.retry import Failures, attempt, next_delay
+from streamrec.storage.retry import Failures, attempt
 from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
@@ -416,7 +417,7 @@ def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
 
 
 def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -> None:
-    hedging = Hedging(0.0, first_byte_guess=0.3, stall_guess=1.0, first_byte_floor=0.05)
+    hedging = Hedging(RetryPolicy(hedge_share=0.0, first_byte_timeout=3.0, first_byte_floor=0.05))
     request, seen = request_of(hedging, limit=20.0), [0.05]
     while (again := request._check(seen[-1], 0.0)) is not None:
         seen.append(again)
@@ -424,7 +425,7 @@ def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -
 
 
 def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:
-    hedging = Hedging(0.0, first_byte_guess=20.0, stall_guess=1.0, first_byte_floor=0.5)
+    hedging = Hedging(RetryPolicy(hedge_share=0.0, first_byte_timeout=200.0, first_byte_floor=0.5))
     request = request_of(hedging, limit=0.9)
     assert request._check(10.5, 10.0) == pytest.approx(10.9)
     assert request._check(30.9, 20.0) is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Statistics, Storages, collecting
 from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, LatencyHistogram, Reporter, format_lines
+from streamrec.storage.statistics import BOUNDS, LatencyHistogram, format_lines, log_statistics
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore, serve_objects
@@ -189,13 +189,8 @@ def test_silence_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
         def snapshot(self) -> object:  # type: ignore[override]
             raise AssertionError("nobody listens")
 
-    async def run() -> None:
-        reporter = Reporter(Untouchable(), interval=60)
-        reporter.start()
-        reporter.stop()
-
     caplog.set_level(logging.WARNING, "streamrec")
-    asyncio.run(run())
+    log_statistics(Untouchable(), "at the end")
     assert not caplog.records
 
 

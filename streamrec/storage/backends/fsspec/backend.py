@@ -36,9 +36,8 @@ from streamrec.errors import StorageError, UnsupportedOperationError
 from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import translate_errors
-from streamrec.storage.faults import Cause, TransientError, changed_error
+from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error
 from streamrec.storage.options import ClientOptions, build
-from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 from streamrec.storage.urls import CACHES, Glob, protocol_of, split_chain, temporary_name
 
@@ -303,7 +302,6 @@ class _File:
 class _BlocksBody:
     """Reads block by block: from an open file, or, if `file` is None, by ranges with one block of read-ahead."""
 
-    enforces_timeout = False
     splits = False
 
     def __init__(

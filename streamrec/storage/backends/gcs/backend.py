@@ -45,12 +45,11 @@ from streamrec.storage.backends.http.responses import (
     AiohttpBody,
     client_timeout,
     empty_body,
-    object_size,
     range_header,
     session_settings,
     translate_errors,
 )
-from streamrec.storage.faults import changed_error, exists_error
+from streamrec.storage.faults import RetryPolicy, changed_error, exists_error, http_body_range
 from streamrec.storage.options import (
     COMMON_OPTIONS,
     ClientOptions,
@@ -59,7 +58,6 @@ from streamrec.storage.options import (
     check_names,
     parameter_names,
 )
-from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import Glob, split_object, split_prefix
@@ -123,7 +121,8 @@ class GcsBackend(Backend):
             if answer.status == 416:
                 return empty_body(await self.stat(path), start)
             await check(answer, path, start, end)
-            info = ObjectInfo(path, object_size(answer, start, end), answer.headers.get("X-Goog-Generation") or version)
+            size = http_body_range(answer.status, answer.headers, start, end)
+            info = ObjectInfo(path, size, answer.headers.get("X-Goog-Generation") or version)
         except NotFoundError as missing:
             answer.close()
             if version is not None and (await self.stat(path)).version != version:  # a missing generation is a 404

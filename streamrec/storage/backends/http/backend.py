@@ -24,14 +24,12 @@ from streamrec.storage.backends.http.responses import (
     check_answer,
     client_timeout,
     empty_body,
-    object_size,
     range_header,
     session_settings,
     translate_errors,
 )
-from streamrec.storage.faults import changed_error
+from streamrec.storage.faults import RetryPolicy, changed_error, http_body_range
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_names, parameter_names
-from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.urls import Glob
 
 __all__ = ["HttpBackend", "connect"]
@@ -84,7 +82,7 @@ class HttpBackend(Backend):
         with translate_errors(path):
             async with await self._send("HEAD", path, {}) as answer:
                 check_answer(answer, path)
-                return ObjectInfo(path, object_size(answer), _version(answer.headers))
+                return ObjectInfo(path, http_body_range(answer.status, answer.headers), _version(answer.headers))
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
         headers = {**range_header(start, end), **_pin(version)}
@@ -94,7 +92,8 @@ class HttpBackend(Backend):
             if answer.status == 416:
                 return empty_body(await self.stat(path), start)  # the stream above compares the version
             check_answer(answer, path, start, end)
-            info = ObjectInfo(path, object_size(answer, start, end), _version(answer.headers))
+            size = http_body_range(answer.status, answer.headers, start, end)
+            info = ObjectInfo(path, size, _version(answer.headers))
             if version is not None and info.version != version:
                 raise changed_error(path, start, end)
         except BaseException:

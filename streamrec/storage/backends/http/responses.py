@@ -26,14 +26,13 @@ from streamrec.storage.backends.http.socket_body import ALL, SocketBody
 from streamrec.storage.backends.http.tls_reader import TLSReader
 from streamrec.storage.faults import (
     Cause,
+    RetryPolicy,
     TransientError,
     error_from_status,
     error_translator,
-    http_body_range,
     retry_after_seconds,
     too_many_files,
 )
-from streamrec.storage.retry import RetryPolicy
 
 __all__ = [
     "BUFFERED_BODIES",
@@ -41,7 +40,6 @@ __all__ = [
     "check_answer",
     "client_timeout",
     "empty_body",
-    "object_size",
     "range_header",
     "session_settings",
     "translate",
@@ -99,8 +97,6 @@ class AiohttpBody:
 
     __slots__ = ("_buffered", "_end", "_left", "_response", "_start", "_unseen", "info", "splits")
 
-    enforces_timeout = False  # aiohttp's own limit ends where a buffered body begins
-
     def __init__(
         self,
         response: aiohttp.ClientResponse,
@@ -114,7 +110,9 @@ class AiohttpBody:
         self._response = response
         self._start = start
         self._end = end
-        self._unseen = _plain_length(response)
+        encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
+        # 0 if the length is unknown, or aiohttp must decode the body
+        self._unseen = 0 if encoded else int(response.headers.get("Content-Length", 0))
         # take what came with the head now: once the connection is found broken, aiohttp does not return it any more
         self._left = _NOTHING if response.content.exception() else self._take_received()
         # read the rest past aiohttp, if possible
@@ -161,12 +159,6 @@ class AiohttpBody:
         if self._buffered is not None:
             self._buffered.give_back()
         self._response.close()
-
-
-def _plain_length(response: aiohttp.ClientResponse) -> int:
-    """Returns the length of an unencoded body; 0 if it is unknown, or aiohttp must decode the body."""
-    encoded = "Transfer-Encoding" in response.headers or "Content-Encoding" in response.headers
-    return 0 if encoded else int(response.headers.get("Content-Length", 0))
 
 
 def client_timeout(policy: RetryPolicy) -> aiohttp.ClientTimeout:
@@ -220,11 +212,6 @@ def empty_body(info: ObjectInfo, start: int) -> BytesBody:
     if info.size is not None and start < info.size:
         raise TransientError(Cause.WRONG_ANSWER, f"a 416 for byte {start:,} of {info.size:,}")
     return BytesBody(info)
-
-
-def object_size(answer: aiohttp.ClientResponse, start: int = 0, end: int | None = None) -> int | None:
-    """Returns the object's size from a 200 or 206, after checking its range (`http_body_range`)."""
-    return http_body_range(answer.status, answer.headers, start, end)
 
 
 def translate(

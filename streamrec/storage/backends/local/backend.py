@@ -46,10 +46,9 @@ from streamrec.storage.backends.local.temporary_files import (
     remove_abandoned,
     sync_directory,
 )
-from streamrec.storage.faults import changed_error, error_translator, exists_error, too_many_files
+from streamrec.storage.faults import RetryPolicy, changed_error, error_translator, exists_error, too_many_files
 from streamrec.storage.identity import is_special
 from streamrec.storage.options import ClientOptions
-from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 from streamrec.storage.urls import Glob, directory_advice, local_name, local_path, strip_scheme
 
@@ -104,6 +103,7 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> LocalBackend:
 class LocalBackend(Backend):
     """The files of this machine."""
 
+    may_stall = False
     reads_short = True
 
     def __init__(self) -> None:
@@ -187,7 +187,6 @@ class LocalBackend(Backend):
 
 
 class _LocalBody:
-    enforces_timeout = True
     splits = False
 
     def __init__(self, file: Any, info: ObjectInfo, position: int, turns: asyncio.Lock) -> None:

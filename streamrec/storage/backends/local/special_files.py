@@ -33,7 +33,6 @@ def is_unsized(number: int) -> bool:
 class SpecialBody:
     """A Body over an open file that is read in order, by a thread."""
 
-    enforces_timeout = True
     splits = False
 
     def __init__(self, path: str, number: int) -> None:

@@ -39,7 +39,7 @@ from streamrec.storage.backends.s3.credentials import watch_credentials
 from streamrec.storage.backends.s3.errors import PastTheEndError, translate_errors
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import ClientUploads, S3Upload
-from streamrec.storage.faults import Cause, TransientError, changed_error, http_body_range
+from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error, http_body_range
 from streamrec.storage.options import (
     COMMON_OPTIONS,
     ClientOptions,
@@ -48,7 +48,6 @@ from streamrec.storage.options import (
     check_names,
     parameter_names,
 )
-from streamrec.storage.retry import RetryPolicy
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
@@ -301,7 +300,6 @@ def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
 class ClientBody:
     """A Body over the client's own body, read by its public interface."""
 
-    enforces_timeout = False
     splits = True
 
     def __init__(self, body: Any, info: ObjectInfo, start: int, end: int | None) -> None:
