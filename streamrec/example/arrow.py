@@ -109,7 +109,6 @@ def _check_utf8(name: str, strings: Any, per_row: int) -> None:
 
 
 def arrow_array(name: str, column: Any, text: bool = False) -> Any:
-    """A column as a `pyarrow.Array`."""
     if isinstance(column, RaggedTensor):
         return _ragged_array(name, column, text)
     if isinstance(column, SparseTensor):
@@ -137,13 +136,11 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
 
 
 def _fields(arrays: Mapping[str, Any]) -> list[Any]:
-    """The fields of a struct or a record batch, not nullable."""
     pa = load_pyarrow()
     return [pa.field(encode_name(name), array.type, nullable=False) for name, array in arrays.items()]
 
 
 def _check_lengths(name: str | None, arrays: Mapping[str, Any]) -> None:
-    """Checks that all columns have the same number of rows."""
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{part}: {len(array):,}" for part, array in arrays.items())
         raise FeatureError(f"columns of one batch have different numbers of rows ({lengths})", name)

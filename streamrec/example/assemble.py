@@ -202,7 +202,6 @@ def _merge_sparse(feature: SparseFeature, parts: dict[str, Part]) -> SparseTenso
 
 
 def counts(tensor: SparseTensor) -> Offsets:
-    """The number of values of each example."""
     return np.bincount(tensor.indices[:, 0], minlength=int(tensor.dense_shape[0]))
 
 

@@ -112,7 +112,6 @@ def _flatten(value: Any) -> Iterable[Any]:
 
 
 def encode_name(name: object) -> bytes:
-    """Encodes a feature's name as UTF-8."""
     if not isinstance(name, str):
         raise FeatureError(f"a feature's name is {describe_value(name)}: it must be a str")
     try:

@@ -309,6 +309,5 @@ def _to_list(array: npt.NDArray[Any]) -> list[Any]:
 
 
 def check_names(names: Any, count: int) -> None:
-    """Checks that there is one name for each example."""
     if names is not None and (isinstance(names, str | bytes) or len(names) != count):
         raise FeatureError(f"example_names must be a list of {count:,} names, one for each example")

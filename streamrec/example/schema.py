@@ -139,8 +139,6 @@ def _remark(item: FeatureSummary) -> str:
 
 @dataclass
 class _Counter:
-    """Counts one feature, or one feature list."""
-
     name: str
     dtype: Dtype | None = None
     present: int = 0

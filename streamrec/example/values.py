@@ -174,7 +174,6 @@ def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindV
 
 
 def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
-    """Converts an object with `__array__` to an array."""
     if value is None or not hasattr(value, "__array__"):
         advice = "leave the feature out of the record" if value is None else "convert it"
         raise FeatureError(f"{name_type(value)} where {_ACCEPTED} is wanted; {advice}", name)
@@ -273,7 +272,6 @@ def _of_leaves(
 
 
 def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[Any], name: str | None) -> Dtype | None:
-    """The common kind of all scalars of a list."""
     kinds = {natural_kind(found) for found in types}
     if len(kinds) == 1 and None not in kinds:
         return kinds.pop()

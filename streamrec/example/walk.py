@@ -62,7 +62,6 @@ class Records(NamedTuple):
     spans: Offsets | None = None
 
     def __len__(self) -> int:
-        """The number of messages."""
         return len(self.items if self.items is not None else self.spans)  # type: ignore[arg-type]
 
     @property
@@ -81,7 +80,6 @@ class Records(NamedTuple):
         return Records(items and items[:count], self.buffer, None if spans is None else spans[:count])
 
     def message(self, record: int) -> bytes:
-        """The bytes of one message."""
         if self.items is not None:
             return self.items[record]
         assert self.spans is not None
@@ -265,7 +263,6 @@ def _forms(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 def padding_of(form: FixedLenSequenceFeature) -> Any:
-    """The value that pads shorter examples."""
     default = form.default_value
     while isinstance(default, tuple):  # one value, in any nesting
         default = default[0]

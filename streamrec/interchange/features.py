@@ -86,7 +86,6 @@ class Changes:
     features: set[str] = field(default_factory=set)
 
     def add(self, name: str, what: str, largest: float = 0.0) -> None:
-        """Notes a change of a column."""
         self.values[name, what] = max(largest, self.values.get((name, what), 0.0))
 
     def add_rounded(self, name: str, numbers: npt.NDArray[Any]) -> None:
@@ -316,7 +315,6 @@ def columns_of(schema: Schema, changes: Changes) -> tuple[Field, ...]:
 
 
 def join_schemas(one: Schema, other: Schema) -> Schema:
-    """Joins the schemas of two parts of the data."""
     records = one.records + other.records
     known = {item.name: item for item in one.summaries}
     for item in other.summaries:

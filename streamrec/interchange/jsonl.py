@@ -48,14 +48,11 @@ ADVICE: Final = "leave it out with --features, or flatten it first"
 
 
 class JsonlEncoder(FileEncoder):
-    """Writes JSON lines."""
-
     def __init__(self, first: int) -> None:
         self._number = first
         self._shown: dict[str, str] = {}
 
     def write(self, records: Iterable[bytes]) -> bytes:
-        """A line for each record."""
         return "".join(self._line(record) for record in records).encode()
 
     def _line(self, record: bytes) -> str:

@@ -44,8 +44,6 @@ TYPES: Final = {INT64: pa.int64(), FLOAT: pa.float32(), BYTES: pa.binary(), None
 
 
 class ParquetEncoder(FileEncoder):
-    """Writes a Parquet file."""
-
     def __init__(self, columns: Sequence[Field], first: int, changes: Changes) -> None:
         self._changes = changes
         self._number = first
@@ -106,7 +104,6 @@ class ParquetEncoder(FileEncoder):
 
 
 def type_of(column: Field) -> Any:
-    """The Arrow type of a column."""
     kind = pa.string() if column.text else TYPES[column.kind]
     return kind if column.scalar else pa.list_(kind)
 

@@ -60,8 +60,6 @@ MEMBER: Final = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 
 
 class WebDatasetEncoder(FileEncoder):
-    """Writes a tar."""
-
     def __init__(self, columns: Iterable[Field], first: int) -> None:
         self._endings = {column.name: column.ending for column in columns}
         self._number = first
@@ -72,14 +70,12 @@ class WebDatasetEncoder(FileEncoder):
         self._beginning = tarfile.TarInfo.create_pax_global_header(header)  # no tar may hold nothing else
 
     def write(self, records: Iterable[bytes]) -> bytes:
-        """The members of these records."""
         members = b"".join(self._sample(record) for record in records)
         if members:
             members, self._beginning = self._beginning + members, b""
         return members
 
     def finish(self) -> bytes:
-        """The end of a tar."""
         return bytes(2 * tarfile.BLOCKSIZE)
 
     def _sample(self, record: bytes) -> bytes:
@@ -160,7 +156,6 @@ def endings_in(records: Iterable[bytes]) -> dict[str, str]:
 
 
 def join_endings(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """Joins the endings of two parts of the data."""
     endings = {**one, **other}
     for name in one.keys() & other.keys():
         if one[name] != other[name]:

@@ -77,7 +77,6 @@ class Portion:
 
     @property
     def is_all(self) -> bool:
-        """Whether it is the whole shard."""
         return self.piece is None and self.first == 0 and self.last is None and not self.place.offset
 
     def within(self, number: int, count: int) -> tuple[int, int]:

@@ -298,7 +298,6 @@ class IndexEncoder:
 
 
 def encode_index(path: str, shards: list[IndexedShard], pattern: str | None = None) -> bytes:
-    """The bytes of a whole index."""
     encoder = IndexEncoder(path, pattern)
     data = b"".join(map(encoder.add, shards))
     return data + encoder.finish()[1]

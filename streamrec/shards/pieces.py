@@ -57,7 +57,6 @@ class PieceStream:
 
     @property
     def info(self) -> ObjectInfo:
-        """Size and version of the whole shard."""
         return self._stream.info
 
     def room(self, size: int, missing: int) -> int:
@@ -125,8 +124,6 @@ async def begin_piece(
 
 
 class _StartSearch:
-    """The search for a piece's first record."""
-
     def __init__(self, stream: PieceStream, piece: Piece, max_record_bytes: int) -> None:
         self._piece = piece
         self._max_record_bytes = min(max_record_bytes, stream.info.size or max_record_bytes)
@@ -135,7 +132,6 @@ class _StartSearch:
         self._data = bytearray()
 
     async def find(self) -> OpenPiece:
-        """Reads until the first record is certain."""
         wants = FIRST_BYTES
         while True:
             final = await self._read(wants)

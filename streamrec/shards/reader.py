@@ -359,7 +359,6 @@ class ShardReader:
         self._ended = True
 
     def _lose(self, losses: list[Loss]) -> None:
-        """Counts, keeps and logs losses."""
         for loss in losses:
             self.skipped += 1
             self._source.tally.count_loss(loss.nbytes or 0)

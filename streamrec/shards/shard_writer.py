@@ -102,13 +102,11 @@ class ShardUpload:
         await self._compress(kernels.encode_block(batch.buffer, spans))
 
     async def add_records(self, records: list[bytes]) -> None:
-        """Adds a block of records that are objects."""
         await self.send_block()
         self._block, self.records = records, self.records + len(records)
         await self.send_block()
 
     async def add_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
-        """Adds one record of `length` bytes whose frame comes in pieces."""
         await self.send_block()
         self.records += 1
         self._add_lengths([length])
@@ -231,7 +229,6 @@ class ShardOutput:
 
     @property
     def shards(self) -> list[ShardInfo]:
-        """The finished shards, in order."""
         return [self.finished[number] for number in sorted(self.finished)]
 
     async def shard_for(self, size: int, records: int) -> ShardUpload:
@@ -253,7 +250,6 @@ class ShardOutput:
         return max_records is not None and shard.records + records > max_records
 
     async def write(self, record: bytes) -> None:
-        """Writes one record into the current shard."""
         shard = await self.shard_for(len(record) + FRAME_BYTES, 1)
         if shard.add(record):
             await shard.send_block()
@@ -263,7 +259,6 @@ class ShardOutput:
         await (await self.shard_for(0, 0)).add_records(records)
 
     async def write_frame(self, frame: AsyncIterator[Buffer], length: int) -> None:
-        """Writes one record of `length` bytes whose frame comes in pieces."""
         await (await self.shard_for(length + FRAME_BYTES, 1)).add_frame(frame, length)
 
     async def flush(self) -> None:

@@ -142,7 +142,6 @@ class TFRecordWriter:
             raise
 
     def _abort(self) -> None:
-        """Drops the shard."""
         self._closed = True
         bridge.run(self._writer.abort)
         self._dropped.detach()

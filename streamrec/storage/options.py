@@ -171,6 +171,5 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 
 
 def check_endpoint(url: str, place: str, endpoint: Any) -> None:
-    """Refuses an endpoint without a scheme."""
     if endpoint and "://" not in str(endpoint):
         raise StorageError(f"{place} has no scheme: write 'http://{endpoint}' or 'https://{endpoint}'", url)

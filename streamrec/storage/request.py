@@ -78,7 +78,6 @@ class HedgedRequest:
                 await self._settle()  # this may be cancelled: `aclose` closes the body
 
     async def readinto(self, buffer: memoryview) -> int:
-        """Waits for the next bytes; 0 at the end of the response."""
         assert self._body is not None
         if not self._backend.may_stall:
             return await self._body.readinto(buffer)
@@ -247,7 +246,6 @@ class Race:
         self._late: list[Body] = []
 
     def send(self, request: Coroutine[Any, Any, Body]) -> None:
-        """Sends one more request."""
         task = asyncio.get_running_loop().create_task(request)
         self._running.add(task)
         task.add_done_callback(self._done)

@@ -166,6 +166,5 @@ class ResumingStream:
         await self._failures.wait(fault, self.position, self._end)
 
     def _pin(self, info: ObjectInfo) -> None:
-        """Pins the object's size and version."""
         self.info = info
         self._stop = stop_of(info, self._end)

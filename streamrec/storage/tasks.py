@@ -166,7 +166,6 @@ class Renewal:
             await asyncio.shield(self._task)
 
     async def aclose(self) -> None:
-        """Cancels a renewal in progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

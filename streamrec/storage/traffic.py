@@ -100,7 +100,6 @@ class Recent:
         self.seen = 0
 
     def observe(self, seconds: float) -> None:
-        """Counts one observation."""
         self._counts[bisect_left(BOUNDS, seconds)] += 1
         self.seen += 1
         if self.seen == self._memory:
@@ -228,7 +227,6 @@ class SharedTimer:
             self._set(due)
 
     def remove(self, look: Look) -> None:
-        """Ends the wait."""
         self._waits.pop(look, None)
 
     def _set(self, due: float) -> None:

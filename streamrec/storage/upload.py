@@ -73,7 +73,6 @@ class UploadPart:
 
     @property
     def pieces(self) -> list[memoryview]:
-        """All bytes, in order."""
         self._gather()
         return self._pieces
 

@@ -26,8 +26,6 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
 
 
 class MemoryBackend(Backend):
-    """One memory filesystem."""
-
     may_stall = False
 
     def __init__(self, filesystem: MemoryFileSystem) -> None:

@@ -83,8 +83,6 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> GcsBackend:
 
 
 class GcsBackend(Backend):
-    """One GCS client."""
-
     remote = True
     verifies_first = False
 
@@ -156,8 +154,6 @@ class GcsBackend(Backend):
 
 
 class GcsUpload(PartSink):
-    """One upload under way."""
-
     def __init__(self, api: GcsApi, path: str, overwrite: bool) -> None:
         bucket, self._key = split_object(path)
         self._api = api
@@ -295,7 +291,6 @@ class GcsUpload(PartSink):
                 await check(answer, self._path)
 
     def _resource(self) -> dict[str, Any]:
-        """Returns the metadata of the new object."""
         mark = {} if self._mark is None else {"metadata": {MARK: self._mark}}
         return {"name": self._key, "contentType": "application/octet-stream", **mark}
 
@@ -320,7 +315,6 @@ def _span(there: int, stop: int, whole: ContentDigest | None) -> dict[str, str]:
 
 
 def _multipart_body(boundary: str, metadata: Mapping[str, Any], pieces: Pieces) -> Pieces:
-    """Returns a multipart/related body: metadata, then content."""
     head = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{json.dumps(metadata)}\r\n"
         f"--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n"

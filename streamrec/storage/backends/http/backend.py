@@ -54,8 +54,6 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> HttpBackend:
 
 
 class HttpBackend(Backend):
-    """One HTTP session."""
-
     remote = True
 
     def __init__(self, filesystem: HTTPFileSystem) -> None:

@@ -138,7 +138,6 @@ class AiohttpBody:
         return count
 
     def _take_received(self) -> memoryview:
-        """Returns the bytes that aiohttp has received."""
         data = self._response.content.read_nowait()
         self._unseen -= len(data)
         return memoryview(data)
@@ -217,7 +216,6 @@ def empty_body(info: ObjectInfo, start: int) -> BytesBody:
 def translate(
     error: BaseException, path: str, start: int | None = None, end: int | None = None
 ) -> StorageError | TransientError:
-    """Returns our error for an exception of aiohttp or of the socket."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, aiohttp.ClientSSLError):
         return tls_failed(said, path, start, end)
@@ -233,7 +231,6 @@ def translate(
 
 
 def tls_failed(said: str, path: str, start: int | None = None, end: int | None = None) -> StorageError:
-    """Returns the error for a failed TLS handshake."""
     if any(word in said for word in ("WRONG_VERSION_NUMBER", "wrong version number", "record layer failure")):
         return StorageError(f"this port does not speak TLS ({said}): write http:// where https:// is", path, start, end)
     advice = "name the file of its CA in SSL_CERT_FILE, or in AWS_CA_BUNDLE for S3"

@@ -119,7 +119,6 @@ class SocketBody(asyncio.Protocol):
         self._handler.connection_lost(exc)
 
     def _read(self, target: memoryview) -> int:
-        """Reads the available bytes."""
         if self._spilled:
             count = min(len(target), len(self._spilled))
             target[:count], self._spilled = self._spilled[:count], self._spilled[count:]

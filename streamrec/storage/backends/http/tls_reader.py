@@ -75,7 +75,6 @@ class TLSReader:
         return count
 
     def holds_none(self) -> bool:
-        """Whether no bytes are left in its buffers."""
         return self._reader is None or self._reader.holds_none()
 
     def close(self) -> None:

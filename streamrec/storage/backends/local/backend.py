@@ -101,8 +101,6 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> LocalBackend:
 
 
 class LocalBackend(Backend):
-    """The files of this machine."""
-
     may_stall = False
     reads_short = True
 
@@ -368,7 +366,6 @@ def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
 
 
 def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
-    """Lists all files whose path begins with the prefix and that the glob selects."""
     name = strip_scheme(prefix)
     start = os.path.expanduser(name) if "/" in name else name  # the "~" of "~*" is part of a file's name
 

@@ -103,7 +103,6 @@ class DirectUpload(PartSink):
         self._number: int | None = None
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
-        """Appends the part."""
         await finish(asyncio.to_thread(self._write, pieces))
 
     async def complete(self, sent: ContentDigest) -> ObjectInfo:

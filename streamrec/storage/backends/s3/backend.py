@@ -174,8 +174,6 @@ def _client_config(policy: RetryPolicy) -> dict[str, Any]:
 
 
 class S3Backend(Backend):
-    """One S3 client."""
-
     remote = True
     verifies_first = False
 
