@@ -83,7 +83,7 @@ def parse_example(
     """
     if is_scalar(serialized):
         return parse_single_example(serialized, features, example_names, string_columns=string_columns)  # type: ignore[arg-type]
-    return parse_batch(make_plan("examples", features), serialized, string_columns, example_names)
+    return parse_batch(make_plan("examples", features), serialized, string_columns, example_names)[0]
 
 
 def parse_single_example(
@@ -110,20 +110,16 @@ def parse_single_example(
         TypeError: `serialized` is not bytes.
     """
     record, names = single_record(serialized, example_names)
-    return parse_batch(make_plan("example", features), record, string_columns, names, single=True)
+    return parse_batch(make_plan("example", features), record, string_columns, names, single=True)[0]
 
 
 def parse_batch(
     plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
-) -> dict[str, Column]:
-    """Parses a batch of Examples by a plan; a `single` message is a batch of one."""
-    return parse_and_count(plan, serialized, string_columns, names, single=single)[0]
-
-
-def parse_and_count(
-    plan: ParsePlan, serialized: Any, string_columns: bool, names: Any = None, *, single: bool = False
 ) -> tuple[dict[str, Column], int]:
-    """Parses as `parse_batch`, and counts the features of the messages that are not in the plan."""
+    """Parses a batch of Examples by a plan, and counts their features that are not in it.
+
+    A `single` message is a batch of one.
+    """
     records = as_records(serialized, string_columns)
     check_names(names, len(records))
     try:

@@ -25,7 +25,7 @@ from streamrec.example import (
     RaggedTensor,
     encode_examples,
 )
-from streamrec.example.parse import parse_and_count
+from streamrec.example.parse import parse_batch
 from streamrec.example.walk import make_plan
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, FeatureValues, example_of, features_of
 
@@ -175,10 +175,10 @@ class NullableParser:
             raise FeatureError("no record that was looked at has a feature: give features")
         try:  # an array is parsed faster, where no record lacks the feature
             plan = make_plan("examples", {item.name: item.proposal for item in self.summaries})
-            columns, others = parse_and_count(plan, records, string_columns=True)
+            columns, others = parse_batch(plan, records, string_columns=True)
         except FeatureError:
             plan = make_plan("examples", {item.name: RaggedFeature(item.dtype or bytes) for item in self.summaries})
-            columns, others = parse_and_count(plan, records, string_columns=True)
+            columns, others = parse_batch(plan, records, string_columns=True)
         for number, record in enumerate(records if others else ()):
             for name in features_of(record, number).keys() - plan.features.keys():  # its column would begin too late
                 raise FeatureError("no record that was looked at has it: give features", name, number)

@@ -213,7 +213,9 @@ def records_in(file: BinaryIO, reading: Reading) -> Iterator[bytes]:
             last, ours = key, MARK.items() <= tar.pax_headers.items()
             names = names_in_header(tar.pax_headers.get(NAMES, "")) if ours else None
             if suffix != NO_FEATURE:
-                features |= feature_of_file(suffix, contents_of(member_file), names, reading)
+                name, values = feature_of(suffix, contents_of(member_file), names)
+                if reading.wants(name):
+                    features[name] = values
             if reading.wants(KEY) and not (ours and key.isdigit()):
                 features[KEY] = FeatureValues(BYTES, [key.encode("utf-8", "surrogateescape")])
         if last is not None:
@@ -253,14 +255,6 @@ def array_in(data: bytes) -> np.ndarray[Any, Any] | None:
     if not 0 <= shape[0] * dtype.itemsize <= len(data) - file.tell():
         raise ValueError(f"an array of {shape[0]:,} numbers in {len(data):,} bytes")
     return np.frombuffer(data, dtype, shape[0], file.tell())
-
-
-def feature_of_file(
-    suffix: str, data: bytes, names: Mapping[str, str] | None, reading: Reading
-) -> dict[str, FeatureValues]:
-    """The feature of a file by its name; nothing where it is not wanted."""
-    name, values = feature_of(suffix, data, names)
-    return {name: values} if reading.wants(name) else {}
 
 
 def feature_of(suffix: str, data: bytes, names: Mapping[str, str] | None) -> tuple[str, FeatureValues]:

@@ -25,7 +25,7 @@ from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, O
 from streamrec.shards.index import Index, Numbers, damage_error, read_end, read_foot
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
 from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference, group_ranges
-from streamrec.storage import Storage, Storages
+from streamrec.storage import Storage, Storages, read_full
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import BUFFER_BITS, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
 
@@ -185,7 +185,9 @@ class IndexedRecords:
 
         async def read(number: int) -> None:
             run = runs[number]
-            found = Frames(await self._read_run(run), spans_in(run, places))
+            data = await self._read_run(run)
+            starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
+            found = Frames(data, np.stack([starts, starts + places.lengths[run.first : run.last]], 1))
             if self._verify:
                 self._check_run(run, found, wanted)
             parts[number] = found.trim()
@@ -212,12 +214,10 @@ class IndexedRecords:
         try:
             if stream.info.size not in (None, shard.bytes):
                 raise self._changed_error(shard, run, f"it has {stream.info.size:,} bytes, not {shard.bytes:,}")
-            room, filled = memoryview(kernels.allocate(run.end - run.start)), 0
-            while filled < len(room):
-                count = await stream.readinto(room[filled:])
-                if not count:
-                    raise self._changed_error(shard, run, f"it ends at byte {run.start + filled:,}")
-                filled += count
+            room = memoryview(kernels.allocate(run.end - run.start))
+            filled = await read_full(stream, room)
+            if filled < len(room):
+                raise self._changed_error(shard, run, f"it ends at byte {run.start + filled:,}")
             return room.toreadonly()
         except ObjectChangedError as error:
             raise self._changed_error(shard, run, error.reason) from error
@@ -298,8 +298,3 @@ def gather(parts: list[Frames], order: Numbers) -> Frames:
     rows[:, 2] = np.repeat(np.arange(len(parts)) << BUFFER_BITS, [len(part) for part in parts])
     records = Scattered([part.buffer for part in parts], rows[order])
     return records if are_long([records]) else records.compact()
-
-
-def spans_in(run: ByteRun, places: Places) -> Numbers:
-    starts = places.offsets[run.first : run.last] + (HEADER_BYTES - run.start)
-    return np.stack([starts, starts + places.lengths[run.first : run.last]], 1)

@@ -19,7 +19,7 @@ from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError, StreamrecError
 from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
 from streamrec.shards.pieces import PieceStream, begin_piece
-from streamrec.storage import ByteStream, ObjectInfo, Storage, directory_advice
+from streamrec.storage import ByteStream, ObjectInfo, Storage, directory_advice, read_full
 from streamrec.storage.tasks import finish
 from streamrec.tfrecord import (
     DETECT_BYTES,
@@ -135,12 +135,8 @@ async def open_whole(
     try:
         if expected is not None:
             expected.check(stream.info)
-        head = b""
-        while named != "" and len(head) < DETECT_BYTES:
-            room = memoryview(bytearray(DETECT_BYTES - len(head)))
-            if not (count := await stream.readinto(room)):
-                break
-            head += room[:count]
+        room = memoryview(bytearray(0 if named == "" else DETECT_BYTES))
+        head = bytes(room[: await read_full(stream, room)])
         kind = detect_compression(head) if named is None else named
         if kind:
             return Opened(InflatedStream(stream, Inflater(kind, path), head, place.offset), kind, place)

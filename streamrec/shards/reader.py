@@ -361,7 +361,8 @@ class ShardReader:
     def _lose(self, losses: list[Loss]) -> None:
         for loss in losses:
             self.skipped += 1
-            self._source.tally.count_loss(loss.nbytes or 0)
+            self._source.tally.count("losses")
+            self._source.tally.count("lost_bytes", loss.nbytes or 0)
             if self.skipped <= KEPT:
                 self.losses.append(loss)
             if self.skipped <= LOGGED:

@@ -10,7 +10,7 @@ of a store), and in `backends/` a module for each kind of store.
 """
 
 from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
-from streamrec.storage.base import ByteStream, Storage
+from streamrec.storage.base import ByteStream, Storage, read_full
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
@@ -66,6 +66,7 @@ __all__ = [
     "local_path",
     "locate",
     "protocol_of",
+    "read_full",
     "secured_object",
     "split_chain",
 ]

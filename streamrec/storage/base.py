@@ -31,7 +31,7 @@ from streamrec.storage.traffic import Traffic
 from streamrec.storage.upload import PARALLEL, PART_SIZE, StagedSink, Upload
 from streamrec.storage.urls import Glob, hidden_name, is_temporary
 
-__all__ = ["ByteStream", "ObjectInfo", "ShortObject", "Storage", "Upload"]
+__all__ = ["ByteStream", "ObjectInfo", "ShortObject", "Storage", "Upload", "read_full"]
 
 T = TypeVar("T")
 
@@ -54,6 +54,14 @@ class ByteStream(Protocol):
 
     async def aclose(self) -> None:
         """Frees the connection, even if bytes are left. May be called twice."""
+
+
+async def read_full(stream: ByteStream, buffer: memoryview) -> int:
+    """Reads until the buffer is full, or the stream ends; returns the number of bytes."""
+    filled = 0
+    while filled < len(buffer) and (count := await stream.readinto(buffer[filled:])):
+        filled += count
+    return filled
 
 
 class Storage:
@@ -155,15 +163,8 @@ class Storage:
         try:
             size = stream.info.size
             stop = end if size is None else min(end, size)
-            buffer = bytearray(max(0, stop - start))
-            filled = 0
-            with memoryview(buffer) as view:
-                while filled < len(buffer):
-                    count = await stream.readinto(view[filled:])
-                    if count == 0:
-                        break
-                    filled += count
-            return bytes(memoryview(buffer)[:filled])
+            buffer = memoryview(bytearray(max(0, stop - start)))
+            return bytes(buffer[: await read_full(stream, buffer)])
         finally:
             await stream.aclose()
 

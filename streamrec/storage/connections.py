@@ -276,11 +276,6 @@ class StreamShare:
     reserved: int = 0
     promised: int = 0
 
-    def record_taken(self, nbytes: int, now: float) -> None:
-        """Records that its consumer got bytes, and waits no more."""
-        self.taken += nbytes
-        self.waiting, self.last = False, now
-
 
 class Connections:
     """The connections and the buffer budget that the streams of one run share.

@@ -334,7 +334,8 @@ class ParallelStream:
             await self.aclose()
             raise
         self.position += count
-        self._share.record_taken(count, self._connections.clock())
+        self._share.taken += count
+        self._share.waiting, self._share.last = False, self._connections.clock()
         return count
 
     async def aclose(self) -> None:
@@ -388,7 +389,7 @@ class ParallelStream:
                 continue
             if not self._connections.promise(self._share, size, urgent=True):
                 continue
-            if not slow.stream.affords():
+            if not slow.stream.hedge():
                 self._connections.withdraw(self._share, size)
                 continue
             slow.cut(rest.start)

@@ -190,6 +190,8 @@ class HedgedRequest:
             flows = hedging.flows_since(self._blocks_before)
             allowed = traffic.hedge(limiter, self._tally, others_on_time=flows, stalled=True)
         if allowed:
+            limiter.record_request(time.monotonic())
+            self._tally.request()
             if self._race is None or self._race.failed:
                 self._race = Race()
                 self._race.answer.add_done_callback(self._on_answer)

@@ -226,11 +226,6 @@ class Tally:
         for histogram in self._first_bytes:
             histogram.observe(seconds)
 
-    def count_loss(self, nbytes: int) -> None:
-        """Counts a damaged place, with the bytes lost."""
-        self.count("losses")
-        self.count("lost_bytes", nbytes)
-
     def counts(self) -> Counts:
         table = self._tables[0].copy()  # atomic under the GIL
         table["fallbacks"] = sum(path.fallbacks - before for path, before in self._fast_paths)

@@ -79,12 +79,9 @@ class ResumingStream:
         if self._request is not None:
             self._request.end = end
 
-    def affords(self) -> bool:
-        """Takes one more request from the budget of hedges and counts it, because this one is slow; False if not."""
-        if not self._traffic.affords(self._failures.limiter, others_on_time=True):
-            return False
-        self.tally.count("hedges")
-        return True
+    def hedge(self) -> bool:
+        """Takes one more request from the budget of hedges, because this one is slow; False if it may not be sent."""
+        return self._traffic.hedge(self._failures.limiter, self.tally, others_on_time=True)
 
     async def open(self) -> None:
         """Waits for the first response, which sets size and version in `info`."""

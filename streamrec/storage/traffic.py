@@ -374,23 +374,14 @@ class Traffic:
             limiter = self._limiters[bucket] = Limiter("" if self._endpoint is None else f"{self._endpoint} {bucket}")
         return limiter
 
-    def affords(self, limiter: Limiter, *, others_on_time: bool = False, stalled: bool = False) -> bool:
-        """Takes an additional request from the budget of hedges; False if it may not be sent now.
+    def hedge(self, limiter: Limiter, tally: Tally, *, others_on_time: bool = False, stalled: bool = False) -> bool:
+        """Takes a second request from the budget and counts it as a hedge; False if it may not be sent now.
 
-        A store that throttles gets none, except for a stalled body when the limiter allows a request now.
+        A store that throttles gets none, except for a `stalled` body when the limiter allows a request now.
         """
         if limiter.rate is not None and not (stalled and limiter.delay(time.monotonic()) == 0.0):
             return False
-        return self.hedging.spend(others_on_time=others_on_time)
-
-    def hedge(self, limiter: Limiter, tally: Tally, *, others_on_time: bool = False, stalled: bool = False) -> bool:
-        """Takes a second request from the budget and counts it; False if it may not be sent now.
-
-        It is `stalled` if it is for a stalled body, and not for a response that has not begun.
-        """
-        if not self.affords(limiter, others_on_time=others_on_time, stalled=stalled):
+        if not self.hedging.spend(others_on_time=others_on_time):
             return False
-        limiter.record_request(time.monotonic())
-        tally.request()
         tally.count("hedges")
         return True

@@ -63,7 +63,7 @@ class Parse(Stage):
             raise TypeError("parse_example takes records (bytes), but this element is a dict: is it parsed already?")
         if is_scalar(serialized):
             return parse_single_example(serialized, self.features, string_columns=self.string_columns)
-        return parse_batch(self._plan, serialized, self.string_columns)
+        return parse_batch(self._plan, serialized, self.string_columns)[0]
 
 
 def column_spec(feature: Any, batch: tuple[int | None, ...]) -> Any:

@@ -14,7 +14,7 @@ from streamrec.errors import FeatureError
 from streamrec.example import parse
 from streamrec.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
 from streamrec.example.messages import Example
-from streamrec.example.parse import parse_and_count, parse_example, parse_sequence_example
+from streamrec.example.parse import parse_batch, parse_example, parse_sequence_example
 from streamrec.example.walk import Records, make_plan
 from streamrec.kernels import _native
 from streamrec.tfrecord import Frames, Scattered
@@ -298,7 +298,7 @@ def test_features_that_are_not_described_are_counted(data: st.DataObject) -> Non
     try:
         names = [name for record in records for name in Example.FromString(record).features.feature]
         plan = make_plan("examples", features)
-        _, found = parse_and_count(plan, batch, string_columns=False)
+        _, found = parse_batch(plan, batch, string_columns=False)
     except (DecodeError, FeatureError):  # field numbers of 0, which TensorFlow takes, or values that do not fit
         reject()
     assert bool(found) == bool(set(names) - {slot.name for slot in plan.slots})

@@ -108,10 +108,15 @@ def test_the_climb_rests_longer_and_longer() -> None:
     assert waits[-1] > 60
 
 
+def take(share: StreamShare, nbytes: int, now: float) -> None:
+    share.taken += nbytes
+    share.waiting, share.last = False, now
+
+
 def moving(connections: Connections, count: int, taken: int) -> list[StreamShare]:
     shares = [connections.join() for _ in range(count)]
     for share in shares:
-        share.record_taken(taken, connections.clock())
+        take(share, taken, connections.clock())
     return shares
 
 
@@ -149,11 +154,11 @@ def test_a_stream_proves_first_that_it_wants_many_bytes() -> None:
     connections = Connections(clock=Clock())
     (share,) = moving(connections, 1, PROOF_ALONE - 1)
     assert connections.terms(share).connections == 1
-    share.record_taken(1, connections.clock())
+    take(share, 1, connections.clock())
     assert connections.terms(share).connections == START
     other = connections.join()
     assert connections.terms(share).connections == 1
-    share.record_taken(PROOF_BESIDE, connections.clock())
+    take(share, PROOF_BESIDE, connections.clock())
     assert connections.terms(share).connections == START // 2
     assert connections.terms(other).connections == 1
 
@@ -199,7 +204,7 @@ def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: flo
     for _ in range(int(seconds / 0.01)):
         clock.now += 0.01
         rate = min(connections.terms(share).connections * 60e6, wire)
-        share.record_taken(0, connections.record_bytes(int(rate * 0.01)))
+        take(share, 0, connections.record_bytes(int(rate * 0.01)))
 
 
 @pytest.mark.parametrize(("wire", "expected"), [(10e9, MAX_CONNECTIONS), (1e9, START), (125e6, START)])

@@ -193,6 +193,7 @@ def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and
     assert not traffic.hedge(limiter, traffic.tally)
     assert not traffic.hedge(limiter, traffic.tally, others_on_time=True)
     assert traffic.hedge(limiter, traffic.tally, stalled=True)
+    limiter.record_request(time.monotonic())
     assert not traffic.hedge(limiter, traffic.tally, others_on_time=True, stalled=True), "it is another's turn"
     limiter._next = 0.0
     assert not traffic.hedge(limiter, traffic.tally, stalled=True), "the share is spent"

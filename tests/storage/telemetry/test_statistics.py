@@ -164,7 +164,8 @@ def test_a_line_says_what_matters() -> None:
     tally.count("hedges")
     tally.count("hedges_won")
     tally.request(waited=1.5)
-    tally.count_loss(1234)
+    tally.count("losses")
+    tally.count("lost_bytes", 1234)
     (line,) = format_lines(statistics.snapshot())
     for part in ("3 retried (1 broken, 2 throttled)", "1 of 2 hedges won", "1 loss of 1,234 bytes", "1.5 s for leave"):
         assert part in line

@@ -32,7 +32,7 @@ import anyio.to_thread
 import fsspec
 from fsspec.asyn import AsyncFileSystem
 
-from streamrec.errors import StorageError, UnsupportedOperationError
+from streamrec.errors import IntegrityError, StorageError, UnsupportedOperationError
 from streamrec.storage.backend import Backend, Body, BytesBody, ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.backends.fsspec import common, repairs
 from streamrec.storage.backends.fsspec.common import translate_errors
@@ -187,7 +187,9 @@ class FsspecBackend(Backend):
             if not self._async:
                 await self._call("makedirs", self._fs._parent(name), exist_ok=True)
             await self._call("put_file", local, temporary)
-            common.check_size(path, common.info_of(path, await self._info(temporary)), size)
+            found = common.info_of(path, await self._info(temporary)).size
+            if found not in (None, size):
+                raise IntegrityError(f"{found:,} bytes arrived of the {size:,} that were sent: write it again", path)
             await self._call("mv_file" if self._async else "mv", temporary, name)
         return await self.stat(path)
 

@@ -17,20 +17,13 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 
-from streamrec.errors import (
-    IntegrityError,
-    NotFoundError,
-    PermissionDeniedError,
-    StorageError,
-    UnsupportedOperationError,
-)
+from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError, UnsupportedOperationError
 from streamrec.storage.backend import ObjectInfo
 from streamrec.storage.faults import Cause, TransientError, error_from_status, error_translator
 from streamrec.storage.options import full_url, version_of
 from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
 
 __all__ = [
-    "check_size",
     "info_of",
     "infos_of",
     "lists_directories",
@@ -146,12 +139,6 @@ def root_of(url: str) -> str:
     """
     scheme, colon, rest = url.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}/" if colon and not split_chain(url).is_chain else url
-
-
-def check_size(path: str, stored: ObjectInfo, size: int) -> None:
-    """Raises IntegrityError if the filesystem reports another size than was sent."""
-    if stored.size is not None and stored.size != size:
-        raise IntegrityError(f"{stored.size:,} bytes arrived of the {size:,} that were sent: write it again", path)
 
 
 def _translate(error: Exception, path: str, start: int | None, end: int | None) -> StorageError | TransientError:

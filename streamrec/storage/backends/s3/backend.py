@@ -225,7 +225,15 @@ class S3Backend(Backend):
             if version is not None and info.version != version:
                 raise changed_error(path, start) from error
             return http_body.empty_body(info, start)
-        return _body(answer, path, start, end)
+        try:
+            size = http_body_range(answer.status, answer.headers, start, end)
+        except TransientError:
+            answer.raw.close()
+            raise
+        info = ObjectInfo(path, size, answer.headers.get("etag"))
+        if isinstance(answer.raw, aiohttp.ClientResponse):
+            return http_body.AiohttpBody(answer.raw, info, start, end)
+        return ClientBody(answer.raw, info, start, end)
 
     async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
         extra = {name.replace("-", ""): value for name, value in headers.items()}
@@ -280,19 +288,6 @@ class S3Backend(Backend):
         creator = getattr(self._fs, "_s3creator", None)
         if creator is not None:
             await creator.__aexit__(None, None, None)
-
-
-def _body(answer: Response, path: str, start: int, end: int | None) -> Body:
-    """Checks the range of a GET's response, and returns its body."""
-    try:
-        size = http_body_range(answer.status, answer.headers, start, end)
-    except TransientError:
-        answer.raw.close()
-        raise
-    info = ObjectInfo(path, size, answer.headers.get("etag"))
-    if isinstance(answer.raw, aiohttp.ClientResponse):
-        return http_body.AiohttpBody(answer.raw, info, start, end)
-    return ClientBody(answer.raw, info, start, end)
 
 
 class ClientBody:
