@@ -16,7 +16,7 @@ from streamrec import ShardWriter, StorageError, TFRecordDataset
 from streamrec.kernels import crc32c
 from streamrec.storage import Storage, Storages
 from streamrec.storage.backend import FastPath
-from streamrec.storage.backends.http import openssl, responses, tls_reader
+from streamrec.storage.backends.http import responses, tls_reader
 from streamrec.storage.backends.http.socket_body import ALL
 from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store, seaweedfs
@@ -88,7 +88,7 @@ def decryption(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "record by record":
         monkeypatch.setattr(responses, "BUFFERED_BODIES", FastPath("receiving bodies with OpenSSL built in"))
         monkeypatch.delattr("_ssl.__file__")
-        openssl.library.cache_clear()
+        tls_reader.library.cache_clear()
 
 
 @pytest.mark.usefixtures("decryption")
@@ -285,9 +285,9 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
     if broken == "asyncio":
         monkeypatch.setattr(tls_reader, "SSLProtocol", int)
     elif broken == "OpenSSL":
-        monkeypatch.setattr(openssl, "library", other)
+        monkeypatch.setattr(tls_reader, "library", other)
     else:
-        monkeypatch.setattr(openssl.SocketReader, "read", other)
+        monkeypatch.setattr(tls_reader.SocketReader, "read", other)
     data = os.urandom(6 << 20)
     async with Storages(store.options, retry=QUICK) as storages:
         storage = await storages.at(path)
