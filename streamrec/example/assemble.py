@@ -19,13 +19,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.errors import FeatureError
 from streamrec.example.columns import MAX_EMPTY_ROWS, BytesColumn, Column, RaggedTensor, SparseTensor, Values
-from streamrec.example.features import (
-    Dtype,
-    FixedLenSequenceFeature,
-    KeyedPartition,
-    RaggedFeature,
-    SparseFeature,
-)
+from streamrec.example.features import Dtype, FixedLenSequenceFeature, KeyedPartition, RaggedFeature, SparseFeature
 from streamrec.example.walk import Array, FeatureSlot, Found, Offsets, ParsePlan, Records, Rows, padding_of
 
 RULES: Final[Mapping[type[KeyedPartition], str]] = {

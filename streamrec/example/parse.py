@@ -32,16 +32,7 @@ from streamrec.errors import FeatureError
 from streamrec.example.assemble import to_columns
 from streamrec.example.columns import BytesColumn, Column
 from streamrec.example.features import Feature, FixedLenSequenceFeature
-from streamrec.example.walk import (
-    Code,
-    Offsets,
-    ParsePlan,
-    Records,
-    failure,
-    make_plan,
-    walk_examples,
-    walk_sequences,
-)
+from streamrec.example.walk import Code, Offsets, ParsePlan, Records, failure, make_plan, walk_examples, walk_sequences
 
 Columns: TypeAlias = dict[str, Column]
 

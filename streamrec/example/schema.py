@@ -20,14 +20,7 @@ from google.protobuf.message import DecodeError
 
 from streamrec.arguments import describe_value, integer, name_type
 from streamrec.errors import FeatureError
-from streamrec.example.features import (
-    FIELDS,
-    Dtype,
-    Feature,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-)
+from streamrec.example.features import FIELDS, Dtype, Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
 from streamrec.example.messages import Example, SequenceExample, is_example_list
 
 

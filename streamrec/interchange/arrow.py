@@ -17,14 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamrec.errors import FeatureError
-from streamrec.example import (
-    ArrowBatch,
-    BytesColumn,
-    FeatureSummary,
-    RaggedFeature,
-    RaggedTensor,
-    encode_examples,
-)
+from streamrec.example import ArrowBatch, BytesColumn, FeatureSummary, RaggedFeature, RaggedTensor, encode_examples
 from streamrec.example.parse import parse_batch
 from streamrec.example.walk import make_plan
 from streamrec.interchange.features import BYTES, FLOAT, INT64, NO_KIND, Changes, FeatureValues, example_of, features_of

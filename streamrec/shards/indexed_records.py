@@ -26,16 +26,7 @@ from streamrec.shards.index import Index, Numbers, damage_error, read_end, read_
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
 from streamrec.storage import Storage, Storages, read_full
 from streamrec.storage.tasks import for_each
-from streamrec.tfrecord import (
-    BUFFER_BITS,
-    FOOTER_BYTES,
-    HEADER_BYTES,
-    Frames,
-    Scattered,
-    are_long,
-    as_spans,
-    unpack,
-)
+from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

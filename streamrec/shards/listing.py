@@ -29,36 +29,15 @@ from anyio.abc import TaskGroup
 
 from streamrec import bridge, shards
 from streamrec.display import logger
-from streamrec.errors import (
-    NotFoundError,
-    PermissionDeniedError,
-    PositionMismatchError,
-    UnsupportedOperationError,
-)
+from streamrec.errors import NotFoundError, PermissionDeniedError, PositionMismatchError, UnsupportedOperationError
 from streamrec.shards.assignment import Portion, ShardSize, assign_bytes
 from streamrec.shards.options import Expected
-from streamrec.shards.patterns import (
-    Filenames,
-    expand_braces,
-    has_braces,
-    is_glob,
-    is_web,
-    is_web_glob,
-    to_names,
-)
+from streamrec.shards.patterns import Filenames, expand_braces, has_braces, is_glob, is_web, is_web_glob, to_names
 from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, locate, split_chain
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
-__all__ = [
-    "Listing",
-    "assign_shards",
-    "expand_name",
-    "find_shards",
-    "list_shards",
-    "matching_files",
-    "sizes_of",
-]
+__all__ = ["Listing", "assign_shards", "expand_name", "find_shards", "list_shards", "matching_files", "sizes_of"]
 
 MANIFESTS: Final = (".json", ".index")
 """The endings of the names of manifests and indexes."""

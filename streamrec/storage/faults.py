@@ -211,14 +211,7 @@ class _Translated:
 
 
 _THROTTLED_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})
-_PASSING_CODES = frozenset(
-    {
-        "InternalError",
-        "RequestTimeout",
-        "OperationAborted",
-        "ConditionalRequestConflict",
-    }
-)
+_PASSING_CODES = frozenset({"InternalError", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
 _DENIED_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 _MISSING_CODES = frozenset({"NoSuchKey", "NoSuchBucket", "NoSuchUpload"})
 _DENIED = "the store refused access ({}): check the credentials and what they may do with this path{}"

@@ -47,17 +47,7 @@ from typing import Final
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.statistics import BOUNDS, Statistics, Tally
 
-__all__ = [
-    "EARNS",
-    "HOLD_CAP",
-    "MIN_RATE",
-    "SAVED",
-    "Hedging",
-    "Limiter",
-    "Recent",
-    "SharedTimer",
-    "Traffic",
-]
+__all__ = ["EARNS", "HOLD_CAP", "MIN_RATE", "SAVED", "Hedging", "Limiter", "Recent", "SharedTimer", "Traffic"]
 
 
 FEW: Final = 32

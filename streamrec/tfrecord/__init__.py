@@ -25,15 +25,7 @@ from streamrec.tfrecord.frames import (
     are_long,
     as_spans,
 )
-from streamrec.tfrecord.lengths import (
-    BLOCK,
-    BLOCK_RECORDS,
-    MAX_BITS,
-    LengthPacker,
-    PackedLengths,
-    packed_sizes,
-    unpack,
-)
+from streamrec.tfrecord.lengths import BLOCK, BLOCK_RECORDS, MAX_BITS, LengthPacker, PackedLengths, packed_sizes, unpack
 
 __all__ = [
     "BLOCK",

@@ -50,14 +50,7 @@ from streamrec.storage.backends.http.responses import (
     translate_errors,
 )
 from streamrec.storage.faults import RetryPolicy, changed_error, exists_error, http_body_range
-from streamrec.storage.options import (
-    COMMON_OPTIONS,
-    ClientOptions,
-    build,
-    check_endpoint,
-    check_names,
-    parameter_names,
-)
+from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_endpoint, check_names, parameter_names
 from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import Glob, split_object, split_prefix

@@ -40,14 +40,7 @@ from streamrec.storage.backends.s3.errors import PastTheEndError, translate_erro
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets, Response
 from streamrec.storage.backends.s3.uploads import ClientUploads, S3Upload
 from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error, http_body_range
-from streamrec.storage.options import (
-    COMMON_OPTIONS,
-    ClientOptions,
-    build,
-    check_endpoint,
-    check_names,
-    parameter_names,
-)
+from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_endpoint, check_names, parameter_names
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
