@@ -40,14 +40,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
 from streamrec.storage.faults import RetryPolicy
-from streamrec.storage.statistics import BOUNDS, Statistics, Tally
+from streamrec.storage.statistics import LatencyHistogram, Statistics, Tally
 
-__all__ = ["EARNS", "HOLD_CAP", "MIN_RATE", "SAVED", "Hedging", "Limiter", "Recent", "SharedTimer", "Traffic"]
+__all__ = ["EARNS", "HOLD_CAP", "MIN_RATE", "SAVED", "Hedging", "Limiter", "SharedTimer", "Traffic"]
 
 
 FEW: Final = 32
@@ -70,45 +69,6 @@ MIN_RATE: Final = 5.0
 
 HOLD_CAP: Final = 30.0
 """Seconds that a Retry-After may delay all requests."""
-
-
-class Recent:
-    """A histogram that forgets: it halves all counts each time it has seen `memory` observations.
-
-    >>> recent = Recent(memory=100)
-    >>> for _ in range(1_000):
-    ...     recent.observe(0.1)
-    >>> for _ in range(300):
-    ...     recent.observe(2.0)
-    >>> 1.4 < recent.quantile(0.25) < 2.1
-    True
-    """
-
-    def __init__(self, memory: int) -> None:
-        self._counts = [0] * (len(BOUNDS) + 1)
-        self._memory = memory
-        self.seen = 0
-
-    def observe(self, seconds: float) -> None:
-        self._counts[bisect_left(BOUNDS, seconds)] += 1
-        self.seen += 1
-        if self.seen == self._memory:
-            self._counts = [count >> 1 for count in self._counts]
-            self.seen = sum(self._counts)
-
-    def quantile(self, share: float) -> float:
-        """Estimates the seconds that this share of the observations does not exceed; 0.0 without observations.
-
-        It interpolates within the bucket, whose bound alone may be 1.4 times too high.
-        """
-        wanted, below = share * self.seen, 0
-        for index, count in enumerate(self._counts):
-            if count and below + count >= wanted:
-                low = BOUNDS[index - 1] if index else 0.0
-                high = BOUNDS[min(index, len(BOUNDS) - 1)]
-                return low + (high - low) * (wanted - below) / count
-            below += count
-        return 0.0
 
 
 class Hedging:
@@ -141,11 +101,11 @@ class Hedging:
         self._share = share
         self._earned = 1.0 if share else 0.0  # the first slow request of a run is as bad as any other
         self._allowed = policy.hedge_allowance if share else 0
-        self._first_bytes = Recent(memory=256)
+        self._first_bytes = LatencyHistogram(memory=256)
         self._first_byte_guess = max(policy.first_byte_floor, policy.first_byte_timeout / 10)
         self._slowest = 0.0
         self.waiting = 0
-        self._gaps = Recent(memory=4096)
+        self._gaps = LatencyHistogram(memory=4096)
         self.stall_limit = max(policy.stall_floor, policy.stall_timeout / 10)
         self._since_limit = 0
 
@@ -166,7 +126,7 @@ class Hedging:
         self._since_limit += 1
         if self._since_limit == 32 or self.blocks == FIRST_BLOCKS:
             self._since_limit = 0
-            self.stall_limit = max(self.stall_floor, 4.0 * self._gaps.quantile(0.99))
+            self.stall_limit = max(self.stall_floor, 4.0 * self._gaps.estimate(0.99))
 
     def is_measured(self) -> bool:
         """Whether enough requests were answered, compared with those that wait, to know what is late."""
@@ -177,7 +137,7 @@ class Hedging:
         """Returns the seconds after which a response that has not begun is late."""
         if not self.is_measured():
             return self._first_byte_guess
-        usual = 2.0 * self._first_bytes.quantile(0.75) if self._first_bytes.seen >= 8 else 4.0 * self._slowest
+        usual = 2.0 * self._first_bytes.estimate(0.75) if self._first_bytes.seen >= 8 else 4.0 * self._slowest
         return max(self.first_byte_floor, usual)
 
     def flows_since(self, blocks: int) -> bool:

@@ -16,8 +16,9 @@ from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import Body
 from streamrec.storage.faults import Cause, TransientError
+from streamrec.storage.statistics import LatencyHistogram
 from streamrec.storage.stream import ResumingStream
-from streamrec.storage.traffic import EARNS, SAVED, Hedging, Recent, Traffic
+from streamrec.storage.traffic import EARNS, SAVED, Hedging, Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore, serve_objects
@@ -112,7 +113,7 @@ def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=300), st.integers(2, 64))
 def test_what_is_remembered_is_bounded(times: list[float], memory: int) -> None:
-    recent = Recent(memory)
+    recent = LatencyHistogram(memory)
     for seconds in times:
         recent.observe(seconds)
         assert recent.seen < memory
