@@ -382,7 +382,7 @@ def plan_row(job: Job, listing: Listing) -> tuple[dict[str, Any], list[Numbers]]
     ranges = [job.shape.ranges(own) for own in plan]
     check_each_once(np.concatenate(ranges), job.shape.total, f"{job.readers} readers")  # in each epoch: it has no part
     loads = np.array([int((own[:, 1] - own[:, 0]).sum()) for own in ranges])
-    cut = sum(portion.piece is not None for own in plan for portion in own)
+    cut = sum(portion.byte_range is not None for own in plan for portion in own)
     by_rank = loads.reshape(job.ranks, -1).sum(1)
     return {**row, "cut": cut, "balance_reader": balance(loads), "balance_rank": balance(by_rank)}, ranges
 

@@ -105,9 +105,9 @@ class Shape:
             shard = int(portion.path[-15:-9])
             count = int(self.counts[shard])
             first, last = portion.first, count if portion.last is None else portion.last
-            if portion.piece is not None:  # its records are those whose frames begin in it
-                end = portion.piece.end
-                first = int(np.searchsorted(self.offsets[:count], portion.piece.start))
+            if portion.byte_range is not None:  # its records are those whose frames begin in it
+                end = portion.byte_range.end
+                first = int(np.searchsorted(self.offsets[:count], portion.byte_range.start))
                 last = count if end is None else int(np.searchsorted(self.offsets[:count], end))
             found.append((self.firsts[shard] + first, self.firsts[shard] + last))
         return np.array(found, np.int64).reshape(-1, 2)

@@ -153,12 +153,13 @@ def test_the_command_line_uses_public_names() -> None:
 
 UNDOCUMENTED = {
     "pipeline.read_portions",
-    *("shards.Expected", "shards.IndexedRecords", "shards.LONG_BYTES", "shards.Manifest", "shards.Piece"),
+    *("shards.Expected", "shards.IndexedRecords", "shards.LONG_BYTES", "shards.Manifest", "shards.ShardRange"),
     *("shards.ReadOptions", "shards.assign_records", "shards.expand_name", "shards.fill_total", "shards.is_below"),
     *("shards.is_numbered", "shards.is_shard_of", "shards.list_numbered", "shards.list_shards", "shards.location_of"),
     *("shards.Portion", "shards.open_index", "shards.read_manifest", "shards.shard_path", "shards.sizes_of"),
     *("storage.Distribution", "storage.Identity", "storage.ObjectInfo", "storage.Replacement", "storage.Storage"),
-    *("storage.Storages", "storage.fate_of", "storage.is_temporary", "storage.is_url", "storage.secured_object"),
+    *("storage.Storages", "storage.describe_leftover", "storage.is_temporary", "storage.is_url"),
+    *("storage.secured_object",),
 }
 """What the command line uses of the library, and the reference does not have. Nothing may be added."""
 

@@ -20,7 +20,7 @@ from streamrec.cli.output import Meter, progress
 from streamrec.cli.records import check_where, find_matching, kind_of_all
 from streamrec.cli.sources import Item, storages_for
 from streamrec.interchange import Kind
-from streamrec.shards import LONG_BYTES, Expected, Piece, Portion, ReadOptions, ShardReader
+from streamrec.shards import LONG_BYTES, Expected, Portion, ReadOptions, ShardRange, ShardReader
 
 PARALLEL: Final = 8
 """Shards that are read at the same time, without `--jobs`."""
@@ -94,8 +94,10 @@ async def open_item(item: Item, start: int | None = None, **how: Any) -> AsyncIt
     The shard must be as it was listed, or as a manifest says.
     """
     async with storages_for(item.storage_options) as storages:
-        storage, piece = await storages.at(item.path), Piece(start) if start else None
-        made = await ShardReader.open(storage, item.path, ReadOptions(**how), piece=piece, expected=item.expected)
+        storage, byte_range = await storages.at(item.path), ShardRange(start) if start else None
+        made = await ShardReader.open(
+            storage, item.path, ReadOptions(**how), byte_range=byte_range, expected=item.expected
+        )
         async with aclosing(made) as reader:
             yield reader
 

@@ -216,8 +216,8 @@ async def plan_tasks(shards: Shards, survey: ShardSurvey, count: int) -> list[tu
     sizes = {shard.path: shard.size for shard in survey.sizes}
 
     def count_bytes(portion: Portion) -> int:
-        piece, size = portion.piece, sizes[portion.path]
-        return size if piece is None else (size if piece.end is None else piece.end) - piece.start
+        cut, size = portion.byte_range, sizes[portion.path]
+        return size if cut is None else (size if cut.end is None else cut.end) - cut.start
 
     return [(portions, None, sum(map(count_bytes, portions))) for portions in plan if portions]
 

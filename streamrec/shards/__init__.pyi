@@ -1,15 +1,6 @@
 from streamrec.shards.assignment import Even, Portion, assign_records, check_even, even_count
 from streamrec.shards.index import Index
-from streamrec.shards.indexed_records import (
-    OFFSET_BITS,
-    RUN_BYTES,
-    ByteRun,
-    IndexedRecords,
-    Places,
-    byte_runs,
-    first_difference,
-    open_index,
-)
+from streamrec.shards.indexed_records import IndexedRecords, Places, open_index
 from streamrec.shards.indexing import join_index, join_index_sync, part_of, write_index, write_index_sync
 from streamrec.shards.listing import (
     Listing,
@@ -32,9 +23,10 @@ from streamrec.shards.manifest_files import (
     write_manifest_sync,
 )
 from streamrec.shards.opening import ShortShard, may_be_short, open_short_shard, read_short_shards
-from streamrec.shards.options import LONG_BYTES, Expected, Piece, ReadOptions, ShardPlace
+from streamrec.shards.options import LONG_BYTES, Expected, ReadOptions, ShardPlace, ShardRange
 from streamrec.shards.patterns import Filenames, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
+from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.record_source import RecordSource
 from streamrec.shards.shard_writer import ShardTarget, ShardWriter
@@ -52,13 +44,13 @@ __all__ = [
     "IndexedRecords",
     "Listing",
     "Manifest",
-    "Piece",
     "Places",
     "Portion",
     "ReadOptions",
     "RecordSource",
     "ShardInfo",
     "ShardPlace",
+    "ShardRange",
     "ShardReader",
     "ShardTarget",
     "ShardWriter",

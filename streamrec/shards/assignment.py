@@ -30,7 +30,7 @@ from typing import Literal, get_args
 from streamrec.arguments import choice
 from streamrec.display import display_repr
 from streamrec.shards.manifest import ShardInfo
-from streamrec.shards.options import Expected, Piece, ShardPlace
+from streamrec.shards.options import Expected, ShardPlace, ShardRange
 
 __all__ = ["Even", "Portion", "ShardSize", "assign_bytes", "assign_records", "check_even", "even_count"]
 
@@ -61,15 +61,15 @@ class Portion:
 
     Args:
         path: The shard's URL.
-        piece: A byte range of it; None for all of it.
+        byte_range: A byte range of it; None for all of it.
         first: Number of the first record to give, counted from the start of the shard.
         last: One past the number of the last record; None for all records.
-        place: The record where reading begins, without a piece: the first one, or one before it.
+        place: The record where reading begins, without a byte range: the first one, or one before it.
         expected: The description that the opened shard is compared with, and its number of records at its end.
     """
 
     path: str
-    piece: Piece | None = None
+    byte_range: ShardRange | None = None
     first: int = 0
     last: int | None = None
     place: ShardPlace = ShardPlace()
@@ -77,7 +77,7 @@ class Portion:
 
     @property
     def is_all(self) -> bool:
-        return self.piece is None and self.first == 0 and self.last is None and not self.place.offset
+        return self.byte_range is None and self.first == 0 and self.last is None and not self.place.offset
 
     def within(self, number: int, count: int) -> tuple[int, int]:
         """The records of the portion among `count` records from this number on: their first index, and one past it."""
@@ -91,15 +91,14 @@ class Portion:
 
 
 def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
-    """Assigns shards, or pieces of them, to readers by size; see the top of this file.
+    """Assigns shards, or byte ranges of them, to readers by size; see the top of this file.
 
     Each reader gets its portions in the shards' order, possibly none.
 
     Examples:
         >>> plan = assign_bytes([ShardSize("a", 100), ShardSize("b", 200)], 2)
-        >>> [[(part.path, part.piece and part.piece.start, part.piece and part.piece.end) for part in portions]
-        ...     for portions in plan]
-        [[('a', None, None), ('b', 0, 50)], [('b', 50, None)]]
+        >>> [(part.path, part.byte_range) for part in plan[1]]
+        [('b', ShardRange(start=50, end=None))]
     """
     in_turn = [list(range(reader, len(shards), readers)) for reader in range(readers)]
     for plan in (in_turn, _assign_by_size(shards, range(len(shards)), readers)):
@@ -174,7 +173,7 @@ def _cut(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:
     plan = []
     for numbers, begin, end in zip(whole, cuts, cuts[1:], strict=False):
         numbered = [(number, _whole(shards[number])) for number in numbers]
-        numbered += _pieces(shards, line, ends, begin, end)
+        numbered += _ranges(shards, line, ends, begin, end)
         plan.append([portion for _, portion in sorted(numbered, key=itemgetter(0))])
     return plan
 
@@ -198,10 +197,10 @@ def _snap(cut: int, ends: Sequence[int], near: float) -> int:
     return nearest if abs(nearest - cut) <= near else cut
 
 
-def _pieces(
+def _ranges(
     shards: Sequence[ShardSize], line: Sequence[int], ends: Sequence[int], begin: int, end: int
 ) -> Iterator[tuple[int, Portion]]:
-    """The shards, or pieces of them, between two bytes of the line."""
+    """The shards, or byte ranges of them, between two bytes of the line."""
     for index in range(bisect_right(ends, begin) - 1, bisect_left(ends, end)):
         number, start, stop = line[index], ends[index], ends[index + 1]
         first, last = max(begin, start) - start, min(end, stop) - start
@@ -211,7 +210,7 @@ def _pieces(
                 yield number, _whole(shards[number])
             else:
                 expected = replace(shards[number].expected, records=None)
-                yield number, Portion(shards[number].path, Piece(first, rest), expected=expected)
+                yield number, Portion(shards[number].path, ShardRange(first, rest), expected=expected)
 
 
 def _whole(shard: ShardSize) -> Portion:

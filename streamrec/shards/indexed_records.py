@@ -13,8 +13,8 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import anyio
 import numpy as np
@@ -24,33 +24,12 @@ from streamrec.display import display_name
 from streamrec.errors import CorruptRecordError, ManifestError, NotFoundError, ObjectChangedError
 from streamrec.shards.index import Index, Numbers, damage_error, read_end, read_foot
 from streamrec.shards.manifest import FRAME_BYTES, ShardInfo
+from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference, group_ranges
 from streamrec.storage import Storage, Storages, read_full
 from streamrec.storage.tasks import for_each
-from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
+from streamrec.tfrecord import BUFFER_BITS, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
-__all__ = [
-    "OFFSET_BITS",
-    "RUN_BYTES",
-    "ByteRun",
-    "IndexedRecords",
-    "Places",
-    "byte_runs",
-    "first_difference",
-    "open_index",
-    "read_blocks",
-]
-
-OFFSET_BITS: Final = 42
-"""A reference is `shard << OFFSET_BITS | offset`: shards of up to 4 TiB, and two million of them."""
-
-RUN_GAP_BYTES: Final = 256 << 10
-"""One request reads records whose distance is at most this: a second request costs more than these bytes."""
-
-RUN_BYTES: Final = 8 << 20
-"""The approximate size of one request, so that several can run at the same time."""
+__all__ = ["IndexedRecords", "Places", "open_index", "read_blocks"]
 
 END_BYTES: Final = 256 << 10
 """Bytes at the end of an index that are read before its tables' size is known."""
@@ -319,72 +298,3 @@ def gather(parts: list[Frames], order: Numbers) -> Frames:
     rows[:, 2] = np.repeat(np.arange(len(parts)) << BUFFER_BITS, [len(part) for part in parts])
     records = Scattered([part.buffer for part in parts], rows[order])
     return records if are_long([records]) else records.compact()
-
-
-class ByteRun(NamedTuple):
-    """A byte range of one shard with the requested records `first` to `last` (exclusive)."""
-
-    shard: int
-    start: int
-    end: int
-    first: int
-    last: int
-
-
-def byte_runs(references: Numbers, sizes: Numbers, gap: int = RUN_GAP_BYTES, most: int = RUN_BYTES) -> list[ByteRun]:
-    """The byte ranges to read for records with these sorted references and sizes of payloads.
-
-    Up to `gap` other bytes are read instead of sending two requests. A range ends after about `most` bytes.
-
-    >>> byte_runs(np.array([0, 100, 5000]), np.array([84, 84, 84]), gap=1000)
-    [ByteRun(shard=0, start=0, end=200, first=0, last=2), ByteRun(shard=0, start=5000, end=5100, first=2, last=3)]
-    """
-    ends = references + sizes + FRAME_BYTES
-    shards = references >> OFFSET_BITS
-    apart = shards * (gap + 1)  # keeps the end of a shard of 4 TiB away from the start of the next one
-    runs = []
-    for first, last in group_ranges(references + apart, ends + apart, gap, most):
-        shard = int(shards[first])
-        origin = shard << OFFSET_BITS
-        runs.append(ByteRun(shard, int(references[first]) - origin, int(ends[last - 1]) - origin, first, last))
-    return runs
-
-
-def group_ranges(starts: Numbers, ends: Numbers, gap: int, most: int) -> Iterator[tuple[int, int]]:
-    """Groups sorted ranges that are at most `gap` apart, into groups of about `most`: `first` to `last` (exclusive)."""
-    breaks = (np.flatnonzero(starts[1:] - ends[:-1] > gap) + 1).tolist()
-    for first, last in zip([0, *breaks], [*breaks, len(starts)], strict=True):
-        while first < last:
-            stop = max(first + 1, int(np.searchsorted(starts[first:last], starts[first] + most)) + first)
-            yield first, stop
-            first = stop
-
-
-def first_difference(frames: Frames) -> int | None:
-    """The first record whose stored length or CRC32C is not that of its payload; None if there is none.
-
-    The payloads are as in a shard, each between its header and its footer.
-    """
-    adjacent = (frames.spans[1:, 0] - frames.spans[:-1, 1] == FRAME_BYTES).all()
-    if adjacent and are_framed(frames):
-        return None
-    around = frames.spans + np.array([-HEADER_BYTES, FOOTER_BYTES])
-    stored, spans = kernels.gather([frames.buffer], None, around)
-    correct = kernels.encode_frames(frames.buffer, np.ascontiguousarray(frames.spans))
-    if bytes_equal(stored, correct):
-        return None
-    bounds = enumerate(as_spans(spans).tolist())
-    return next(i for i, (start, end) in bounds if memoryview(stored)[start:end] != memoryview(correct)[start:end])
-
-
-def are_framed(frames: Frames) -> bool:
-    """Whether framing the bytes of adjacent records gives these records; without a copy."""
-    first = int(frames.spans[0, 0]) - HEADER_BYTES
-    data = memoryview(frames.buffer)[first : int(frames.spans[-1, 1]) + FOOTER_BYTES]
-    spans, position, code, _ = kernels.scan_frames(data, 0, True, len(data))
-    return code == kernels.OK and position == len(data) and np.array_equal(as_spans(spans) + first, frames.spans)
-
-
-def bytes_equal(one: Buffer, other: Buffer) -> bool:
-    """Whether two buffers hold the same bytes. (Python compares memoryviews byte by byte, which is far slower.)"""
-    return np.array_equal(np.frombuffer(memoryview(one), np.uint8), np.frombuffer(memoryview(other), np.uint8))

@@ -114,7 +114,7 @@ class Listing:
         self.known: dict[str, ObjectInfo] = {} if found is None else dict(found.known)
         self._storages = storages
         self._keep = keep
-        self._with: list[Any] = []
+        self._fingerprint: list[Any] = []
         self._patterns = patterns
         names = to_names(filenames)
         self._alone = len(names) == 1
@@ -151,24 +151,24 @@ class Listing:
         return Portion(path, expected=None if info is None else Expected(info.size, info.version))
 
     @property
-    def whose(self) -> list[Any]:
+    def fingerprint(self) -> list[Any]:
         """The listing's part of a state: the number of known shards, whether these are all, and their digest."""
         count = len(self.paths)
-        if self._with[:2] != [count, self.complete]:
-            self._with = self._first(count)
-        return self._with
+        if self._fingerprint[:2] != [count, self.complete]:
+            self._fingerprint = self._fingerprint_of(count)
+        return self._fingerprint
 
-    async def check_whose(self, whose: Sequence[Any]) -> None:
+    async def check_fingerprint(self, saved: Sequence[Any]) -> None:
         """Refuses a state that was saved when other shards were listed."""
-        count, complete, _ = whose
+        count, complete, _ = saved
         await self.until(count + 1 if complete else count)
-        if self._first(count) != whose:
+        if self._fingerprint_of(count) != saved:
             raise PositionMismatchError(
                 "this state was saved when the names matched other shards, or shards of other sizes or versions: "
                 "resume with the same shards, or start over without the state"
             )
 
-    def _first(self, count: int) -> list[Any]:
+    def _fingerprint_of(self, count: int) -> list[Any]:
         """The same for the first shards: the digest is of their names, sizes and versions."""
         described = [
             (path, info.size, info.version) if (info := self.known.get(path)) else path for path in self.paths[:count]
@@ -384,7 +384,7 @@ async def assign_shards(
     plan = assign_bytes([replace(shard, splittable=shard.splittable and not named) for shard in shards], readers)
     if named is not None:
         return plan
-    cut = sorted({portion.path for portions in plan for portion in portions if portion.piece is not None})
+    cut = sorted({portion.path for portions in plan for portion in portions if portion.byte_range is not None})
     sample = set(cut[:: len(cut) // FEW_SHARDS + 1])
     compressed = await find_compressed(storages, sample)
     if not compressed:

@@ -1,4 +1,4 @@
-"""Opens one shard, whole or a piece of it, up to the first byte of its first record.
+"""Opens one shard, whole or a byte range of it, up to the first byte of its first record.
 
 The plain bytes of a compressed shard are a stream: storage × Inflater. Inflating runs in a worker thread.
 
@@ -17,8 +17,8 @@ import anyio
 from streamrec import kernels
 from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError, StreamrecError
-from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
-from streamrec.shards.pieces import PieceStream, begin_piece
+from streamrec.shards.byte_ranges import RangeStream, begin_range
+from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
 from streamrec.storage import ByteStream, ObjectInfo, Storage, directory_advice, read_full
 from streamrec.storage.tasks import finish
 from streamrec.tfrecord import (
@@ -36,7 +36,7 @@ __all__ = [
     "Opened",
     "ShortShard",
     "may_be_short",
-    "open_piece",
+    "open_range",
     "open_short_shard",
     "open_whole",
     "read_short_shards",
@@ -105,11 +105,11 @@ class Opened:
     Args:
         source: Its plain bytes, after `head`; the caller closes it.
         place: The place of the first record, which begins with `head`.
-        head: Plain bytes that were read already; None if no record begins in a piece.
-        end: The end of a piece, in bytes.
+        head: Plain bytes that were read already; None if no record begins in a byte range.
+        end: The end of a byte range.
     """
 
-    source: ByteStream | PieceStream | InflatedStream
+    source: ByteStream | RangeStream | InflatedStream
     compression_type: CompressionType
     place: ShardPlace
     head: bytes | bytearray | None = b""
@@ -149,15 +149,15 @@ async def open_whole(
         raise
 
 
-async def open_piece(
+async def open_range(
     storage: Storage,
     path: str,
     options: ReadOptions,
-    piece: Piece,
+    byte_range: ShardRange,
     place: ShardPlace,
     expected: Expected | None = None,
 ) -> Opened:
-    """Opens a piece of a shard at its first record; or at `place`, if its offset is not 0.
+    """Opens a byte range of a shard at its first record; or at `place`, if its offset is not 0.
 
     Raises:
         ValueError: The shard is compressed.
@@ -171,9 +171,9 @@ async def open_piece(
             f"{display_name(path)}: this shard is compressed ({kind}), so reading cannot begin in the middle: read it "
             "without start and end, or write it uncompressed, or as several shards"
         )
-    stream, position, head = await begin_piece(storage, path, piece, options.max_record_bytes, place, expected)
+    stream, position, head = await begin_range(storage, path, byte_range, options.max_record_bytes, place, expected)
     at = ShardPlace(position, place.record, stream.info.version)
-    return Opened(stream, "", at, head, piece.end)
+    return Opened(stream, "", at, head, byte_range.end)
 
 
 async def open_bytes(storage: Storage, path: str, start: int = 0, version: str | None = None) -> ByteStream:

@@ -11,7 +11,7 @@ from streamrec.errors import ManifestError, ObjectChangedError
 from streamrec.storage import ObjectInfo
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
 
-__all__ = ["LONG_BYTES", "Expected", "Piece", "ReadOptions", "ShardPlace"]
+__all__ = ["LONG_BYTES", "Expected", "ReadOptions", "ShardPlace", "ShardRange"]
 
 LONG_BYTES: Final = 64 << 20
 """Records up to this length are held in memory even if they are only counted or checked."""
@@ -33,7 +33,7 @@ class ReadOptions:
         block_records: Blocks end after a multiple of this number of records since the shard's start, if their size
             allows it: then a batch, or a turn of the interleave, is in one block and need not be copied.
         long_bytes: Longer records are checked and counted, and not returned: see `ShardReader.take_long_records`. A
-            damaged one is read again, into memory. None: records of all lengths are returned. Not for pieces of a
+            damaged one is read again, into memory. None: records of all lengths are returned. Not for byte ranges of a
             shard.
     """
 
@@ -119,7 +119,7 @@ def rewrite_advice(manifest: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ShardRange:
     """A byte range of an uncompressed shard: the records whose headers begin in it.
 
     At 0 a record's header begins; from any other `start` the reader searches for the first one. `end` is None for the
@@ -131,4 +131,4 @@ class Piece:
 
     def __post_init__(self) -> None:
         if self.start < 0 or (self.end is not None and self.end < self.start):
-            raise ValueError(f"bytes {self.start} to {self.end}: a piece begins at 0 or later and ends no earlier")
+            raise ValueError(f"bytes {self.start} to {self.end}: a byte range begins at 0 or later and ends no earlier")

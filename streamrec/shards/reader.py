@@ -33,9 +33,9 @@ from streamrec import kernels
 from streamrec.arguments import integer, refusal
 from streamrec.display import display_name
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
-from streamrec.shards.opening import Opened, open_piece, open_whole
-from streamrec.shards.options import Expected, Piece, ReadOptions, ShardPlace
-from streamrec.shards.pieces import PieceStream
+from streamrec.shards.byte_ranges import RangeStream
+from streamrec.shards.opening import Opened, open_range, open_whole
+from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
 from streamrec.storage import (
     BLOCK_BYTES,
     BUFFER_BYTES,
@@ -151,20 +151,20 @@ class ShardReader:
         path: str,
         options: ReadOptions | None = None,
         place: ShardPlace | None = None,
-        piece: Piece | None = None,
+        byte_range: ShardRange | None = None,
         stream: ByteStream | None = None,
         expected: Expected | None = None,
     ) -> Self:
-        """Opens a shard, or a piece of it, at a place: waits for the first response, and pins the object's version.
+        """Opens a shard, or a byte range of it, at a place: waits for the first response, and pins the version.
 
         A whole shard continues from `stream`, if its bytes are open already. An object that differs from `expected` is
         an error.
         """
         options, place = options or ReadOptions(), place or ShardPlace()
-        if piece is None:
+        if byte_range is None:
             opened = await open_whole(storage, path, options, place, stream, expected)
         else:
-            opened = await open_piece(storage, path, options, piece, place, expected)
+            opened = await open_range(storage, path, options, byte_range, place, expected)
         return cls(storage, path, options, opened, options.block_bytes or BLOCK_BYTES)
 
     @property
@@ -207,11 +207,11 @@ class ShardReader:
         opened = await self._open_at(start)
         try:
             while start < end:
-                piece = memoryview(kernels.allocate(min(self.block_bytes, end - start)))
-                count = await opened.source.readinto(piece)
+                block = memoryview(kernels.allocate(min(self.block_bytes, end - start)))
+                count = await opened.source.readinto(block)
                 if not count:
                     raise TruncatedShardError("the shard became shorter while it was read", self.path, start)
-                yield piece[:count]
+                yield block[:count]
                 start += count
         finally:
             with anyio.CancelScope(shield=True):
@@ -388,7 +388,7 @@ class ShardReader:
         is_there = self.info.size is not None and not self.compression_type  # the framer compared its length with that
         step = 1 << 30 if is_there else 16 << 20
         size = max(block, min(missing, max(self._framer.held, step)))
-        return self._source.room(size, missing) if isinstance(self._source, PieceStream) else size
+        return self._source.room(size, missing) if isinstance(self._source, RangeStream) else size
 
     def _end_after_group(self, block: int, records: int) -> int:
         """The bytes to about the end of a group of `block_records`, if all are as long as the `records` so far.
@@ -453,13 +453,13 @@ def open_shard(
     """Opens one shard: `async with streamrec.open_shard(url) as shard: async for record in shard: ...`.
 
     With `start` or `end`, it returns exactly the records whose headers begin in [start, end). If you cut a shard
-    anywhere and read all pieces, you get each record once. The shard must not be compressed.
-    (`streamrec.shards.pieces` explains what happens if payloads contain whole TFRecord files.)
+    anywhere and read all byte ranges, you get each record once. The shard must not be compressed.
+    (`streamrec.shards.byte_ranges` explains what happens if payloads contain whole TFRecord files.)
 
     Args:
         url: Any fsspec URL, or a local path; with `filesystem`, a path in it.
         compression_type: None to detect; "", "GZIP", "ZLIB" or "ZSTD".
-        start: First byte of the piece to read, at any offset; None or 0 for the beginning.
+        start: First byte to read, at any offset; None or 0 for the beginning.
         end: One past its last byte; None for the end of the shard.
         verify: Check each record's CRC32C.
         on_error: How to handle damage. "raise" (default) raises an error, after the records before it. "skip_record"
@@ -478,23 +478,23 @@ def open_shard(
     Raises:
         NotFoundError, PermissionDeniedError, StorageError: The shard cannot be opened.
         MissingExtraError: The package for this kind of URL is not installed.
-        ValueError: An argument is out of its range, or a piece of a compressed shard was asked for.
+        ValueError: An argument is out of its range, or a byte range of a compressed shard was asked for.
     """
     options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
-    piece = Piece(start or 0, end) if start or end is not None else None
+    byte_range = ShardRange(start or 0, end) if start or end is not None else None
     url = locate(os.fspath(url), store.get("filesystem"))
     buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)
     check_keywords("open_shard", store)
-    return OpeningShard(_opened(url, options, piece, buffer_bytes, store))
+    return OpeningShard(_opened(url, options, byte_range, buffer_bytes, store))
 
 
 @asynccontextmanager
 async def _opened(
-    url: str, options: ReadOptions, piece: Piece | None, buffer_bytes: int, store: StoreOptions
+    url: str, options: ReadOptions, byte_range: ShardRange | None, buffer_bytes: int, store: StoreOptions
 ) -> AsyncIterator[ShardReader]:
     """Opens a shard with connections of its own."""
     async with Storages(**store, buffer_bytes=buffer_bytes) as storages:
-        reader = await ShardReader.open(await storages.at(url), url, options, piece=piece)
+        reader = await ShardReader.open(await storages.at(url), url, options, byte_range=byte_range)
         try:
             yield reader
         finally:

@@ -35,7 +35,7 @@ from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
 
-__all__ = ["Storages", "StoreOptions", "check_keywords", "check_source", "locate", "place_of"]
+__all__ = ["Storages", "StoreOptions", "check_keywords", "check_source", "client_scope", "locate"]
 
 Connect = Callable[[ClientOptions, RetryPolicy], Coroutine[Any, Any, Backend]]
 
@@ -147,23 +147,23 @@ class Storages:
     async def at(self, url: str) -> Storage:
         """Returns the Storage for a URL: the same one for all URLs that one client serves."""
         _check_name(url)
-        place = place_of(url) if self._filesystem is None else ""
+        scope = client_scope(url) if self._filesystem is None else ""
         async with self._lock:
             if self._closed:
                 raise ClosedError(f"{url}: the storages are closed; make new ones")
-            if place not in self._storages:
-                self._storages[place] = await self._make(place, url)
-            return self._storages[place]
+            if scope not in self._storages:
+                self._storages[scope] = await self._make(scope, url)
+            return self._storages[scope]
 
     def serves_together(self, urls: Collection[str]) -> bool:
         """Whether one client serves all of these URLs; a StorageError if one of the names is not valid."""
         for url in urls:
             _check_name(url)
-        return self._filesystem is not None or len({place_of(url) for url in urls}) == 1
+        return self._filesystem is not None or len({client_scope(url) for url in urls}) == 1
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
-        places = [(url, (await self.at(url)).endpoint) for url in urls]
-        return await asyncio.to_thread(lambda: list(starmap(identities, places)))
+        located = [(url, (await self.at(url)).endpoint) for url in urls]
+        return await asyncio.to_thread(lambda: list(starmap(identities, located)))
 
     async def check_not_input(self, url: str, inputs: Iterable[str]) -> None:
         """Refuses an output that is one of the inputs, in any spelling."""
@@ -188,11 +188,11 @@ class Storages:
         log_statistics(self.statistics, "so far")
         self._timer = asyncio.get_running_loop().call_later(self._report_interval, self._report)
 
-    async def _make(self, place: str, url: str) -> Storage:
+    async def _make(self, scope: str, url: str) -> Storage:
         protocol = protocol_of(url)
         source = ClientOptions(protocol, self.storage_options, self._filesystem, url)
         connect = await asyncio.to_thread(load_backend, source)  # an import takes up to a second
-        key, kept = make_key(connect.__module__, place, self.storage_options, self._filesystem, astuple(self._retry))
+        key, kept = make_key(connect.__module__, scope, self.storage_options, self._filesystem, astuple(self._retry))
         try:
             connect_shared = partial(borrow, key, kept, partial(connect, source, self._retry))
             backend, release = await attempt(self._retry, url, connect_shared, "connecting")
@@ -273,12 +273,12 @@ def load_backend(source: ClientOptions) -> Connect:
     return connect
 
 
-def place_of(url: str) -> str:
+def client_scope(url: str) -> str:
     """Returns the part of a URL that determines its client.
 
     One of our backends serves all buckets and hosts; a filesystem of fsspec belongs to one host, or to one archive.
 
-    >>> place_of("s3://b/k"), place_of("ftp://host/dir/x"), place_of("zip://dir/x::s3://b/c.zip")
+    >>> client_scope("s3://b/k"), client_scope("ftp://host/dir/x"), client_scope("zip://dir/x::s3://b/c.zip")
     ('s3://', 'ftp://host', 'zip://::s3://b/c.zip')
     """
     if ":" not in url:

@@ -34,8 +34,8 @@ __all__ = [
     "NATIVE",
     "Glob",
     "UrlChain",
+    "describe_leftover",
     "directory_advice",
-    "fate_of",
     "hidden_name",
     "is_temporary",
     "is_url",
@@ -255,10 +255,10 @@ def _final_name(path: str, kind: str) -> str | None:
     return f"{directory}{slash}{match[1]}" if match is not None and match[2] == kind else None
 
 
-def fate_of(path: str) -> str | None:
+def describe_leftover(path: str) -> str | None:
     """Says what happens to an object that a killed writer left; None for other names, and for secured content.
 
-    >>> fate_of("dir/.shard.streamrec-new-0000000000000000"), fate_of("dir/shard")
+    >>> describe_leftover("dir/.shard.streamrec-new-0000000000000000"), describe_leftover("dir/shard")
     ('the next run that replaces dir/shard removes it', None)
     """
     directory, slash, name = path.rpartition("/")

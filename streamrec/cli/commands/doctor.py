@@ -35,7 +35,7 @@ from streamrec.cli.sources import Item, directory_of, find, storages_for
 from streamrec.cli.writing import remove_all, temporary_objects
 from streamrec.display import display_name, mask_values
 from streamrec.errors import AlreadyExistsError, ObjectChangedError, UnsupportedOperationError
-from streamrec.storage import Storages, fate_of, is_temporary, secured_object
+from streamrec.storage import Storages, describe_leftover, is_temporary, secured_object
 
 MARKS: Final = {True: "ok  ", False: "FAIL", None: "-   "}
 HOSTS: Final = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com"}
@@ -375,7 +375,7 @@ async def check_replaced(store: CheckedStore) -> str:
         hidden = [info.path async for info in storage.list(store.folder, hidden=True) if is_temporary(info.path)]
     except UnsupportedOperationError as error:
         raise NotCheckedError(str(error)) from error
-    left = [f"{path} ({fate})" for path in hidden if (fate := fate_of(path))]
+    left = [f"{path} ({outcome})" for path in hidden if (outcome := describe_leftover(path))]
     named = ", ".join(left[:LOOKS])  # the number says how many more there are
     others = f"; {plural(len(left), 'hidden object')} of writers, at work or killed: {named}" if left else ""
     old = [(path, name) for path in hidden if (name := secured_object(path)) is not None]

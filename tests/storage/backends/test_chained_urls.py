@@ -168,7 +168,7 @@ def archived(protocol: str, url: str, options: Mapping[str, Any]) -> Place:
     return Place(lambda file: f"{protocol}://{file}::{url}", options, f"{protocol}://a/x-0.tfrecord::{url}-missing")
 
 
-def place_of(kind: str, directory: Path, request: pytest.FixtureRequest) -> Place:
+def client_scope(kind: str, directory: Path, request: pytest.FixtureRequest) -> Place:
     archives = {"q.zip": zipped, "d.zip": lambda: zipped(zipfile.ZIP_DEFLATED)}
     archives |= {"q.tar": lambda: tarred("w"), "q.tar.gz": lambda: tarred("w:gz")}
     for name, make in archives.items():
@@ -216,7 +216,7 @@ KINDS += ["dir", "ftp", "sftp", "hf", "sync", "onlycat", "sizeless"]
 
 @pytest.fixture(scope="module", params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return place_of(request.param, tmp_path_factory.mktemp("chains"), request)
+    return client_scope(request.param, tmp_path_factory.mktemp("chains"), request)
 
 
 async def read(place: Place, *names: str, **arguments: Any) -> list[bytes]:

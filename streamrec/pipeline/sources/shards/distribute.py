@@ -187,8 +187,8 @@ class AssignedShards(Listing):
         self.total = total
         self.paths = [portion.path for portion in portions]
         self.labels = [  # in a part of a shard, records are counted from its beginning
-            f"{portion.path} (the part from byte {portion.piece.start:,} on)"
-            if portion.piece is not None and portion.piece.start
+            f"{portion.path} (the part from byte {portion.byte_range.start:,} on)"
+            if portion.byte_range is not None and portion.byte_range.start
             else portion.path
             for portion in portions
         ]
@@ -204,7 +204,7 @@ class AssignedShards(Listing):
         return self.portions[number]
 
     @property
-    def whose(self) -> list[Any]:
+    def fingerprint(self) -> list[Any]:
         """What states hold of the share."""
         listed = [(part.expected.size, part.expected.version) for part in self.portions if part.expected is not None]
         text = repr((self.portions, self.total, *listed))
@@ -222,7 +222,7 @@ class AssignedShards(Listing):
                 f"{self.reader.readers} (readers are ranks times loader workers): resume with the same number of "
                 "readers, each with its own state"
             )
-        if state["share"] != self.whose:
+        if state["share"] != self.fingerprint:
             raise PositionMismatchError(
                 "names, sizes or numbers of records of the shards, and so their assignment, have changed since this "
                 "state was saved: resume with the same shards, or start over without the state"
@@ -303,8 +303,8 @@ async def share_of(how: Distribute, reader: Reader, opened: OpenSource) -> Assig
 
 
 def load_of(portion: Portion, size: int) -> int:
-    piece = portion.piece
-    return size if piece is None else (size if piece.end is None else piece.end) - piece.start
+    cut = portion.byte_range
+    return size if cut is None else (size if cut.end is None else cut.end) - cut.start
 
 
 def describe(paths: Sequence[str]) -> str:

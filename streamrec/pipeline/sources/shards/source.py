@@ -106,7 +106,7 @@ class Shards(Source):
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         opened = await self.opened(within)
         if state is not None:
-            await opened.listing.check_whose(state["share"])
+            await opened.listing.check_fingerprint(state["share"])
         async with aclosing(read(self, state, within, opened)) as chunks:
             async for chunk in chunks:
                 yield replace(chunk, positions=SharePositions(chunk.positions, opened.listing))
@@ -120,7 +120,7 @@ class SharePositions(Derived):
     given: int | None = None
 
     def at(self, index: int) -> Position:
-        source = {**self.inner.at(index)["source"], "share": self.share.whose}
+        source = {**self.inner.at(index)["source"], "share": self.share.fingerprint}
         return {"source": source if self.given is None else {**source, "given": self.given + index}}
 
 
@@ -359,7 +359,7 @@ class Fetchers:
         place, options = queue.start.place, self._options_for(queue)
         if not place.offset and portion.place.offset:  # a mark in a manifest: only shards without compression have them
             place, options = replace(portion.place, version=place.version), replace(options, compression_type="")
-        reader = await ShardReader.open(storage, portion.path, options, place, portion.piece, stream, expected)
+        reader = await ShardReader.open(storage, portion.path, options, place, portion.byte_range, stream, expected)
         try:
             if reader.info.size is not None:
                 self._note_sizes([reader.info.size])

@@ -102,8 +102,8 @@ class StoredPart:
 def difference(sent: ContentDigest, parts: Sequence[StoredPart], head: Mapping[str, Any]) -> str | None:
     """Describes how the object in the store differs from what was sent; None if it does not.
 
-    There are no parts if it was sent in one request. `head` is the answer to HEAD, with the checksum if the store has
-    one.
+    An object that was sent in one request has no parts. `head` is the answer to HEAD, with the checksum if the store
+    has one.
     """
     if head["ContentLength"] != sent.size:
         return f"it has {head['ContentLength']:,} bytes where {sent.size:,} were sent"

@@ -1,6 +1,6 @@
-"""Pieces of an uncompressed shard: n readers of its pieces deliver each record once, without an index.
+"""Byte ranges of an uncompressed shard: n readers of them deliver each record once, without an index.
 
-A piece has the records whose headers begin in it. The reader of the previous piece reads to the end of its last record;
+A byte range has the records whose headers begin in it. The reader of the previous one reads to its last record's end;
 this one skips the rest of that record and begins at the first header. A payload may itself hold whole records (a
 TFRecord file that is stored as a record); these stop at the end of the payload, or before. So a start is certain when
 whole records have followed each other for SETTLE_BYTES, or to the end of the shard (`find_start`).
@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 from streamrec import kernels
-from streamrec.shards.options import Expected, Piece, ShardPlace
+from streamrec.shards.options import Expected, ShardPlace, ShardRange
 from streamrec.storage import ByteStream, ObjectInfo, Storage
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, is_record_header
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["PieceStream", "begin_piece", "find_start"]
+__all__ = ["RangeStream", "begin_range", "find_start"]
 
 SETTLE_BYTES = 1 << 20
 """How far records must follow each other before the first one counts as a record of the shard."""
@@ -45,8 +45,8 @@ LONG_BYTES = 16 << 20
 """The reader does not wait for a longer record: it counts if another one begins at its end."""
 
 
-class PieceStream:
-    """The bytes of a piece: an open range up to `limit`, and further ranges to the end of its last record."""
+class RangeStream:
+    """The bytes of a byte range: an open one up to `limit`, and further ones to the end of its last record."""
 
     def __init__(self, storage: Storage, path: str, stream: ByteStream, limit: int | None) -> None:
         self._storage = storage
@@ -92,31 +92,31 @@ class PieceStream:
         await self._stream.aclose()
 
 
-OpenPiece = tuple[PieceStream, int, bytes | bytearray | None]
-"""An open piece: its stream, the offset of its first record's header, and the bytes from there that were read already
-(None if no record begins in the piece)."""
+OpenRange = tuple[RangeStream, int, bytes | bytearray | None]
+"""An open byte range: its stream, the offset of its first record's header, and the bytes from there that were read
+already (None if no record begins in it)."""
 
 
-async def begin_piece(
+async def begin_range(
     storage: Storage,
     path: str,
-    piece: Piece,
+    byte_range: ShardRange,
     max_record_bytes: int,
     place: ShardPlace,
     expected: Expected | None = None,
-) -> OpenPiece:
-    """Opens a piece at its first record; or at a later one, if its place is given."""
-    start = place.offset or piece.start
-    limit = None if piece.end is None else max(piece.end, start) + SLACK_BYTES
-    stream = PieceStream(storage, path, await storage.stream(path, start, limit, place.version), limit)
+) -> OpenRange:
+    """Opens a byte range at its first record; or at a later one, if its place is given."""
+    start = place.offset or byte_range.start
+    limit = None if byte_range.end is None else max(byte_range.end, start) + SLACK_BYTES
+    stream = RangeStream(storage, path, await storage.stream(path, start, limit, place.version), limit)
     try:
         if expected is not None:
             expected.check(stream.info)
-        if piece.end is not None and start >= piece.end:
+        if byte_range.end is not None and start >= byte_range.end:
             return stream, start, None
         if start == 0 or place.offset:
             return stream, start, b""
-        return await _StartSearch(stream, piece, max_record_bytes).find()
+        return await _StartSearch(stream, byte_range, max_record_bytes).find()
     except BaseException:
         with anyio.CancelScope(shield=True):
             await stream.aclose()
@@ -124,14 +124,14 @@ async def begin_piece(
 
 
 class _StartSearch:
-    def __init__(self, stream: PieceStream, piece: Piece, max_record_bytes: int) -> None:
-        self._piece = piece
+    def __init__(self, stream: RangeStream, byte_range: ShardRange, max_record_bytes: int) -> None:
+        self._byte_range = byte_range
         self._max_record_bytes = min(max_record_bytes, stream.info.size or max_record_bytes)
         self._stream = stream
-        self._position = piece.start
+        self._position = byte_range.start
         self._data = bytearray()
 
-    async def find(self) -> OpenPiece:
+    async def find(self) -> OpenRange:
         wants = FIRST_BYTES
         while True:
             final = await self._read(wants)
@@ -139,7 +139,7 @@ class _StartSearch:
             reach = None if start.breaks is None else self._position + start.breaks
             self._drop(start.at)
             ended = final and not self._data
-            if ended or (self._piece.end is not None and self._position >= self._piece.end):
+            if ended or (self._byte_range.end is not None and self._position >= self._byte_range.end):
                 return self._stream, self._position, None
             if 0 < start.wants <= LONG_BYTES:
                 wants = max(start.wants, FIRST_BYTES)
@@ -178,12 +178,12 @@ class _StartSearch:
         self._drop(position - self._position)
 
     async def _end_of_record_around(self, reach: int) -> int | None:
-        """The end of a record that begins before the piece and holds all bytes up to `reach`; None if there is none.
+        """The end of a record that begins before the byte range and holds all bytes up to `reach`; None without one.
 
         Another record begins at its end. A record with a good payload is preferred to a nearer one without: a payload
         may also hold a part of a TFRecord file, and the last length in such a part may point anywhere.
         """
-        last, step = self._piece.start, 1 << 20
+        last, step = self._byte_range.start, 1 << 20
         first = max(0, last - self._max_record_bytes - HEADER_BYTES)
         second_best: int | None = None
         while last > first:
@@ -221,7 +221,7 @@ class Start:
 
 
 def find_start(data: Buffer, max_record_bytes: int, final: bool) -> Start:
-    """Looks for the first header from the start of a piece on; `final` data reaches the shard's end.
+    """Looks for the first header from the start of a byte range on; `final` data reaches the shard's end.
 
     If the result has `wants`, more must be read. Else `at` is the first header, or the end if there is none.
     """

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import encode_record, encode_records
-from streamrec.shards import Piece, ReadOptions, ShardReader, assignment
+from streamrec.shards import ReadOptions, ShardRange, ShardReader, assignment
 from streamrec.shards.assignment import Portion, ShardSize, assign_bytes, assign_records
+from streamrec.shards.byte_ranges import SETTLE_BYTES, SLACK_BYTES
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import ShardPlace
-from streamrec.shards.pieces import SETTLE_BYTES, SLACK_BYTES
 from streamrec.storage import ByteStream, Storage, Storages, Tally
 from tests.effort import THOROUGH, few
 from tests.shards.test_reader import place, put
@@ -46,8 +46,8 @@ NESTED = {
 }
 
 
-async def pieces(url: str, cuts: Sequence[int], **options: Any) -> list[bytes]:
-    """The records of all pieces, one after the other."""
+async def read_ranges(url: str, cuts: Sequence[int], **options: Any) -> list[bytes]:
+    """The records of all byte ranges, one after the other."""
     found: list[bytes] = []
     for start, end in zip([0, *cuts], [*cuts, None], strict=True):
         async with streamrec.open_shard(url, "", start=start, end=end, **options) as shard:
@@ -59,7 +59,7 @@ async def test_a_shard_may_be_cut_at_every_byte(place: str) -> None:
     data = encode_records(PLAIN)
     url = put(f"{place}/x", data)
     for cut in range(len(data) + 20):
-        assert await pieces(url, [cut]) == PLAIN, cut
+        assert await read_ranges(url, [cut]) == PLAIN, cut
 
 
 async def test_a_piece_has_the_records_whose_headers_begin_in_it(place: str) -> None:
@@ -78,9 +78,9 @@ async def test_payloads_may_hold_records(records: list[bytes], tmp_path: Path) -
     ends = len(encode_records(records[:3])) + 1
     step = 19 if not THOROUGH else 9 if len(data) > 1_000 else 1
     for cut in range(0, ends, step):
-        assert await pieces(url, [cut]) == records, cut
+        assert await read_ranges(url, [cut]) == records, cut
     for size in (1, 10, 50):
-        assert await pieces(url, range(size, ends, size)) == records, size
+        assert await read_ranges(url, range(size, ends, size)) == records, size
 
 
 def deceiving(rng: np.random.Generator, depth: int) -> bytes:
@@ -107,7 +107,7 @@ async def test_random_payloads_may_hold_records(first: int) -> None:
         data = encode_records(records)
         url = put("memory://deceiving/x", data)
         cuts = sorted(rng.integers(0, len(data) + 1, int(rng.integers(1, 4))).tolist())
-        assert await pieces(url, cuts) == records, (seed, cuts)
+        assert await read_ranges(url, cuts) == records, (seed, cuts)
 
 
 @pytest.mark.parametrize("size", [30_000, 65_000, 300_000, 900_000])
@@ -120,7 +120,7 @@ async def test_longer_payloads_may_hold_records(place: str, size: int) -> None:
     url = put(f"{place}/x", data)
     begins = 33 + 1_500_000
     for cut in (begins - 1, begins, begins + 1, begins + size // 2, begins + size - 2_000, len(data) - size // 3):
-        assert await pieces(url, [cut]) == records, cut
+        assert await read_ranges(url, [cut]) == records, cut
 
 
 @pytest.mark.parametrize("length", [1 << 30, 20 << 20])
@@ -130,7 +130,7 @@ async def test_a_long_length_inside_a_payload_costs_no_reads(place: str, length:
     url = put(f"{place}/x", encode_records(records))
     async with Storages() as storages:
         storage = Watching(await storages.at(url))
-        reader = await ShardReader.open(storage, url, ReadOptions(""), piece=Piece(40, 3_000))
+        reader = await ShardReader.open(storage, url, ReadOptions(""), byte_range=ShardRange(40, 3_000))
         assert [record async for record in reader] == records[2:5]
         await reader.aclose()
     assert sum(end - start for start, end in storage.ranges if end is not None) < 4 * SETTLE_BYTES
@@ -139,7 +139,7 @@ async def test_a_long_length_inside_a_payload_costs_no_reads(place: str, length:
 async def test_very_long_records_come_once(place: str) -> None:
     records = [b"first", bytes(20 << 20), bytes(18 << 20), b"last"]
     url = put(f"{place}/x", encode_records(records))
-    assert await pieces(url, [5, 25 << 20]) == records
+    assert await read_ranges(url, [5, 25 << 20]) == records
 
 
 async def test_an_overlong_run_of_inner_records_is_reported_as_damage(place: str) -> None:
@@ -147,7 +147,7 @@ async def test_an_overlong_run_of_inner_records_is_reported_as_damage(place: str
     inner = encode_records([bytes([i % 251]) * 997 for i in range(2 * SETTLE_BYTES // 1013)])
     url = put(f"{place}/x", encode_records([b"first", inner, b"behind"]))
     with pytest.raises(streamrec.CorruptRecordError):
-        await pieces(url, [1000])
+        await read_ranges(url, [1000])
 
 
 async def test_a_larger_shard_may_be_cut_anywhere(place: str) -> None:
@@ -157,21 +157,21 @@ async def test_a_larger_shard_may_be_cut_anywhere(place: str) -> None:
     url = put(f"{place}/x", data)
     for count in (1, 2, 5, 20):
         cuts = sorted(rng.integers(0, len(data), count).tolist())
-        assert await pieces(url, cuts) == records, cuts
+        assert await read_ranges(url, cuts) == records, cuts
 
 
 async def test_records_after_damage_come_once(place: str) -> None:
-    """The pieces of a damaged shard give the same records as the whole shard, for all cuts."""
+    """The byte ranges of a damaged shard give the same records as the whole shard, for all cuts."""
     rng = np.random.default_rng(4)
     for seed in range(few(300)):
         case = random_case(seed)
         url = put(f"{place}/x", case.data)
         cuts = sorted(rng.integers(0, len(case.data) + 1, int(rng.integers(1, 4))).tolist())
-        found = await pieces(url, cuts, on_error="resync")
+        found = await read_ranges(url, cuts, on_error="resync")
         assert found == case.survivors, (seed, cuts)
         if b"".join(map(encode_record, case.survivors)) != case.data:
             with pytest.raises((streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)):
-                await pieces(url, cuts)
+                await read_ranges(url, cuts)
 
 
 @pytest.mark.parametrize("seed", [1, 8])
@@ -179,11 +179,11 @@ async def test_records_after_damage_come_once_for_every_cut(tmp_path: Path, seed
     case = random_case(seed)
     url = put(str(tmp_path / "x"), case.data)
     for cut in range(0, len(case.data) + 1, 1 if THOROUGH else 7):
-        assert await pieces(url, [cut], on_error="resync") == case.survivors, cut
+        assert await read_ranges(url, [cut], on_error="resync") == case.survivors, cut
 
 
 async def test_damage_at_a_cut_is_reported_once(place: str) -> None:
-    """The piece before a damaged length reports it; the piece where a damaged payload begins reports that."""
+    """The range before a damaged length reports it; the one where a damaged payload begins reports that."""
     starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
     for at, reporter in ((2, 0), (15, 1)):
         data = bytearray(encode_records(PLAIN))
@@ -209,7 +209,7 @@ async def test_a_compressed_shard_has_no_pieces(place: str) -> None:
 async def test_a_piece_with_impossible_bounds_is_refused(place: str) -> None:
     url = put(f"{place}/x", encode_records(PLAIN))
     for start, end in ((-1, 5), (5, 4)):
-        with pytest.raises(ValueError, match="a piece begins at 0 or later"):
+        with pytest.raises(ValueError, match="a byte range begins at 0 or later"):
             async with streamrec.open_shard(url, start=start, end=end):
                 pass
 
@@ -236,7 +236,7 @@ async def test_only_the_piece_is_fetched_and_what_its_last_record_needs(place: s
     start, end = size // 3, size * 2 // 3
     async with Storages() as storages:
         storage = Watching(await storages.at(url))
-        reader = await ShardReader.open(storage, url, ReadOptions(""), piece=Piece(start, end))
+        reader = await ShardReader.open(storage, url, ReadOptions(""), byte_range=ShardRange(start, end))
         found = [frames async for frames in reader.frames()]
         await reader.aclose()
     last = found[-1]
@@ -255,8 +255,12 @@ COUNTS = st.lists(st.integers(0, 30), max_size=12)
 def bytes_of(portions: Iterable[Portion], sizes: dict[str, int]) -> list[tuple[str, int, int]]:
     ranges = []
     for portion in portions:
-        start = portion.piece.start if portion.piece else 0
-        end = sizes[portion.path] if portion.piece is None or portion.piece.end is None else portion.piece.end
+        start = portion.byte_range.start if portion.byte_range else 0
+        end = (
+            sizes[portion.path]
+            if portion.byte_range is None or portion.byte_range.end is None
+            else portion.byte_range.end
+        )
         ranges.append((portion.path, start, end))
     return ranges
 
@@ -288,14 +292,14 @@ def test_each_byte_goes_to_one_reader_and_loads_are_even(sizes: list[int], reade
 def test_equal_shards_are_assigned_whole_and_in_turn() -> None:
     plan = assign_bytes([ShardSize(str(n), 100 + n % 3) for n in range(12)], 4)
     assert [[portion.path for portion in own] for own in plan] == [[str(n) for n in range(r, 12, 4)] for r in range(4)]
-    assert not any(portion.piece for own in plan for portion in own)
+    assert not any(portion.byte_range for own in plan for portion in own)
 
 
 def test_a_cut_near_the_end_of_a_shard_moves_there() -> None:
     plan = assign_bytes([ShardSize("a", 4010), ShardSize("b", 1990)], 3)
-    assert [[(portion.path, portion.piece) for portion in own] for own in plan] == [
-        [("a", Piece(0, 2000))],
-        [("a", Piece(2000, None))],
+    assert [[(portion.path, portion.byte_range) for portion in own] for own in plan] == [
+        [("a", ShardRange(0, 2000))],
+        [("a", ShardRange(2000, None))],
         [("b", None)],
     ]
 
