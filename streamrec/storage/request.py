@@ -148,8 +148,9 @@ class HedgedRequest:
     def _accept(self, body: Body) -> None:
         """Uses this body from now on, and pins its size and version."""
         info, self._body, self.splits = self.info, body, body.splits
-        if _differ(info.version, body.info.version) or _differ(info.size, body.info.size):
-            raise changed_error(info.path, self._position, self.end)
+        for pinned, found in ((info.version, body.info.version), (info.size, body.info.size)):
+            if pinned is not None and found is not None and pinned != found:
+                raise changed_error(info.path, self._position, self.end)
         self.info = ObjectInfo(info.path, body.info.size, body.info.version or info.version)
 
     def _check(self, now: float, blocked: float) -> float | None:
@@ -288,7 +289,3 @@ class Race:
 
 def _succeeded(answer: asyncio.Future[Body]) -> bool:
     return answer.done() and not answer.cancelled() and answer.exception() is None
-
-
-def _differ(pinned: object, found: object) -> bool:
-    return pinned is not None and found is not None and pinned != found

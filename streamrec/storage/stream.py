@@ -140,7 +140,8 @@ class ResumingStream:
         request = self._request or await self._connect()
         count = await request.readinto(buffer)
         if request.info is not self.info:
-            self._pin(request.info)
+            self.info = request.info
+            self._stop = stop_of(request.info, self._end)
         if count == 0 and self._stop is not None and self.position < self._stop:
             raise TransientError(Cause.BROKEN, f"the body ended at byte {self.position:,} of {self._stop:,}")
         return count
@@ -150,8 +151,8 @@ class ResumingStream:
         await self._failures.turn()
         self._request = request = HedgedRequest(self._backend, self._failures, self.info, self.position, self._end)
         await request.open()
-        self.splits = request.splits
-        self._pin(request.info)
+        self.splits, self.info = request.splits, request.info
+        self._stop = stop_of(request.info, self._end)
         self._failures.limiter.record_success()
         return request
 
@@ -161,7 +162,3 @@ class ResumingStream:
         if request is not None:
             await request.aclose()
         await self._failures.wait(fault, self.position, self._end)
-
-    def _pin(self, info: ObjectInfo) -> None:
-        self.info = info
-        self._stop = stop_of(info, self._end)

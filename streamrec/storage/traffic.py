@@ -266,8 +266,8 @@ class Limiter:
 
     def record_success(self) -> None:
         self.answers += 1
-        if self.answers == 1:
-            self.record_contact()
+        if self.answers == 1 and self.name:
+            _reached.add(self.name)
         if self.rate is not None:
             self._served += 1
             self.rate += max(1.0, 0.2 * self._too_much) / self.rate

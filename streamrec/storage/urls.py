@@ -30,6 +30,7 @@ from streamrec.errors import StorageError
 __all__ = [
     "ALIASES",
     "CACHES",
+    "LOCAL_SCHEME",
     "MAGIC",
     "NATIVE",
     "Glob",
@@ -47,7 +48,6 @@ __all__ = [
     "split_object",
     "split_prefix",
     "staged_object",
-    "strip_scheme",
     "temporary_name",
     "temporary_prefix",
 ]
@@ -73,7 +73,7 @@ ALIASES: Final = {
 CACHES: Final = frozenset({"simplecache", "filecache", "blockcache", "cached"})
 """Filesystems whose paths are those of what they cache."""
 
-_LOCAL_SCHEME: Final = re.compile(r"(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
+LOCAL_SCHEME: Final = re.compile(r"\A(?:file|local)://(?:localhost(?=/))?", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PROTOCOL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://)?")
 
@@ -171,12 +171,7 @@ def local_path(url: str) -> Path:
 
 def local_name(url: str) -> str:
     """Returns the same as a string, which is not normalized."""
-    return os.path.expanduser(strip_scheme(url))
-
-
-def strip_scheme(url: str) -> str:
-    scheme = _LOCAL_SCHEME.match(url)
-    return url if scheme is None else url[scheme.end() :]
+    return os.path.expanduser(LOCAL_SCHEME.sub("", url))
 
 
 _HIDDEN: Final = re.compile(r"\.(.*)\.streamrec-(?:([0-9a-f]{8}|new|old)-)?([0-9a-f]{16})", re.DOTALL)

@@ -50,7 +50,7 @@ from streamrec.storage.faults import RetryPolicy, changed_error, error_translato
 from streamrec.storage.identity import is_special
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
-from streamrec.storage.urls import Glob, directory_advice, local_name, local_path, strip_scheme
+from streamrec.storage.urls import LOCAL_SCHEME, Glob, directory_advice, local_name, local_path
 
 __all__ = ["SHORT_BYTES", "LocalBackend", "connect", "take_turn"]
 
@@ -366,7 +366,7 @@ def _info(path: str, stat: os.stat_result | None) -> ObjectInfo:
 
 
 def _list(prefix: str, glob: Glob | None) -> list[ObjectInfo]:
-    name = strip_scheme(prefix)
+    name = LOCAL_SCHEME.sub("", prefix)
     start = os.path.expanduser(name) if "/" in name else name  # the "~" of "~*" is part of a file's name
 
     def url(path: str) -> str:
