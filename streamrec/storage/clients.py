@@ -57,12 +57,6 @@ class _Loop:
         self.clients: dict[Hashable, _Client] = {}
         self.keeper: AsyncGenerator[None] | None = None
 
-    async def keep(self) -> None:
-        """Has the loop close the remaining clients when it ends."""
-        if self.keeper is None:
-            self.keeper = self._close_at_the_end()
-            await anext(self.keeper)
-
     def release(self, key: Hashable, client: _Client) -> None:
         client.users -= 1
         if not client.users and self.clients.get(key) is client:
@@ -75,7 +69,8 @@ class _Loop:
             task = asyncio.get_running_loop().create_task(closing, name="streamrec closes a client")
             client.kept = (*client.kept, task)
 
-    async def _close_at_the_end(self) -> AsyncGenerator[None]:
+    async def close_at_the_end(self) -> AsyncGenerator[None]:
+        """Closes the remaining clients when the loop closes it."""
         try:
             yield
         finally:
@@ -100,7 +95,9 @@ async def borrow(
     """
     running = asyncio.get_running_loop()
     loop = _loops.setdefault(running, _Loop())
-    await loop.keep()
+    if loop.keeper is None:
+        loop.keeper = loop.close_at_the_end()
+        await anext(loop.keeper)
     client = loop.clients.get(key)
     if client is None:
         client = loop.clients[key] = _Client(running.create_task(make()), kept)

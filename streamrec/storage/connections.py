@@ -287,6 +287,7 @@ class Connections:
         ahead: How many requests ahead of their streams' positions are in progress.
         flowing: How many connections there are whose bytes are awaited.
         each: Bytes received by each of these, on average, since the run began.
+        search: Its target is how many connections all streams together should use.
         pace: Measured rate and latency of a connection; until then, the usual figures of an object store.
         fits: Whether the run of these connections may hold this many more bytes.
     """
@@ -304,7 +305,7 @@ class Connections:
         self.flowing = 0
         self.each = 0.0
         self._free_blocks: list[memoryview] = []
-        self._search = search or KneeSearch(START, MAX_CONNECTIONS)
+        self.search = search or KneeSearch(START, MAX_CONNECTIONS)
         self._shares: set[StreamShare] = set()
         self.pace = ConnectionSpeed()
         self.fits: Callable[[int], bool] = lambda nbytes: True
@@ -315,11 +316,6 @@ class Connections:
         self._count = 1
         self._count_until = -math.inf
         self._begin_window(clock())
-
-    @property
-    def target(self) -> int:
-        """How many connections all streams together should use."""
-        return self._search.target
 
     def join(self) -> StreamShare:
         share = StreamShare(self.clock())
@@ -337,7 +333,7 @@ class Connections:
     def terms(self, share: StreamShare) -> RangeLimits:
         active = self._count_active()
         budget = self.limit // active
-        connections = min(self._search.target // active, budget * 8 // (MIN_RANGE * 5))
+        connections = min(self.search.target // active, budget * 8 // (MIN_RANGE * 5))
         if connections < 2 or share.taken < (PROOF_BESIDE if active > 1 else PROOF_ALONE):
             return ONE
         pace = self.pace
@@ -397,7 +393,7 @@ class Connections:
         The total is at most twice the number that fills the link: so each request that ends already has a successor,
         and the rest of a slow range can be requested while others wait for room.
         """
-        return max(0, 2 * self._search.target - self.ahead)
+        return max(0, 2 * self.search.target - self.ahead)
 
     def record_latency(self, seconds: float) -> None:
         self._latencies.append(seconds)
@@ -429,8 +425,8 @@ class Connections:
         """
         pace = self.pace
         useful = max(size, 1) / pace.rate
-        wanted = math.ceil(self._search.target * (1 + pace.latency / useful))
-        return min(wanted, max(MAX_OPEN, self._search.most), self._most_files)
+        wanted = math.ceil(self.search.target * (1 + pace.latency / useful))
+        return min(wanted, max(MAX_OPEN, self.search.most), self._most_files)
 
     def _room(self, urgent: bool) -> int:
         """Returns how much one stream may buffer ahead; an eighth of it is kept for the rests of slow ranges."""
@@ -447,10 +443,10 @@ class Connections:
 
     def _measure(self, now: float) -> None:
         """Ends a window; it is a measurement only if more connections would have had work."""
-        target = self._search.target
+        target = self.search.target
         if self.ahead and not self._lacked_room and now - self._since < 2 * self._window:
-            self._search.observe(self._bytes / (now - self._since), step=len(self._shares))
-        changed = self._search.target != target
+            self.search.observe(self._bytes / (now - self._since), step=len(self._shares))
+        changed = self.search.target != target
         self._begin_window(now + 2 * self.pace.latency if changed else now)
 
     def _begin_window(self, since: float) -> None:

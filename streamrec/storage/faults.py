@@ -162,7 +162,6 @@ def next_delay(
     return min(max(jitter * ceiling, fault.retry_after or 0.0), patience - idle)
 
 
-ErrorTranslator = Callable[..., AbstractContextManager[None]]
 Translate = Callable[[Any, str, int | None, int | None], StorageError | TransientError]
 
 

@@ -92,10 +92,6 @@ class RangeBuffer:
         return left > lead or (left > 0 and not self._answered)
 
     @property
-    def ready(self) -> bool:
-        return bool(self._blocks) or self.error is not None
-
-    @property
     def slow(self) -> bool:
         """Whether it received over a block less than a third of the others' bytes, while its bytes were awaited.
 

@@ -190,7 +190,7 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     backend.answered.set()
     assert piece.task is not None
     await piece.task
-    while piece.ready:
+    while piece._blocks or piece.error:
         await piece.readinto(memoryview(bytearray(BLOCK_BYTES)))
     await piece.aclose()
     connections.leave(share)

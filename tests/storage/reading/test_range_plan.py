@@ -212,7 +212,7 @@ def test_more_connections_only_where_they_bring_more(wire: float, expected: int)
     clock = Clock()
     connections = Connections(1 << 30, clock=clock)
     run_a_wire(connections, clock, wire, seconds=6)
-    assert expected <= connections.target <= expected * 1.25
+    assert expected <= connections.search.target <= expected * 1.25
 
 
 @pytest.mark.parametrize("most", [4, 100])
@@ -220,7 +220,7 @@ def test_the_user_says_how_many_connections_there_are_at_most(most: int) -> None
     clock = Clock()
     connections = Connections(4 << 30, KneeSearch(START, most), clock=clock)
     run_a_wire(connections, clock, 20e9, seconds=8)
-    assert connections.target == most
+    assert connections.search.target == most
 
 
 def test_a_pause_of_the_consumer_is_not_measured() -> None:
@@ -230,7 +230,7 @@ def test_a_pause_of_the_consumer_is_not_measured() -> None:
     for _ in range(100):
         clock.now += 60
         connections.record_bytes(MIB)
-    assert connections.target == START
+    assert connections.search.target == START
 
 
 def test_small_objects_are_opened_further_ahead() -> None:
