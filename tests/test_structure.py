@@ -25,9 +25,9 @@ MAY_IMPORT = {
     "html": {"display", "errors"},
     "lazy": set(),
     "kernels": {"display", "errors"},
-    "tfrecord": {"display", "arguments", "html", "errors", "kernels"},
+    "tfrecord": {"display", "arguments", "html", "errors", "kernels", "lazy"},
     "example": {"display", "arguments", "html", "errors", "kernels", "lazy"},
-    "storage": {"display", "arguments", "errors", "kernels"},
+    "storage": {"display", "arguments", "errors", "kernels", "lazy"},
     "bridge": {"display", "errors"},
     "shards": {"display", "arguments", "errors", "kernels", "lazy", "tfrecord", "storage", "bridge"},
     "pipeline": {

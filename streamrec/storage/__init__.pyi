@@ -1,0 +1,61 @@
+from streamrec.storage.backend import BLOCK_BYTES, ObjectInfo, ShortObject
+from streamrec.storage.base import ByteStream, Storage, read_full
+from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
+from streamrec.storage.faults import RetryPolicy
+from streamrec.storage.identity import Identity
+from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, locate
+from streamrec.storage.replacement import Replacement
+from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
+from streamrec.storage.stream import ResumingStream
+from streamrec.storage.upload import Upload
+from streamrec.storage.urls import (
+    MAGIC,
+    Glob,
+    describe_leftover,
+    directory_advice,
+    hidden_name,
+    is_temporary,
+    is_url,
+    local_path,
+    protocol_of,
+    secured_object,
+    split_chain,
+)
+
+__all__ = [
+    "BLOCK_BYTES",
+    "BUFFER_BYTES",
+    "MAGIC",
+    "MAX_CONNECTIONS",
+    "ByteStream",
+    "Counts",
+    "Distribution",
+    "Glob",
+    "Identity",
+    "ObjectInfo",
+    "Replacement",
+    "ResumingStream",
+    "RetryPolicy",
+    "ShortObject",
+    "Snapshot",
+    "Statistics",
+    "Storage",
+    "Storages",
+    "StoreOptions",
+    "Tally",
+    "Upload",
+    "check_keywords",
+    "check_source",
+    "collecting",
+    "describe_leftover",
+    "directory_advice",
+    "hidden_name",
+    "is_temporary",
+    "is_url",
+    "local_path",
+    "locate",
+    "protocol_of",
+    "read_full",
+    "secured_object",
+    "split_chain",
+]
