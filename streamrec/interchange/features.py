@@ -132,7 +132,7 @@ NO_KIND: Final = FeatureValues(None, [None])
 
 
 class FileEncoder(ABC):
-    """Encodes one file; `waiting` are bytes of records in memory that `write` has not returned yet."""
+    """Encodes one file; `waiting` counts the bytes of records in memory that `write` has not returned yet."""
 
     waiting = 0
 

@@ -147,8 +147,8 @@ def next_delay(
 ) -> float | None:
     """Returns the seconds to wait before the next attempt, or None: give up. The last one is at the patience's end.
 
-    Failures are counted in a row, this one included; `idle` are the seconds since the first of them. `jitter` is a
-    random number in [0, 1).
+    Failures are counted in a row, this one included; `idle` is the time since the first of them in seconds. `jitter` is
+    a random number in [0, 1).
 
     >>> fault = TransientError(Cause.BROKEN, "reset")
     >>> next_delay(RetryPolicy(backoff_base=1.0), 3, idle=5.0, fault=fault, jitter=0.5, patience=300.0)

@@ -81,14 +81,9 @@ class RangeBuffer:
         self._has_room = asyncio.Event()
         self._stopped = asyncio.Event()
 
-    @property
-    def left(self) -> int:
-        """The bytes that have not arrived yet; 0 after an error."""
-        return 0 if self.error is not None else self.stop - self.stream.position
-
     def busy(self, lead: int) -> bool:
         """Whether it needs its connection for more than `lead` bytes."""
-        left = self.left
+        left = 0 if self.error is not None else self.stop - self.stream.position
         return left > lead or (left > 0 and not self._answered)
 
     @property
@@ -106,7 +101,7 @@ class RangeBuffer:
         """Moves its end forward to `end`, beyond the bytes received so far."""
         self.stream.cut(end)
         self.stop = end
-        surplus = max(0, self._promised - self.left)
+        surplus = max(0, self._promised - (end - self.stream.position))
         self._connections.withdraw(self._share, surplus)
         self._promised -= surplus
 

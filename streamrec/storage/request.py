@@ -108,7 +108,7 @@ class HedgedRequest:
     async def _wait(self, call: Coroutine[Any, Any, T], floor: float, limit: float) -> T:
         """Awaits a response or its bytes, which are not late within `floor` seconds.
 
-        A TimeoutError: a second request was answered meanwhile, or `limit` has passed.
+        Raises TimeoutError if a second request was answered meanwhile, or `limit` has passed.
         """
         timer = self._traffic.timer
         self._limit = limit

@@ -112,7 +112,7 @@ class Failures:
     def _report(self, idle: float, patience: float, reason: str) -> None:
         """Reports a wait in the statistics and, if it is long, in the log, once a minute per server.
 
-        `idle` are seconds without progress, including those until the next attempt.
+        `idle` is the time without progress in seconds, until the next attempt.
         """
         now = time.monotonic()
         self.traffic.statistics.waits[self] = (self._path, reason, self._since, self._since + patience)

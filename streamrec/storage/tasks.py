@@ -57,8 +57,8 @@ async def finish(
     """Runs work to its end, even if the caller is cancelled meanwhile; the cancellation is raised afterwards.
 
     Both kinds of cancellation are delayed: that of anyio's scopes and that of `asyncio.Task.cancel`. `undo` frees the
-    result (an open file, say) if a cancelled caller does not receive it. `patience` are seconds without progress after
-    which its requests give up, at most CLEANUP_PATIENCE after a cancellation; None: as their policy says.
+    result (an open file, say) if a cancelled caller does not receive it. Its requests give up after `patience` seconds
+    without progress, at most CLEANUP_PATIENCE after a cancellation; None: as their policy says.
     """
     limit = [math.inf if patience is None else patience]
     if patience is None:

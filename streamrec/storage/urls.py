@@ -273,8 +273,8 @@ def describe_leftover(path: str) -> str | None:
 def temporary_prefix(name: str, most: int = 255, writer: str = "") -> str:
     """Returns the prefix of the temporary names for a final name; 16 characters follow it.
 
-    The end of a name that would be longer than `most` bytes is replaced by a digest of the whole. `writer` are a few
-    characters that identify the writer.
+    The end of a name that would be longer than `most` bytes is replaced by a digest of the whole. `writer`, a few
+    characters, identifies the writer.
 
     >>> temporary_prefix("shard"), len(temporary_prefix("x" * 255)) + 16
     ('.shard.streamrec-', 255)

@@ -102,7 +102,7 @@ class SocketReader:
     def read(self, target: memoryview) -> int:
         """Reads the bytes available on the socket into a buffer, without the GIL; returns their number.
 
-        A ConnectionError: the connection ended, or its data does not verify.
+        Raises ConnectionError if the connection ended, or its data does not verify.
         """
         openssl = self._openssl
         openssl.ERR_clear_error()
@@ -181,8 +181,8 @@ BLOCKS: Final = "a block over TLS by one call of OpenSSL"
 class TLSReader:
     """Decrypts one connection over asyncio's TLS transport; `transport` is the one below, over the socket.
 
-    An AttributeError: a private detail is not as this module expects. If OpenSSL cannot be called, it disables the fast
-    path for BLOCKS.
+    Raises AttributeError if a private detail is not as this module expects. If OpenSSL cannot be called, it disables
+    the fast path for BLOCKS.
     """
 
     def __init__(self, transport: asyncio.Transport, fast_path: FastPath) -> None:
