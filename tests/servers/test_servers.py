@@ -1,4 +1,4 @@
-"""The servers of the tests: each fault as a client meets it and the log tells it; uploads through the proxy."""
+"""The servers of the tests: each fault as a client meets it and the log tells it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import multiprocessing
 import random
 import sys
 import threading
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from http.client import IncompleteRead
@@ -17,19 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
-from tests.servers.real import Store, _running
+from tests.servers.real import _running
 from tests.servers.requestlog import Entry
-from tests.storage.faultproxy import Fault, FaultProxy, status
 
 KEY = "/bucket/dir/key"
 MEDIA = "/download/storage/v1/b/bucket/o/dir%2Fkey?alt=media"
 RANGE = {"Range": "bytes=100000-199999"}
-LOST = Fault(cut=0, head=lambda head: b"")
 
 
 class Answer(NamedTuple):
@@ -63,8 +59,7 @@ def ask(
 def no_thread_is_left() -> Iterator[None]:
     """Every server that a test starts has ended with all of its threads when the test has."""
     yield
-    names = ("objectstore", "faultproxy", "server")
-    assert [thread for thread in threading.enumerate() if thread.name in names] == []
+    assert [thread for thread in threading.enumerate() if thread.name == "objectstore"] == []
 
 
 @pytest.fixture
@@ -131,14 +126,14 @@ def test_a_body_without_a_range_has_none_to_get_wrong(store: ObjectStore, conten
     assert (ask(store.url, KEY).body, last(store).fault) == (content, "")
 
 
-def test_corrupt(store: ObjectStore, content: bytes) -> None:
+def test_one_byte_is_flipped(store: ObjectStore, content: bytes) -> None:
     store.faults = replace(NO_FAULTS, corrupt=1.0)
     answer = ask(store.url, KEY, RANGE)
     wanted = content[100_000:200_000]
     assert [a ^ b for a, b in zip(answer.body, wanted, strict=True) if a != b] == [0xFF]
 
 
-def test_change(store: ObjectStore, content: bytes) -> None:
+def test_a_changed_object_is_another_version(store: ObjectStore, content: bytes) -> None:
     etag = ask(store.url, KEY, method="HEAD").headers["ETag"]
     generation = json.loads(ask(store.url, "/storage/v1/b/bucket/o/dir%2Fkey").body)["generation"]
     store.faults = replace(NO_FAULTS, script=("change",))
@@ -155,7 +150,7 @@ def test_change(store: ObjectStore, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("target", [KEY, MEDIA, "/bucket?list-type=2", "/storage/v1/b/bucket/o"])
-def test_unavailable(store: ObjectStore, target: str) -> None:
+def test_a_refusal_has_the_words_of_the_store(store: ObjectStore, target: str) -> None:
     store.faults = replace(NO_FAULTS, unavailable=1.0)
     plain = ask(store.url, target)
     assert (plain.status, plain.headers["Retry-After"]) == (503, None)
@@ -187,30 +182,6 @@ def test_the_same_seed_gives_the_same_faults_again(store: ObjectStore) -> None:
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
     assert {fault for _, fault, _ in runs[0][1]} == {"", "reset", "cut", "unavailable", "corrupt"}
-
-
-@pytest.mark.parametrize(
-    ("fault", "stored"), [(status("503 Slow Down"), 0), (Fault(hang_up=128 << 10), 0), (LOST, 256 << 10)]
-)
-async def test_a_resumable_upload_continues_where_the_proxy_says(gcs_store: Store, fault: Fault, stored: int) -> None:
-    """fake-gcs-server takes a question about an upload for its end: the proxy answers it."""
-    faults = iter([None, fault])
-    name, data = uuid.uuid4().hex, random.Random(2).randbytes(512 << 10)
-    async with FaultProxy(gcs_store.endpoint, lambda _: next(faults, None)) as proxy, aiohttp.ClientSession() as client:
-        url = f"{proxy.url}/upload/storage/v1/b/streamrec/o"
-        async with client.post(url, params={"uploadType": "resumable", "name": name}, json={}) as answer:
-            session = answer.headers["Location"]
-        span = {"Content-Range": f"bytes 0-{(256 << 10) - 1}/*"}
-        with contextlib.suppress(aiohttp.ClientError):
-            async with client.post(session, data=data[: 256 << 10], headers=span) as answer:
-                assert answer.status == 503
-        async with client.post(session, headers={"Content-Range": "bytes */*"}) as answer:
-            assert (answer.status, answer.headers.get("Range")) == (308, f"bytes=0-{stored - 1}" if stored else None)
-        span = {"Content-Range": f"bytes {stored}-{len(data) - 1}/{len(data)}"}
-        async with client.post(session, data=data[stored:], headers=span) as answer:
-            assert answer.status == 200
-        async with client.get(f"{gcs_store.endpoint}/storage/v1/b/streamrec/o/{name}?alt=media") as answer:
-            assert await answer.read() == data
 
 
 @pytest.mark.timeout(60)

@@ -21,10 +21,8 @@ from streamrec.errors import (
     ObjectChangedError,
     UnsupportedOperationError,
 )
-from streamrec.kernels import crc32c
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.base import ByteStream
-from streamrec.storage.tasks import for_each
 
 PART = 1 << 18
 DATA = os.urandom(3 * PART + 12_345)
@@ -60,6 +58,12 @@ async def read_all(stream: ByteStream, size: int = 100_000) -> bytes:
     return b"".join(parts)
 
 
+def signed_body(headers: Mapping[str, Any]) -> str:
+    """What the signature of a request to S3 says of its body."""
+    value = headers.get("X-Amz-Content-SHA256", "")
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
 async def until(what: Callable[[], bool]) -> None:
     """Yields to other tasks until a condition is true."""
     while not what():  # noqa: ASYNC110 - a property, which sets no event
@@ -69,20 +73,21 @@ async def until(what: Callable[[], bool]) -> None:
 KILLED = """
 import asyncio, json, os, signal, sys
 from streamrec.storage import Storages
-path, options, part_size = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
+paths, options, part_size = json.loads(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3])
 async def main():
     async with Storages(options) as storages:
-        upload = await (await storages.at(path)).upload(path, part_size=part_size)
-        for _ in range(6):
-            await upload.write(bytes(part_size))
+        for path in paths:
+            upload = await (await storages.at(path)).upload(path, part_size=part_size)
+            for _ in range(6):
+                await upload.write(bytes(part_size))
         os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
 
 
-def kill_while_writing(path: str, options: Mapping[str, Any], part_size: int) -> None:
-    """Starts a process that uploads to the path and is killed before the end."""
-    arguments = [path, json.dumps(dict(options)), str(part_size)]
+def kill_while_writing(paths: Sequence[str], options: Mapping[str, Any], part_size: int) -> None:
+    """Starts a process that uploads to the paths and is killed before the end."""
+    arguments = [json.dumps(paths), json.dumps(dict(options)), str(part_size)]
     done = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
 
@@ -105,43 +110,25 @@ class ReadingTests:
 
     async def test_round_trip(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)
-        stream = await storage.stream(path)
-        assert (stream.info.path, stream.info.size, stream.position) == (path, len(DATA), 0)
+        info = await storage.stat(path)
+        assert (info.path, info.size, bool(info.version)) == (path, len(DATA), True)
+        stream = await storage.stream(path, version=info.version)
+        assert (stream.info, stream.position) == (info, 0)
         assert await read_all(stream) == DATA
         assert stream.position == len(DATA)
 
-    async def test_stat_says_the_version_that_a_stream_pins(self, storage: Storage, path: str) -> None:
-        await self.put(storage, path, DATA)
-        info = await storage.stat(path)
-        stream = await storage.stream(path, version=info.version)
-        assert stream.info == info
-        assert info.size == len(DATA)
-        assert info.version
-        await stream.aclose()
-
-    async def test_ranges(self, storage: Storage, path: str) -> None:
-        await self.put(storage, path, DATA)
-        last = len(DATA) - 1
-        for start, end in [(0, 10), (5, 5), (0, 0), (7, 300_000), (PART, None), (last, None), (9, 10**9)]:
+    @pytest.mark.parametrize("data", [DATA, b""], ids=["long", "empty"])
+    async def test_ranges(self, storage: Storage, path: str, data: bytes) -> None:
+        """At and past the end there is nothing."""
+        await self.put(storage, path, data)
+        assert (await storage.stat(path)).size == len(data)
+        spans = [(0, 10), (5, 5), (0, 0), (7, 300_000), (PART, None), (9, 10**9), (10**9, 10**9 + 10)]
+        for start, end in [*spans, *((len(DATA) + more, None) for more in (-1, 0, 1))]:
             stream = await storage.stream(path, start, end)
-            assert stream.info.size == len(DATA)
-            assert await read_all(stream) == DATA[start:end]
+            assert stream.info.size == len(data)
+            assert await read_all(stream) == data[start:end]
             if end is not None:
-                assert await storage.read_range(path, start, end) == DATA[start:end]
-
-    async def test_at_and_past_the_end_there_is_nothing(self, storage: Storage, path: str) -> None:
-        await self.put(storage, path, DATA)
-        for start in (len(DATA), len(DATA) + 1, 10**9):
-            stream = await storage.stream(path, start)
-            assert stream.info.size == len(DATA)
-            assert await read_all(stream) == b""
-            assert await storage.read_range(path, start, start + 10) == b""
-
-    async def test_an_empty_object(self, storage: Storage, path: str) -> None:
-        await self.put(storage, path, b"")
-        assert (await storage.stat(path)).size == 0
-        assert await read_all(await storage.stream(path)) == b""
-        assert await storage.read_range(path, 0, 10) == b""
+                assert await storage.read_range(path, start, end) == data[start:end]
 
     async def test_a_missing_object(self, storage: Storage, path: str) -> None:
         for call in (storage.stat(path), storage.stream(path), storage.read_range(path, 3, 9)):
@@ -249,34 +236,26 @@ class WritingTests:
             assert (await storage.stat(path)).size == size
             assert await read_all(await storage.stream(path)) == data
 
-    async def test_complete_says_size_and_version(self, storage: Storage, path: str) -> None:
-        upload = await storage.upload(path)
-        await upload.write(b"abc")
-        info = await upload.complete()
-        assert info == await storage.stat(path)
-        with pytest.raises(ClosedError, match="start a new one"):
-            await upload.write(b"d")
-        await upload.abort()
-        assert (await storage.stat(path)).size == 3
-
-    async def test_nothing_is_visible_before_complete(self, storage: Storage, path: str) -> None:
+    async def test_an_object_is_visible_once_it_is_complete(self, storage: Storage, path: str) -> None:
         upload = await storage.upload(path, part_size=self.part_size())
         await upload.write(bytes(3 * self.part_size()))
         assert [info async for info in storage.list(path)] == []
         with pytest.raises(NotFoundError):
             await storage.stat(path)
-        await upload.complete()
+        info = await upload.complete()
+        assert info == await storage.stat(path)
         assert [info.path async for info in storage.list(path)] == [path]
+        with pytest.raises(ClosedError, match="start a new one"):
+            await upload.write(b"d")
+        await upload.abort()
+        assert (await storage.stat(path)).size == 3 * self.part_size()
 
     async def test_an_exception_leaves_nothing(self, storage: Storage, path: str) -> None:
         with pytest.raises(ZeroDivisionError):
-            await self.fail_while_writing(storage, path)
+            async with await storage.upload(path, part_size=self.part_size()) as upload:
+                await upload.write(bytes(3 * self.part_size()))
+                raise ZeroDivisionError
         await self.check_nothing_is_left(storage, path)
-
-    async def fail_while_writing(self, storage: Storage, path: str) -> None:
-        async with await storage.upload(path, part_size=self.part_size()) as upload:
-            await upload.write(bytes(3 * self.part_size()))
-            raise ZeroDivisionError
 
     @pytest.mark.parametrize("turns", [0, 1, 5, 50])
     async def test_a_cancellation_leaves_nothing(self, storage: Storage, path: str, turns: int) -> None:
@@ -313,11 +292,6 @@ class WritingTests:
         assert await storage.read_range(path, 0, 10) == b"old"
         await upload.complete()
         assert await storage.read_range(path, 0, 10) == b"newer"
-
-    async def test_sent_is_all_that_was_written(self, storage: Storage, path: str) -> None:
-        async with await storage.upload(path, part_size=self.part_size()) as upload:
-            await upload.write(DATA)
-        assert (upload.sent.size, upload.sent.crc32c) == (len(DATA), crc32c(DATA))
 
     EXCLUSIVE: ClassVar[Sequence[int]] = (1, 0, 2)
     """The numbers of parts for which this store supports exclusive creation."""
@@ -365,12 +339,6 @@ class StorageTests(ReadingTests, WritingTests):
 
 class RemoteTests(StorageTests):
     """For an object store that lists page by page, and takes large parts."""
-
-    @pytest.mark.thorough  # clients are run over more than a page of a simulated store
-    async def test_more_than_a_page(self, storage: Storage, path: str) -> None:
-        names = [f"{path}/{i:05}" for i in range(1_050)]
-        await for_each(lambda name: self.put_beside(storage, name, b""), names, 16)
-        assert [info.path async for info in storage.list(f"{path}/")] == names
 
     @pytest.mark.parametrize("part_size", [5 << 20, 8 << 20])
     async def test_large_parts_in_flight(self, storage: Storage, path: str, part_size: int) -> None:

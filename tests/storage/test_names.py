@@ -191,8 +191,9 @@ def test_patterns_find_each_name_and_what_they_find_is_read(place: Place) -> Non
 
 
 def test_manifests_and_indexes_hold_each_name(place: Place) -> None:
-    asyncio.run(write(place, place.names))
-    urls = place.urls(place.names)
+    names = place.names[:: 1 if "://" not in place.url else 3]
+    asyncio.run(write(place, names))
+    urls = place.urls(names)
     for directory in ("d", "elsewhere"):
         manifest, index = (f"{place.url}/{directory}/{name}" for name in ("m{a,b}#1.json", "i[1]?#1.index"))
         shards = write_manifest_sync(urls, manifest, **place.stores)
@@ -203,12 +204,12 @@ def test_manifests_and_indexes_hold_each_name(place: Place) -> None:
         assert report.shards == len(urls)
         write_index_sync(urls, index, **place.stores)
         source = RecordSource(index, shard_root=root, **place.stores)
-        assert [source[number] for number in range(len(source))] == list(map(example, place.names))
+        assert [source[number] for number in range(len(source))] == list(map(example, names))
     halves = [
         TFRecordDataset(urls, **place.stores).distribute(rank=rank, world_size=2, even="pad", manifest=manifest)
         for rank in range(2)
     ]
-    assert {name for half in halves for name in names_in(half)} == set(place.names)
+    assert {name for half in halves for name in names_in(half)} == set(names)
 
 
 def test_writers_change_nothing_but_the_number(place: Place) -> None:
@@ -247,9 +248,10 @@ def test_the_command_line(place: Place, capfd: pytest.CaptureFixture[str]) -> No
     for sources in (urls, [f"{place.url}/d/"], [f"{place.url}/d/*"]):
         assert call("count", *sources).split()[-1] == str(len(names))
         assert str(len(names)) in call("verify", *sources)
-    for name, url in zip(names, urls, strict=True):
-        if set(name) & set("#?[{*%"):
-            assert json.loads(call("head", "--json", url)) == {"name": [name]}
+    special = [name for name in names if set(name) & set("#?[{*%")]
+    for name in special[:: 1 if "://" not in place.url else 4]:
+        [url] = place.urls([name])
+        assert json.loads(call("head", "--json", url)) == {"name": [name]}
     target = f"{place.url}/out #%20é/{{0}}-{{shard:02d}}.tfrecord"
     call("reshard", *urls, target)
     assert names_in(TFRecordDataset(target.replace("{shard:02d}", "00"), **place.stores)) == names

@@ -1,7 +1,6 @@
 """HTTP/1.1, as little as a store on the loopback interface needs (RFC 9110, RFC 9112).
 
-Heads are parsed and built here; bodies are framed by Content-Length, by chunks, or by the end of the
-connection.
+Heads are parsed and built here; Content-Length says where bodies end.
 """
 
 from __future__ import annotations
@@ -11,25 +10,12 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Literal
+from typing import Final
 
-__all__ = [
-    "BadRequestError",
-    "Fields",
-    "Framing",
-    "Reader",
-    "Request",
-    "field",
-    "parse_request",
-    "response_head",
-    "window",
-]
+__all__ = ["BadRequestError", "Fields", "Reader", "Request", "field", "parse_request", "response_head", "window"]
 
 Fields = tuple[tuple[str, str], ...]
 """Header fields, in order, as they were spelled."""
-
-Framing = int | Literal["chunked"]
-"""How a body ends: after a number of bytes, or after the chunk of length 0."""
 
 _HEAD_LIMIT: Final = 64 * 1024
 _READ: Final = 64 * 1024
@@ -39,7 +25,7 @@ _RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
 
 
 class BadRequestError(Exception):
-    """What came is no HTTP/1.1 head."""
+    """What came is not a head of HTTP/1.1 that can be answered."""
 
 
 def field(fields: Fields, name: str) -> str:
@@ -54,56 +40,35 @@ class Request:
     method: str
     target: str
     fields: Fields
-    version: str = "HTTP/1.1"
 
     @property
     def keep_alive(self) -> bool:
         """Whether the client means to send another request on this connection."""
-        wish = field(self.fields, "connection").lower()
-        return wish != "close" and (self.version != "HTTP/1.0" or wish == "keep-alive")
+        return field(self.fields, "connection").lower() != "close"
 
     @property
-    def framing(self) -> Framing:
-        """How the end of the body is found; a request without a word of it has none."""
-        return "chunked" if _chunked(self.fields) else int(field(self.fields, "content-length") or 0)
-
-
-def _chunked(fields: Fields) -> bool:
-    return field(fields, "transfer-encoding").lower().endswith("chunked")
+    def length(self) -> int:
+        """Bytes of the body."""
+        return int(field(self.fields, "content-length") or 0)
 
 
 def parse_request(head: bytes) -> Request:
-    r"""The head of a request, without the empty line that ends it.
+    """The head of a request, without the empty line that ends it.
 
     Raises:
-        BadRequestError: It is none.
-
-    >>> parse_request(b"GET /b/k HTTP/1.1\r\nHost: a")
-    Request(method='GET', target='/b/k', fields=(('Host', 'a'),), version='HTTP/1.1')
+        BadRequestError: It is not one, or its body comes in chunks.
     """
-    first, fields = _split(head)
-    parts = first.split(" ")
-    if len(parts) != 3 or not parts[1].startswith("/") or not parts[2].startswith("HTTP/1."):
-        raise BadRequestError(f"no request line of HTTP/1.1: {first[:80]!r}")
-    if not (field(fields, "content-length") or "0").isdecimal():
-        raise BadRequestError(f"no Content-Length: {field(fields, 'content-length')!r}")
-    return Request(parts[0], parts[1], fields, parts[2])
-
-
-def _split(head: bytes) -> tuple[str, Fields]:
     first, *lines = head.decode("latin-1").split("\r\n")
     pairs = [line.partition(":") for line in lines]
-    if not all(colon for _, colon, _ in pairs):
-        raise BadRequestError("a header line without a colon")
-    return first, tuple((name, value.strip()) for name, _, value in pairs)
+    fields = tuple((name, value.strip()) for name, _, value in pairs)
+    match first.split(" "):
+        case [method, target, "HTTP/1.1"] if target.startswith("/") and not field(fields, "transfer-encoding"):
+            return Request(method, target, fields)
+    raise BadRequestError(f"not a request of HTTP/1.1 whose body has a length: {first[:80]!r}")
 
 
 def response_head(status: int, fields: Fields) -> bytes:
-    r"""The bytes of an answer's head.
-
-    >>> response_head(200, (("Content-Length", "0"),))
-    b'HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n'
-    """
+    """The bytes of an answer's head."""
     lines = [f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}", *(f"{name}: {value}" for name, value in fields)]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
@@ -113,11 +78,6 @@ def window(value: str, size: int) -> tuple[int, int, int]:
 
     200 is the whole object: no Range, or one that is malformed or has several parts, which a server may
     ignore (RFC 9110, 14.2). 416 is a range that begins past the end.
-
-    >>> window("bytes=2-5", 10), window("bytes=2-", 10), window("bytes=-3", 10)
-    ((206, 2, 6), (206, 2, 10), (206, 7, 10))
-    >>> window("bytes=10-", 10), window("", 10), window("bytes=5-2", 10)
-    ((416, 0, 0), (200, 0, 10), (200, 0, 10))
     """
     match = _RANGE.fullmatch(value.strip())
     first, last = match.groups() if match else ("", "")
@@ -145,39 +105,18 @@ class Reader:
             BadRequestError: It is longer than 64 KiB, or the peer closed in the middle of it.
         """
         while (end := self._held.find(b"\r\n\r\n")) < 0:
-            if len(self._held) > _HEAD_LIMIT:
-                raise BadRequestError("the head is longer than 64 KiB")
-            data = self._sock.recv(_READ)
+            data = self._sock.recv(_READ) if len(self._held) <= _HEAD_LIMIT else b""
             if not data:
                 if self._held:
-                    raise BadRequestError("the connection ended within a head")
+                    raise BadRequestError("the head is longer than 64 KiB, or the connection ended within it")
                 return None
             self._held += data
         head = bytes(self._held[:end])
         del self._held[: end + 4]
         return head
 
-    def body(self, framing: Framing) -> Iterator[memoryview]:
-        """A body as it is on the wire (chunks with their lengths), in pieces that hold until the next is
-        asked for.
-
-        It ends early, without an error, where the connection does.
-
-        Raises:
-            BadRequestError: A chunk without a length.
-        """
-        if framing == "chunked":
-            return self._chunks()
-        return self._bytes(framing)
-
-    def whole(self, framing: Framing) -> bytes:
-        """A body as it is on the wire, in one piece; for small ones."""
-        gathered = bytearray()
-        for data in self.body(framing):
-            gathered += data
-        return bytes(gathered)
-
-    def _bytes(self, left: int) -> Iterator[memoryview]:
+    def body(self, left: int) -> Iterator[memoryview]:
+        """The next `left` bytes, in pieces that hold until the next is asked for; fewer if the connection ends."""
         if self._held and left:
             data = bytes(self._held[:left])
             del self._held[: len(data)]
@@ -187,29 +126,3 @@ class Reader:
         while left and (got := self._sock.recv_into(buffer[: min(left, _BUFFER)])):
             left -= got
             yield buffer[:got]
-
-    def _chunks(self) -> Iterator[memoryview]:
-        size = -1
-        while size != 0:
-            line = self._line()
-            try:
-                size = int(line.split(b";")[0], 16)
-            except ValueError as exc:
-                raise BadRequestError(f"no length of a chunk: {line[:80]!r}") from exc
-            yield memoryview(line)
-            if size:
-                yield from self._bytes(size + 2)
-        line = b"-"
-        while line.strip():  # trailers, up to the empty line
-            line = self._line()
-            yield memoryview(line)
-
-    def _line(self) -> bytes:
-        while (end := self._held.find(b"\n")) < 0:
-            data = self._sock.recv(_READ)
-            if not data or len(self._held) > _HEAD_LIMIT:
-                raise BadRequestError("the connection ended within a body in chunks")
-            self._held += data
-        line = bytes(self._held[: end + 1])
-        del self._held[: end + 1]
-        return line

@@ -15,7 +15,7 @@ import struct
 import sys
 from typing import Final
 
-__all__ = ["drain", "pace", "pacing", "reset", "send_file", "send_masked", "stall"]
+__all__ = ["drain", "pace", "pacing", "reset", "send", "stall"]
 
 _SO_MAX_PACING_RATE: Final = 47  # asm-generic/socket.h; the socket module does not name it
 _UNLIMITED: Final = 2**64 - 1
@@ -44,33 +44,27 @@ def pacing(sock: socket.socket) -> int | None:
     return None if value == _UNLIMITED else int(value)
 
 
-def send_file(sock: socket.socket, file: int, start: int, stop: int) -> int:
-    """Sends bytes `start` to `stop` of an open file without copying them here; how many it sent.
+def send(sock: socket.socket, file: int, start: int, stop: int, mask: int = 0) -> int:
+    """Sends bytes `start` to `stop` of an open file, each XORed with `mask`; without a mask they are not copied here.
 
-    Fewer only where the file ends before `stop`.
+    Returns:
+        How many it sent: fewer only where the file ends before `stop`.
 
     Raises:
         OSError: The peer went away.
     """
+    table = bytes(byte ^ mask for byte in range(256)) if mask else b""
     offset = start
     while offset < stop:
-        sent = os.sendfile(sock.fileno(), file, offset, stop - offset)
+        if mask:
+            data = os.pread(file, min(_PIECE, stop - offset), offset)
+            sock.sendall(data.translate(table))
+            sent = len(data)
+        else:
+            sent = os.sendfile(sock.fileno(), file, offset, stop - offset)
         if not sent:
             break
         offset += sent
-    return offset - start
-
-
-def send_masked(sock: socket.socket, file: int, start: int, stop: int, mask: int) -> int:
-    """As `send_file`, each byte XORed with `mask`."""
-    table = bytes(byte ^ mask for byte in range(256))
-    offset = start
-    while offset < stop:
-        data = os.pread(file, min(_PIECE, stop - offset), offset)
-        if not data:
-            break
-        sock.sendall(data.translate(table))
-        offset += len(data)
     return offset - start
 
 

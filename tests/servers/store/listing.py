@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Found", "Page", "buckets", "locate", "objects", "page"]
+__all__ = ["Found", "Page", "locate", "objects", "page"]
 
 _PAST = "\U0010ffff"  # sorts after every key below a common prefix
 
@@ -40,11 +40,6 @@ def locate(root: Path, bucket: str, key: str) -> Path | None:
     if any(step in ("", ".", "..") or "\0" in step or os.sep in step for step in steps):
         return None
     return root.joinpath(*steps)
-
-
-def buckets(root: Path) -> list[str]:
-    """The names of all buckets, sorted."""
-    return sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
 
 
 def objects(bucket: Path, prefix: str) -> list[Found]:
@@ -76,13 +71,6 @@ def page(items: Iterable[Found], prefix: str, delimiter: str, after: str, limit:
         delimiter: Where names are folded; "" folds none.
         after: The token of the page before, or a key to begin behind; "" begins at the first.
         limit: Names and folded prefixes together, at least 1.
-
-    >>> files = [Found(key, 1, 0) for key in ("a", "d/1", "d/2", "e")]
-    >>> first = page(files, "", "/", "", 2)
-    >>> [item.key for item in first.found], first.prefixes, first.token != ""
-    (['a'], ('d/',), True)
-    >>> [item.key for item in page(files, "", "/", first.token, 2).found]
-    ['e']
     """
     found: list[Found] = []
     prefixes: list[str] = []

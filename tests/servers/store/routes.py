@@ -15,7 +15,7 @@ from tests.servers.faults import Kind
 
 __all__ = ["Op", "Route", "route"]
 
-Op = Literal["media", "metadata", "list", "bucket", "buckets", "other"]
+Op = Literal["media", "metadata", "list", "bucket", "other"]
 
 _GCS_ROOTS = ("storage/v1/b", "download/storage/v1/b", "upload/storage/v1/b", "resumable/upload/storage/v1/b")
 _S3_SUBRESOURCES = frozenset({"uploads", "uploadId", "acl", "tagging", "attributes", "torrent", "retention"})
@@ -27,8 +27,8 @@ class Route:
 
     Args:
         api: The dialect to answer in.
-        op: What is asked: an object's bytes, its metadata, a listing, a bucket, all buckets, or something
-            that the simulated store does not do.
+        op: What is asked: an object's bytes, its metadata, a listing, a bucket, or something that the
+            simulated store does not do.
         kind: The kind of request that faults are drawn for.
         bucket: Its name, or "".
         key: The object's key, decoded, or "".
@@ -49,16 +49,7 @@ class Route:
 
 
 def route(method: str, target: str) -> Route:
-    """Understands a request line.
-
-    >>> route("GET", "/bucket/a%20b?x=1").op, route("GET", "/bucket/a%20b").name
-    ('media', 'bucket/a b')
-    >>> route("GET", "/bucket?list-type=2&prefix=p").op
-    'list'
-    >>> found = route("GET", "/storage/v1/b/bucket/o/dir%2Fkey?alt=media")
-    >>> found.api, found.op, found.kind, found.name
-    ('gcs', 'media', 'read', 'bucket/dir/key')
-    """
+    """Understands a request line."""
     parts = urlsplit(target if not target.startswith("//") else "/" + target.lstrip("/"))
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     path = parts.path.lstrip("/")
@@ -73,8 +64,6 @@ def _s3(method: str, path: str, query: Mapping[str, str]) -> Route:
     bucket, key = unquote(raw_bucket), unquote(raw_key)
     if method not in ("GET", "HEAD"):
         return Route("s3", "other", "write", bucket, key, query)
-    if not bucket:
-        return Route("s3", "buckets", "list", query=query)
     if not key:
         op: Op = "bucket" if method == "HEAD" else "other" if _S3_SUBRESOURCES & query.keys() else "list"
         return Route("s3", op, "list", bucket, "", query)
@@ -91,8 +80,6 @@ def _gcs(method: str, path: str, query: Mapping[str, str], *, download: bool) ->
     collection, _, raw_key = rest.partition("/")
     if method not in ("GET", "HEAD"):
         return Route("gcs", "other", "write", bucket, unquote(raw_key) or query.get("name", ""), query)
-    if not bucket:
-        return Route("gcs", "buckets", "list", query=query)
     if collection != "o":
         return Route("gcs", "other" if collection else "bucket", "list", bucket, "", query)
     if not raw_key:

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 from tests.servers.network.http1 import Fields
 from tests.servers.store.listing import Found, Page
 
-__all__ = ["buckets_xml", "error_xml", "list_xml", "object_fields", "start_of"]
+__all__ = ["error_xml", "list_xml", "object_fields", "start_of"]
 
 _XMLNS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -43,53 +43,33 @@ def start_of(query: Mapping[str, str]) -> str:
     Raises:
         ValueError: The continuation token is none of ours.
     """
-    token = query.get("continuation-token", "")
-    if token:
-        return base64.urlsafe_b64decode(token.encode()).decode()
-    return query.get("start-after", "") or query.get("marker", "")
+    return base64.urlsafe_b64decode(query.get("continuation-token", "").encode()).decode()
 
 
 def list_xml(bucket: str, query: Mapping[str, str], page: Page, limit: int, etags: Mapping[str, str]) -> bytes:
-    """A page of ListObjectsV2 (or V1 if the query has no list-type); `etags` maps keys to entity tags."""
+    """A page of ListObjectsV2; `etags` maps keys to entity tags."""
     spell = (lambda text: quote(text, safe="/")) if query.get("encoding-type") == "url" else escape
-    second = query.get("list-type") == "2"
     lines = [
         f"{_HEAD}<ListBucketResult {_XMLNS}>",
         f"<Name>{escape(bucket)}</Name><Prefix>{spell(query.get('prefix', ''))}</Prefix>",
         f"<MaxKeys>{limit}</MaxKeys><IsTruncated>{'true' if page.token else 'false'}</IsTruncated>",
+        f"<KeyCount>{len(page.found) + len(page.prefixes)}</KeyCount>",
     ]
     if query.get("delimiter"):
         lines.append(f"<Delimiter>{spell(query['delimiter'])}</Delimiter>")
     if query.get("encoding-type") == "url":
         lines.append("<EncodingType>url</EncodingType>")
-    if second:
-        lines.append(f"<KeyCount>{len(page.found) + len(page.prefixes)}</KeyCount>")
-    if page.token and second:
+    if page.token:
         token = base64.urlsafe_b64encode(page.token.encode()).decode()
         lines.append(f"<NextContinuationToken>{token}</NextContinuationToken>")
-    elif page.token:
-        lines.append(f"<NextMarker>{spell(page.token)}</NextMarker>")
     lines += [_contents(item, spell(item.key), etags[item.key]) for item in page.found]
     lines += [f"<CommonPrefixes><Prefix>{spell(name)}</Prefix></CommonPrefixes>" for name in page.prefixes]
     return "".join([*lines, "</ListBucketResult>"]).encode()
 
 
 def _contents(item: Found, key: str, etag: str) -> str:
+    time = datetime.fromtimestamp(item.written // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return (
-        f"<Contents><Key>{key}</Key><LastModified>{_time(item.written)}</LastModified><ETag>{escape(etag)}</ETag>"
+        f"<Contents><Key>{key}</Key><LastModified>{time}</LastModified><ETag>{escape(etag)}</ETag>"
         f"<Size>{item.size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
     )
-
-
-def buckets_xml(names: list[str]) -> bytes:
-    """All buckets."""
-    entries = "".join(
-        f"<Bucket><Name>{escape(name)}</Name><CreationDate>{_time(0)}</CreationDate></Bucket>" for name in names
-    )
-    owner = "<Owner><ID>0</ID></Owner>"
-    body = f"{owner}<Buckets>{entries}</Buckets>"
-    return f"{_HEAD}<ListAllMyBucketsResult {_XMLNS}>{body}</ListAllMyBucketsResult>".encode()
-
-
-def _time(nanoseconds: int) -> str:
-    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import os
-import socket
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -154,16 +153,6 @@ def hf_hub() -> Iterator[Hub]:
         yield server
 
 
-async def put(store: Store, name: str, data: bytes) -> str:
-    """Writes an object to a real store."""
-    url = f"{store.url}/{name}"
-    async with Storages(store.options, retry=QUICK) as storages:
-        upload = await (await storages.at(url)).upload(url)
-        await upload.write(data)
-        await upload.complete()
-    return url
-
-
 def archived(protocol: str, url: str, options: Mapping[str, Any]) -> Place:
     return Place(lambda file: f"{protocol}://{file}::{url}", options, f"{protocol}://a/x-0.tfrecord::{url}-missing")
 
@@ -177,16 +166,15 @@ def client_scope(kind: str, directory: Path, request: pytest.FixtureRequest) -> 
             return archived(name.split(".")[1], f"file://{directory}/{name}", {})
     if kind == "zip on s3":
         store: Store = request.getfixturevalue("s3_store")
-        url = asyncio.run(put(store, "chains.zip", zipped()))
-        return archived("zip", url, {"s3": store.options})
+        store.put({f"{store.url}/chains.zip": zipped()})
+        return archived("zip", f"{store.url}/chains.zip", {"s3": store.options})
     if kind == "zip on http":
         store = request.getfixturevalue("http_store")
         (store.directory / "chains.zip").write_bytes(zipped())
         return archived("zip", f"{store.url}/chains.zip", {})
     if kind == "simplecache on s3":
         store = request.getfixturevalue("s3_store")
-        for name, data in FILES.items():
-            asyncio.run(put(store, f"chains/{name}", data))
+        store.put({f"{store.url}/chains/{name}": data for name, data in FILES.items()})
         return Place(lambda file: f"simplecache::{store.url}/chains/{file}", {"s3": store.options})
     if kind in ("ftp", "sftp"):
         store = request.getfixturevalue(f"{kind}_store")
@@ -237,8 +225,8 @@ async def test_ranges(place: Place) -> None:
             stream = await storage.stream(url, start, end)
             assert stream.info.path == url
             assert await read_all(stream) == WHOLE[start:end]
-        streams = await asyncio.gather(*[storage.stream(url, start) for start in range(20)])
-        assert await asyncio.gather(*map(read_all, streams)) == [WHOLE[start:] for start in range(20)]
+        streams = await asyncio.gather(*[storage.stream(url, start) for start in range(5)])
+        assert await asyncio.gather(*map(read_all, streams)) == [WHOLE[start:] for start in range(5)]
 
 
 async def test_a_pattern(place: Place) -> None:
@@ -258,11 +246,6 @@ def options(place: Place) -> dict[str, Any]:
     return {"storage_options": place.options, "shuffle": False}
 
 
-async def test_several_at_once(place: Place) -> None:
-    names = ["a/x-0.tfrecord", "a/x-1.tfrecord", "a/deep/x-2.tfrecord"]
-    assert sorted(await read(place, *names * 3, num_parallel_reads=9)) == sorted((RECORDS + RECORDS[:1500] * 2) * 3)
-
-
 def test_going_on_from_a_state(place: Place) -> None:
     dataset = place.dataset("a/x-*.tfrecord", num_parallel_reads=2)
     everything = list(dataset)
@@ -271,14 +254,6 @@ def test_going_on_from_a_state(place: Place) -> None:
         state = elements.state_dict()
     with dataset.iterate(state) as elements:
         assert before + list(elements) == everything
-
-
-async def test_pieces(place: Place) -> None:
-    url, found = place.url("a/x-0.tfrecord"), []
-    for start, end in [(0, 400_001), (400_001, None)]:
-        async with streamrec.open_shard(url, start=start, end=end, storage_options=place.options) as shard:
-            found += [record async for record in shard]
-    assert found == RECORDS
 
 
 async def test_what_is_missing(place: Place) -> None:
@@ -363,35 +338,6 @@ async def test_a_server_that_is_down() -> None:
     with pytest.raises(StorageError, match=r"no connection .* in 3 attempts") as caught:
         [_ async for _ in streamrec.TFRecordDataset("ftp://127.0.0.1:1/x", retry=QUICK)]
     assert caught.value.path == "ftp://127.0.0.1:1/x"
-
-
-async def test_names_with_colons_are_not_chains(tmp_path: Path) -> None:
-    path = tmp_path / "a::b.tfrecord"
-    path.write_bytes(HALF)
-    assert [record async for record in streamrec.TFRecordDataset(str(path))] == RECORDS[:1500]
-    pattern = str(tmp_path / "a::*")
-    assert [record async for record in streamrec.TFRecordDataset(pattern)] == RECORDS[:1500]
-
-
-async def test_an_ftp_server_that_closed_its_connection(ftp_store: Store) -> None:
-    """As they do after some minutes: the next request makes a new one."""
-    url = f"{ftp_store.url}/a/x-0.tfrecord"
-    async with Storages(retry=QUICK) as storages:
-        storage = await storages.at(url)
-        for _ in range(3):
-            assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
-            assert [info.size async for info in storage.list(f"{ftp_store.url}/a/x-")] == [len(WHOLE), len(HALF)]
-            storage._backend._fs.ftp.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
-
-
-async def test_an_sftp_server_that_closed_its_connection(sftp_store: Store) -> None:
-    url = f"{sftp_store.url}/a/x-0.tfrecord"
-    async with Storages(retry=QUICK) as storages:
-        storage = await storages.at(url)
-        for _ in range(3):
-            assert await storage.read_range(url, 1_000_000, 1_000_100) == WHOLE[1_000_000:1_000_100]
-            assert [info.size async for info in storage.list(f"{sftp_store.url}/a/x-")] == [len(WHOLE), len(HALF)]
-            storage._backend._fs.client.get_transport().sock.close()  # type: ignore[attr-defined]
 
 
 async def test_a_data_set_with_its_manifest_in_an_archive(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class TestGcs(RemoteTests):
         return Place(f"{gcs_store.url}/{uuid4().hex}", gcs_store.options)
 
     async def test_a_killed_process_leaves_no_object(self, storage: Storage, place: Place, path: str) -> None:
-        kill_while_writing(path, place.options, PART)
+        kill_while_writing([path], place.options, PART)
         await self.check_nothing_is_left(storage, path)
 
     @pytest.mark.parametrize("path", ["gs://", "gs://bucket"])
@@ -47,10 +47,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "requester pays": {"requester_pays": True, "project": "who-pays"},
     "another project pays": {"requester_pays": "who-pays"},
-    "limits of time": {"requests_timeout": 20, "timeout": 30},
-    "session": {"session_kwargs": {"trust_env": True}},
-    "location and block size": {"default_location": "EU", "block_size": 1 << 20},
-    "version aware": {"version_aware": True},
+    "others": {"requests_timeout": 20, "timeout": 30, "default_location": "EU", "block_size": 1 << 20},
+    "session": {"session_kwargs": {"trust_env": True}, "version_aware": True},
 }
 
 

@@ -19,7 +19,7 @@ from streamrec.errors import (
     UnsupportedOperationError,
 )
 from streamrec.storage import Storage, Storages
-from streamrec.storage.backends.local.backend import SHORT_BYTES, take_turn
+from streamrec.storage.backends.local.backend import SHORT_BYTES
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
 
 
@@ -64,13 +64,12 @@ class TestPlainPaths(StorageTests):
             await storage.upload("/proc/1/streamrec-test")
 
     async def test_a_killed_process_leaves_no_object(self, storage: Storage, path: str) -> None:
-        kill_while_writing(path, {}, PART)
+        kill_while_writing([path], {}, PART)
         await super().check_nothing_is_left(storage, path)
         assert [info async for info in storage.list(str(Path(path).parent) + "/")] == []
 
     async def test_the_next_upload_removes_what_a_killed_one_left(self, storage: Storage, path: str) -> None:
-        kill_while_writing(path, {}, PART)
-        kill_while_writing(path + "-longer", {}, PART)
+        kill_while_writing([path, path + "-longer"], {}, PART)
         await self.put(storage, path, DATA)
         [left, name] = sorted(os.listdir(Path(path).parent))
         assert name == Path(path).name
@@ -182,6 +181,32 @@ async def test_what_is_short_is_read_as_it_is_opened(tmp_path: Path, size: int) 
             assert await read_all(stream) == data
 
 
+async def test_other_tasks_run_between_the_blocks_of_files(tmp_path: Path) -> None:
+    """Each read in the loop's own thread has an iteration of the loop to itself."""
+    (tmp_path / "x").write_bytes(bytes(20 * SHORT_BYTES))
+    iterations = reads = 0
+
+    async def read() -> None:
+        nonlocal reads
+        stream, buffer = await storage.stream(str(tmp_path / "x")), memoryview(bytearray(SHORT_BYTES))
+        while await stream.readinto(buffer):
+            reads += 1
+        await stream.aclose()
+
+    async def count() -> None:
+        nonlocal iterations
+        while True:
+            iterations += 1
+            await asyncio.sleep(0)
+
+    async with Storages() as storages:
+        storage = await storages.at(str(tmp_path))
+        counting = asyncio.ensure_future(count())
+        await asyncio.gather(*(read() for _ in range(5)))
+        counting.cancel()
+    assert iterations >= reads >= 100
+
+
 async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
     path, data = tmp_path / "x", os.urandom(3 * SHORT_BYTES)
     path.write_bytes(data)
@@ -214,41 +239,3 @@ def test_the_tilde_of_a_pattern_is_the_beginning_of_a_name(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~.tfrecord").touch()
     assert streamrec.matching_files("~*") == ["~.tfrecord"]
-
-
-def turn_of_the_loop() -> Callable[[], int]:
-    """Counts the loop's turns from now on."""
-    loop, count = asyncio.get_running_loop(), 0
-
-    def tick() -> None:
-        nonlocal count
-        count += 1
-        loop.call_soon(tick)
-
-    tick()
-    return lambda: count
-
-
-async def test_one_in_each_turn_and_in_line() -> None:
-    turns, now = asyncio.Lock(), turn_of_the_loop()
-    taken: list[tuple[int, int]] = []
-
-    async def work(number: int) -> None:
-        for _ in range(3):
-            await take_turn(turns)
-            taken.append((now(), number))
-
-    await asyncio.gather(*map(work, range(5)))
-    assert len({turn for turn, _ in taken}) == 15
-    numbers = [number for _, number in taken]
-    assert numbers[0] == 0, "it came before the others had begun"
-    assert all(sorted(numbers[at : at + 5]) == [*range(5)] for at in range(1, 7))
-
-
-async def test_alone_there_is_no_wait_for_the_first() -> None:
-    turns, now = asyncio.Lock(), turn_of_the_loop()
-    before = now()
-    await take_turn(turns)
-    assert now() == before
-    await take_turn(turns)
-    assert now() > before

@@ -1,7 +1,6 @@
 """Bodies: sent from their pieces, as a file or through any client; and received into buffers."""
 
 import asyncio
-import io
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -11,80 +10,24 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import aiohttp
 import pytest
-from aiohttp import web
-from hypothesis import given
-from hypothesis import strategies as st
 
 from streamrec.storage import Storages, backend
 from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.http import pieces_body
 from streamrec.storage.backends.http.pieces_body import CHUNK_BYTES, PiecesBody
 from streamrec.storage.backends.http.socket_body import SocketBody
-from tests.effort import draws
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore, serve_objects
-from tests.servers.real import Store, moto
-from tests.storage.contract import QUICK, read_all
+from tests.servers.real import Store
+from tests.storage.contract import QUICK, read_all, signed_body
 
 PART = 5 << 20
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("read"), st.integers(-1, 20)),
-        st.tuples(st.just("seek"), st.integers(0, 30)),
-        st.tuples(st.just("end"), st.integers(-5, 0)),
-    )
-)
 
-
-@draws(200)
-@given(st.lists(st.binary(max_size=7), max_size=6), steps)
-def test_it_reads_as_a_file(pieces: list[bytes], steps: list[tuple[str, int]]) -> None:
-    whole = b"".join(pieces)
-    body, file = PiecesBody(list(map(memoryview, pieces))), io.BytesIO(whole)
-    assert (len(body), body.size, body.decode("latin-1")) == (len(whole), len(whole), whole.decode("latin-1"))
-    for step, value in steps:
-        if step == "read":
-            assert body.read(value) == file.read(value)
-        elif step == "seek":
-            assert body.seek(value) == file.seek(value)
-        elif -value <= len(whole):
-            assert body.seek(value, io.SEEK_END) == file.seek(value, io.SEEK_END)
-        assert body.tell() == file.tell()
-
-
-@pytest.mark.parametrize("sizes", [[], [0, 5], [CHUNK_BYTES, 1, 3 * CHUNK_BYTES + 7]])
-async def test_a_web_server_gets_it_whole_and_twice(sizes: list[int]) -> None:
-    pieces = [os.urandom(size) for size in sizes]
-    came: list[tuple[str | None, bytes]] = []
-
-    async def put(request: web.Request) -> web.Response:
-        came.append((request.headers.get("Content-Length"), await request.read()))
-        return web.Response()
-
-    app = web.Application(client_max_size=1 << 30)
-    app.router.add_put("/", put)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        body = PiecesBody(list(map(memoryview, pieces)))
-        async with aiohttp.ClientSession() as session:
-            for _ in range(2):
-                async with session.put(f"http://{host}:{port}/", data=body) as answer:
-                    assert answer.status == 200
-    finally:
-        await runner.cleanup()
-    assert came == [(str(sum(sizes)), b"".join(pieces))] * 2
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with moto() as store:
-        yield store
+@pytest.fixture
+def store(moto_store: Store) -> Store:
+    return moto_store
 
 
 class PrivateDetailError(Exception):
@@ -143,18 +86,12 @@ async def test_over_plain_http_bodies_are_signed_unless_told_otherwise(
     async with Storages(options, retry=QUICK) as storages:
         storage = await storages.at(store.url)
         events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
-        events.register("before-send.s3.PutObject", lambda request, **_: said.append(text_of(request.headers)))
+        events.register("before-send.s3.PutObject", lambda request, **_: said.append(signed_body(request.headers)))
         path, data = f"{store.url}/{uuid4().hex}", os.urandom(1_000)
         async with await storage.upload(path) as upload:
             await upload.write(data)
         assert await read_all(await storage.stream(path)) == data
     assert [value == "UNSIGNED-PAYLOAD" for value in said] == [not signs]
-
-
-def text_of(headers: Any) -> str:
-    """What a request's signature says of its body."""
-    value = headers["X-Amz-Content-SHA256"]
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 async def test_cancelling_sends_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,16 +155,6 @@ async def until_paused(transport: asyncio.Transport) -> None:
             await asyncio.sleep(0)
 
 
-async def test_bytes_land_in_order() -> None:
-    async with landed() as (body, _, writer):
-        writer.write(DATA)
-        got = b"".join([await read(body, 70_001) for _ in range(5)])
-        assert got == DATA[: len(got)]
-        while more := await read(body, 1 << 20):
-            got += more
-        assert got == DATA
-
-
 async def test_what_asyncio_reads_nevertheless_is_kept() -> None:
     """As when aiohttp switches reading on for an earlier response of the same connection."""
     data = DATA * 8
@@ -262,17 +189,6 @@ async def test_no_byte_is_lost_when_the_kernel_gathers(step: int) -> None:
             got += more
         assert got == data
         await dripping
-
-
-async def test_a_connection_that_ends_early() -> None:
-    async with landed() as (body, transport, writer):
-        writer.write(DATA[:500])
-        writer.write_eof()
-        transport.resume_reading()
-        await until_paused(transport)
-        assert await read(body, 1 << 20) == DATA[:500]
-        with pytest.raises(ConnectionError, match="before the body"):
-            await read(body, 1 << 20)
 
 
 OBJECT = os.urandom(24 << 20)

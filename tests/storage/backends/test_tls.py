@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import NoReturn
@@ -19,20 +18,15 @@ from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.http import responses, tls_reader
 from streamrec.storage.backends.http.socket_body import ALL
 from streamrec.storage.upload import encode_crc32c
-from tests.servers.real import Store, seaweedfs
-from tests.storage.contract import QUICK, read_all
+from tests.servers.real import Store, make_certificate, seaweedfs
+from tests.storage.contract import QUICK, read_all, signed_body
 
 PART = 5 << 20
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    directory = tmp_path_factory.mktemp("certificate")
-    certificate, key = directory / "cert.pem", directory / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=streamrec tests"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    with seaweedfs("secure", certificate=(certificate, key)) as store:
+    with seaweedfs("secure", certificate=make_certificate(tmp_path_factory.mktemp("certificate"))) as store:
         yield store
 
 
@@ -47,12 +41,20 @@ def path(store: Store) -> str:
     return f"{store.url}/{uuid4().hex}"
 
 
+async def put(storage: Storage, path: str, size: int) -> bytes:
+    """Writes an object of random bytes."""
+    data = os.urandom(size)
+    async with await storage.upload(path) as upload:
+        await upload.write(data)
+    return data
+
+
 @pytest.mark.parametrize("size", [0, 1_000, PART, 3 * PART + 17])
 async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str, size: int) -> None:
     """One part and several: signed heads, bodies that only TLS and the CRC32C guard."""
     sent: list[str] = []
     events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
-    events.register("before-send.s3", lambda request, **_: sent.append(_said(request.headers)))
+    events.register("before-send.s3", lambda request, **_: sent.append(signed_body(request.headers)))
     data = os.urandom(size)
     async with await storage.upload(path, part_size=PART) as upload:
         await upload.write(data)
@@ -70,16 +72,10 @@ async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, p
     async with Storages(options, retry=QUICK) as storages:
         storage = await storages.at(store.url)
         events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
-        events.register("before-send.s3.PutObject", lambda request, **_: sent.append(_said(request.headers)))
+        events.register("before-send.s3.PutObject", lambda request, **_: sent.append(signed_body(request.headers)))
         async with await storage.upload(path) as upload:
             await upload.write(b"cat")
     assert sent == ["UNSIGNED-PAYLOAD"]
-
-
-def _said(headers: dict[str, str | bytes]) -> str:
-    """What a request's signature says of its body."""
-    value = headers.get("X-Amz-Content-SHA256", "")
-    return value.decode() if isinstance(value, bytes) else value
 
 
 @pytest.fixture(params=["by OpenSSL", "record by record"])
@@ -102,26 +98,12 @@ async def test_bodies_are_decrypted(storage: Storage, path: str, monkeypatch: py
         begin(self)
 
     monkeypatch.setattr(tls_reader.TLSReader, "begin", noted)
-    data = os.urandom(21 << 20)
-    async with await storage.upload(path) as upload:
-        await upload.write(data)
+    data = await put(storage, path, 21 << 20)
     for step in (70_001, 1 << 20, 4 << 20):
         assert await read_all(await storage.stream(path), step) == data
     assert len(landed) >= 6
     for end in (2_000_000, 2_000_001):
         assert await storage.read_range(path, 7, end) == data[7:end]
-
-
-def test_a_data_set_over_tls(store: Store, path: str) -> None:
-    records = [os.urandom(100_000) for _ in range(150)]
-
-    async def write() -> None:
-        async with ShardWriter(f"{path}.tfrecord", storage_options=store.options) as writer:
-            for record in records:
-                await writer.write(record)
-
-    asyncio.run(write())
-    assert list(TFRecordDataset(f"{path}.tfrecord", storage_options=store.options)) == records
 
 
 async def test_an_untrusted_certificate_is_refused_at_once(store: Store, path: str) -> None:
@@ -194,11 +176,9 @@ def flipped(data: bytes) -> bytes:
 
 
 @pytest.mark.usefixtures("decryption")
-async def test_a_connection_serves_one_request_after_another(store: Store, path: str) -> None:
+async def test_a_connection_serves_one_request_after_another(store: Store, storage: Storage, path: str) -> None:
     """A handshake is expensive: after a body that was decrypted past asyncio, asyncio continues with the connection."""
-    data = os.urandom(8 << 20)
-    async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:
-        await upload.write(data)
+    data = await put(storage, path, 8 << 20)
     used: set[int] = set()
 
     def noted(number: int, came: int, chunk: bytes) -> bytes:
@@ -215,15 +195,15 @@ async def test_a_connection_serves_one_request_after_another(store: Store, path:
 
 @pytest.mark.usefixtures("decryption")
 @pytest.mark.parametrize("how", ["a flipped bit", "a connection that ends"])
-async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(store: Store, path: str, how: str) -> None:
+async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(
+    store: Store, storage: Storage, path: str, how: str
+) -> None:
     """No byte of a record of TLS that was changed is handed out."""
-    data = os.urandom(8 << 20)
-    async with Storages(store.options, retry=QUICK) as storages, await (await storages.at(path)).upload(path) as upload:
-        await upload.write(data)
+    data = await put(storage, path, 4 << 20)
     harmed: list[int] = []
 
     def harm(number: int, came: int, chunk: bytes) -> bytes | None:
-        if number > 1 or came < (2 << 20) or number in harmed or len(chunk) < 1_000:
+        if number > 1 or came < (1 << 20) or number in harmed or len(chunk) < 1_000:
             return chunk
         harmed.append(number)
         return flipped(chunk) if how == "a flipped bit" else None
@@ -273,9 +253,9 @@ def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
 
 @pytest.mark.parametrize("broken", ["asyncio", "OpenSSL", "reading"])
 async def test_where_asyncio_is_not_as_expected_the_client_reads(
-    store: Store, path: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    storage: Storage, path: str, broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """For good, said once, and counted; every byte comes."""
+    """Permanently; the log says so once, it is counted, and every byte comes."""
     way = FastPath(f"receiving bodies, {broken}")
     monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
 
@@ -288,32 +268,26 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
         monkeypatch.setattr(tls_reader, "library", other)
     else:
         monkeypatch.setattr(tls_reader.SocketReader, "read", other)
-    data = os.urandom(6 << 20)
-    async with Storages(store.options, retry=QUICK) as storages:
-        storage = await storages.at(path)
-        async with await storage.upload(path) as upload:
-            await upload.write(data)
-        for _ in range(3):
-            assert await read_all(await storage.stream(path), 1 << 20) == data
+    data = await put(storage, path, 6 << 20)
+    for _ in range(3):
+        assert await read_all(await storage.stream(path), 1 << 20) == data
     assert way.fallbacks == 1
     assert not way.is_enabled(tls_reader.BLOCKS if broken == "OpenSSL" else ALL)
     assert len([line for line in caplog.messages if "client's own way is taken" in line]) == 1
 
 
 def test_under_uvloop_the_client_reads(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: Store, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has TLS of its own: the log says so once, and every byte arrives."""
     uvloop = pytest.importorskip("uvloop")
     way = FastPath("receiving bodies under uvloop")
     monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
-    data, path = os.urandom(6 << 20), f"{store.url}/{uuid4().hex}"
 
     async def read() -> None:
         async with Storages(store.options, retry=QUICK) as storages:
             storage = await storages.at(path)
-            async with await storage.upload(path) as upload:
-                await upload.write(data)
+            data = await put(storage, path, 6 << 20)
             for _ in range(3):
                 assert await read_all(await storage.stream(path), 1 << 20) == data
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec.storage.connections import (
-    FIRST_RANGE,
     MAX_CONNECTIONS,
     MAX_OPEN,
     MAX_RANGE,
@@ -16,7 +15,6 @@ from streamrec.storage.connections import (
     PROOF_ALONE,
     PROOF_BESIDE,
     START,
-    ByteRange,
     Connections,
     ConnectionSpeed,
     KneeSearch,
@@ -27,42 +25,6 @@ from streamrec.storage.connections import (
 )
 
 MIB = 1 << 20
-
-terms_at_any_time = st.builds(RangeLimits, st.integers(1, 40), st.integers(FIRST_RANGE, MAX_RANGE))
-
-
-@given(st.integers(0, 10**9), st.integers(0, 600 * MIB), st.data())
-def test_each_byte_is_asked_for_once_whatever_arrives_first(start: int, length: int, data: st.DataObject) -> None:
-    stop = start + length
-    plan = RangePlan(start, stop)
-    spans = [ByteRange(start, stop)]
-    reached = {0: start}
-    while reached or spans[-1].stop < stop:
-        terms = data.draw(terms_at_any_time)
-        last = len(spans) - 1
-        cut = plan.cut(reached.get(last, spans[-1].stop), terms)
-        if cut is not None:
-            assert terms.connections > 1
-            assert reached[last] < cut < stop
-            spans[-1] = ByteRange(spans[-1].start, cut)
-        while (span := plan.offer(terms, len(reached))) is not None:
-            assert len(reached) < terms.connections
-            assert span.start == spans[-1].stop
-            assert span.stop <= stop
-            if terms.connections > 1:
-                assert span.stop - span.start < terms.range_bytes + MIN_RANGE
-            plan.accept(span)
-            spans.append(span)
-            reached[len(spans) - 1] = span.start
-        assert reached, "there is always a way on"
-        number = data.draw(st.sampled_from(sorted(reached)))
-        left = spans[number].stop - reached[number]
-        reached[number] += data.draw(st.sampled_from([left, left, min(left, MIB), left // 2]))
-        if reached[number] == spans[number].stop:
-            del reached[number]
-    assert spans[0].start == start
-    assert all(first.stop == second.start for first, second in pairwise(spans))
-    assert spans[-1].stop == stop
 
 
 def test_small_objects_are_not_cut() -> None:
@@ -124,14 +86,6 @@ def test_a_small_budget_means_fewer_connections_and_not_smaller_ranges() -> None
     connections = Connections(22 * MIB, clock=Clock())
     (share,) = moving(connections, 1, PROOF_ALONE)
     assert connections.terms(share) == RangeLimits(8, MIN_RANGE, ConnectionSpeed().lead)
-
-
-@given(st.integers(1, 100))
-def test_streams_share_evenly(count: int) -> None:
-    connections = Connections(1 << 30, clock=Clock())
-    shares = moving(connections, count, PROOF_BESIDE)
-    shares = [connections.terms(share).connections for share in shares]
-    assert set(shares) == {max(1, START // count)}
 
 
 def test_a_stream_that_ends_or_rests_leaves_its_share_to_the_others() -> None:

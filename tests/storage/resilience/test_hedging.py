@@ -3,8 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from streamrec.errors import PermissionDeniedError, StorageError
 from streamrec.storage import RetryPolicy, Storages
 from streamrec.storage.backend import Body
 from streamrec.storage.faults import Cause, TransientError
-from streamrec.storage.statistics import LatencyHistogram
 from streamrec.storage.stream import ResumingStream
 from streamrec.storage.traffic import EARNS, SAVED, Hedging, Traffic
 from tests.effort import thorough
@@ -71,15 +70,6 @@ def test_the_limit_is_learnt_and_follows_the_network() -> None:
     assert 1.5 < hedging.first_byte_limit() < 2.1
 
 
-def test_fast_networks_have_a_floor() -> None:
-    hedging = Hedging(RetryPolicy())
-    for _ in range(64):
-        hedging.first_byte(0.0001)
-        hedging.block(0.0001, 1 << 20)
-    assert hedging.first_byte_limit() == RetryPolicy().first_byte_floor
-    assert hedging.stall_limit == RetryPolicy().stall_floor
-
-
 def test_slow_bodies_are_not_stalled_ones() -> None:
     hedging = Hedging(RetryPolicy())
     assert hedging.stall_limit == 2.0
@@ -109,14 +99,6 @@ def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
     while hedging.spend():
         burst += 1
     assert burst <= SAVED
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=300), st.integers(2, 64))
-def test_what_is_remembered_is_bounded(times: list[float], memory: int) -> None:
-    recent = LatencyHistogram(memory)
-    for seconds in times:
-        recent.observe(seconds)
-        assert recent.seen < memory
 
 
 # A run's first second
@@ -163,6 +145,7 @@ def test_a_few_blocks_of_siblings_say_what_a_stall_is() -> None:
 
 
 def test_the_floors_and_the_allowance_are_the_policys() -> None:
+    assert not Hedging(RetryPolicy(hedge_share=0.0)).spend(others_on_time=True), "without a share there is no allowance"
     hedging = Hedging(RetryPolicy(hedge_allowance=1, first_byte_floor=0.3, stall_floor=0.05))
     asked(hedging, 16, 15, 0.010)
     for _ in range(8):
@@ -178,12 +161,6 @@ def test_the_allowance_is_for_requests_later_than_their_siblings() -> None:
     assert hedging.spend(), "the first slow request of a run"
     assert not hedging.spend(), "the whole store may be slow"
     assert [hedging.spend(others_on_time=True) for _ in range(5)] == [True, True, True, True, False]
-
-
-def test_no_share_no_allowance() -> None:
-    hedging = Hedging(RetryPolicy(hedge_share=0.0))
-    assert hedging.never
-    assert not hedging.spend(others_on_time=True)
 
 
 def test_a_store_that_throttles_gets_second_requests_only_for_stalled_bodies_and_in_their_turn() -> None:
@@ -256,11 +233,11 @@ async def test_a_network_that_is_slow_everywhere_is_not_doubled(store: ObjectSto
     store.faults = Faults(first_byte=0.15, jitter=0.0)
     async with Storages(store.options("s3"), retry=PATIENT) as storages:
         storage = await storages.at(url(store, "s3", 0))
-        for index in range(32):
+        for index in range(16):
             assert len(await storage.read_range(url(store, "s3", index), 0, 1000)) == 1000
     counts = storages.statistics.snapshot().backends["s3"]
-    assert counts.hedges <= 1 + 0.1 * 32
-    assert counts.requests <= 32 + counts.hedges
+    assert counts.hedges <= 1 + 0.1 * 16
+    assert counts.requests <= 16 + counts.hedges
     seen = store.counters
     assert seen.requests + seen.in_flight == counts.requests, "the store counts an answer when it has been sent"
 
@@ -283,110 +260,114 @@ def test_a_short_run_of_stalls_resets_and_refusals(store: ObjectStore, seed: int
     assert counts.requests <= 1.5 * (16 + sum(counts.retries.values())) + 4
 
 
-def test_a_dataset_in_slow_and_stalling_network(store: ObjectStore) -> None:
-    store.faults = Faults(seed=5, first_byte=0.01, jitter=0.01, slow=0.05, slow_first_byte=8.0, stall=0.05)
-    urls = [url(store, "s3", index) for index in range(32)]
-    policy = replace(PATIENT, hedge_share=1.0)  # all are paid for
-    dataset = TFRecordDataset(urls, storage_options=store.options("s3"), retry=policy, num_parallel_reads=8)
-    found: list[bytes] = []
-    with dataset.batch(256).iterate() as batches:
-        for frames in batches:
-            found += frames
-        counts = batches.stats().storage.backends["s3"]
-    assert sorted(found) == sorted(RECORDS * 32)
-    assert counts.hedges_won > 0
-    assert counts.retries["timed_out"] == 0, "a hedge came before every time limit"
-
-
 # Requests for the same bytes that run against each other
 
 
 SHORT = bytes(1000)
-
-
 FAULT = TransientError(Cause.SERVER, "a 500")
 
+Step = Callable[[Body], Awaitable[Body]]
 
-class Rivals(Scattered):
-    """Answers the first request when a second one arrives, whose cancellation lasts until `cleaned`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rivalled, self.settling, self.cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+@dataclass
+class Scripted(Scattered):
+    """Answers each request as its step says; the last step is for all further ones."""
+
+    script: Sequence[Step] = ()
 
     async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """The answer to the first."""
-        if not self.log:
-            body = await super().open(path, start, end, version)
-            await self.rivalled.wait()
-            return body
-        self.rivalled.set()
+        """The answer of the step."""
+        step = self.script[min(len(self.log), len(self.script) - 1)]
+        body = await super().open(path, start, end, version)
         try:
-            return await asyncio.get_running_loop().create_future()
-        finally:
-            self.settling.set()
-            await self.cleaned.wait()
+            return await step(body)
+        except BaseException:
+            await body.aclose()
+            raise
+
+
+async def answer(body: Body) -> Body:
+    return body
+
+
+async def refuse(body: Body) -> Body:
+    raise FAULT
+
+
+async def never(body: Body) -> Body:
+    await asyncio.get_running_loop().create_future()
+    return body
+
+
+def impatient(*script: Step) -> tuple[Scripted, ResumingStream]:
+    """A stream whose second request comes soon, and what answers it."""
+    backend = Scripted(SHORT, script=script)
+    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=1.0, stall_timeout=200.0)))
+    return backend, ResumingStream(backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic)
 
 
 async def test_an_answer_that_was_taken_is_closed_if_its_opening_is_cancelled() -> None:
     """The loser's cancellation takes time: a caller cancelled meanwhile used to leave the winner's connection open."""
-    backend = Rivals(SHORT)
-    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=1.0, stall_timeout=200.0)))
-    stream = ResumingStream(backend, RetryPolicy(), "memory://x", 0, None, None, traffic)
-    opening = asyncio.create_task(stream.open())
-    await backend.settling.wait()
-    opening.cancel()
-    await asyncio.sleep(0)
-    backend.cleaned.set()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    assert [asked.closed for asked in backend.log] == [True]
+    rivalled, settling, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-
-class Outcomes(Scattered):
-    """The first request fails when a second one arrives, or never ends; the second one fails, or is answered."""
-
-    first: Exception | None = None
-    second: Exception | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.rivalled, self.failed = asyncio.Event(), asyncio.Event()
-
-    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """Either."""
-        body = await super().open(path, start, end, version)
-        try:
-            await (self._first() if len(self.log) == 1 else self._second())
-        except BaseException:
-            await body.aclose()
-            raise
+    async def first(body: Body) -> Body:
+        await rivalled.wait()
         return body
 
-    async def _first(self) -> None:
-        await self.rivalled.wait()
-        self.failed.set()
-        if self.first is None:
-            await asyncio.get_running_loop().create_future()
-        else:
-            raise self.first
+    async def second(body: Body) -> Body:
+        rivalled.set()
+        try:
+            return await never(body)
+        finally:
+            settling.set()
+            await cleaned.wait()
 
-    async def _second(self) -> None:
-        self.rivalled.set()
-        await self.failed.wait()
-        if self.second is not None:
-            raise self.second
+    backend, stream = impatient(first, second)
+    opening = asyncio.create_task(stream.open())
+    await settling.wait()
+    opening.cancel()
+    await asyncio.sleep(0)
+    cleaned.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert [asked.closed for asked in backend.log] == [True, True]
 
 
-def impatient(backend: Outcomes) -> ResumingStream:
-    traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=1.0, stall_timeout=200.0)))
-    return ResumingStream(backend, RetryPolicy(attempts=1), "memory://x", 0, None, None, traffic)
+def after_each_other(first: Step, second: Step) -> tuple[Step, Step]:
+    """The first request goes on when the second one has come, and the second one then."""
+    arrived, gone_on = asyncio.Event(), asyncio.Event()
+
+    async def begin(body: Body) -> Body:
+        await arrived.wait()
+        gone_on.set()
+        return await first(body)
+
+    async def rival(body: Body) -> Body:
+        arrived.set()
+        await gone_on.wait()
+        return await second(body)
+
+    return begin, rival
+
+
+async def forbid(body: Body) -> Body:
+    raise PermissionDeniedError("no", "memory://x")
+
+
+@pytest.mark.parametrize(("first", "second", "kind"), [(never, forbid, "no"), (refuse, refuse, "a 500")])
+async def test_a_final_error_or_two_failures_end_the_wait(first: Step, second: Step, kind: str) -> None:
+    """The first request alone would be given up later."""
+    before = asyncio.all_tasks()
+    backend, stream = impatient(*after_each_other(first, second))
+    async with asyncio.timeout(15):
+        with pytest.raises(StorageError, match=kind):
+            await stream.open()
+    assert asyncio.all_tasks() == before
+    assert [asked.closed for asked in backend.log] == [True, True]
 
 
 async def test_a_second_request_is_waited_for_when_the_first_failed() -> None:
-    backend = Outcomes(SHORT)
-    backend.first = FAULT
-    stream = impatient(backend)
+    backend, stream = impatient(*after_each_other(refuse, answer))
     await stream.open()
     buffer = memoryview(bytearray(len(SHORT)))
     assert (await stream.readinto(buffer), bytes(buffer)) == (len(SHORT), SHORT)
@@ -396,60 +377,25 @@ async def test_a_second_request_is_waited_for_when_the_first_failed() -> None:
     assert all(asked.closed for asked in backend.log)
 
 
-async def test_a_final_error_of_a_second_request_ends_the_wait_for_the_first() -> None:
-    before = asyncio.all_tasks()
-    backend = Outcomes(SHORT)
-    backend.second = PermissionDeniedError("no", "memory://x")
-    async with asyncio.timeout(15):  # the first request alone would be given up later
-        with pytest.raises(PermissionDeniedError):
-            await impatient(backend).open()
-    assert asyncio.all_tasks() == before
-    assert all(asked.closed for asked in backend.log)
-
-
-async def test_both_requests_may_fail() -> None:
-    backend = Outcomes(SHORT)
-    backend.first = backend.second = FAULT
-    with pytest.raises(StorageError, match="a 500"):
-        await impatient(backend).open()
-    assert len(backend.log) == 2
-    assert all(asked.closed for asked in backend.log)
-
-
-class Refusing(Scattered):
-    """Its first body stalls, its next two requests are refused, and all others are answered."""
-
-    remote = may_stall = True
-
-    async def open(self, path: str, start: int, end: int | None, version: str | None) -> Body:
-        """The next answer."""
-        body = await super().open(path, start, end, version)
-        if len(self.log) == 1:
-            return StandingStill(body)
-        if len(self.log) <= 3:
-            await body.aclose()
-            raise TransientError(Cause.SERVER, "a 500")
-        return body
-
-
 class StandingStill:
     """A body that never gives anything."""
 
     def __init__(self, body: Body) -> None:
-        self.info, self.splits = body.info, body.splits
-        self._body = body
+        self.info, self.splits, self.aclose = body.info, body.splits, body.aclose
 
     async def readinto(self, buffer: memoryview) -> int:
         await asyncio.get_running_loop().create_future()
         return 0
 
-    async def aclose(self) -> None:
-        await self._body.aclose()
+
+async def stand_still(body: Body) -> Body:
+    return StandingStill(body)
 
 
 async def test_a_stalled_body_is_overtaken_though_second_requests_were_refused() -> None:
     """A refused hedge used to block further ones, so the body stalled until its time limit."""
-    backend = Refusing(SHORT)
+    backend = Scripted(SHORT, script=(stand_still, refuse, refuse, answer))
+    backend.remote = backend.may_stall = True  # type: ignore[misc]
     hedging = Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=0.1, stall_floor=0.01))
     for _ in range(10):
         hedging.earn()

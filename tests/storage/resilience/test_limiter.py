@@ -28,26 +28,6 @@ DATA = encode_records(RECORDS)
 # The plan
 
 
-def test_one_decrease_a_round() -> None:
-    pace = Limiter()
-    for _ in range(100):
-        pace.record_request(10.0)
-    pace.record_throttling(10.1, sent_at=10.0)
-    lowered = pace.rate
-    assert lowered
-    assert lowered == pytest.approx(70, rel=0.15)
-    for _ in range(99):
-        pace.record_throttling(10.2, sent_at=10.0)
-    assert pace.rate == lowered
-    pace.record_throttling(11.0, sent_at=10.3)  # too soon to tell
-    assert pace.rate == lowered
-    for _ in range(2):
-        pace.record_success()
-    risen = pace.rate
-    pace.record_throttling(11.0, sent_at=10.5)
-    assert pace.rate == pytest.approx(0.75 * risen)  # half of the round was refused
-
-
 def test_retry_after_holds_everybody_for_a_while() -> None:
     pace = Limiter()
     pace.record_request(0.0)

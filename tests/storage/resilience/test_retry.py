@@ -270,11 +270,6 @@ def test_a_server_that_never_answered_is_given_up_sooner(store: ObjectStore) -> 
         list(dataset_of(store.url, retry=replace(policy, patience=0.3)))
 
 
-def test_a_missing_object_is_an_error_at_once(store: ObjectStore) -> None:
-    with pytest.raises(NotFoundError):
-        list(dataset_of(store.url, "missing"))
-
-
 async def test_a_long_wait_is_reported_and_ends_with_the_iterator(
     store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -392,36 +387,12 @@ def test_a_wait_is_looked_at_again_when_it_says_so(loop: FakeLoop) -> None:
     assert not loop.timers
 
 
-def test_one_timer_is_set_for_the_first_that_is_due(loop: FakeLoop) -> None:
-    timer, calls = SharedTimer(), list[tuple[str, float]]()
-
-    def wait(name: str) -> Callable[[float, float], None]:
-        return lambda now, blocked: calls.append((name, now))
-
-    over = wait("over")
-    for look, due in ((wait("slow"), 20.0), (wait("fast"), 0.5), (over, 0.4)):
-        timer.add(look, due)
-        assert len(loop.timers) == 1
-    timer.remove(over)
-    while loop.timers:
-        loop.step()
-    assert calls == [("fast", 0.5), ("slow", 20.0)]
-
-
 def request_of(hedging: Hedging, limit: float) -> HedgedRequest:
     info = ObjectInfo("memory://x", 0, None)
     failures = Failures(RetryPolicy(), info.path, Traffic(hedging=hedging), Tally())
     made = HedgedRequest(Scattered(b""), failures, info, 0, None)
     made._limit = limit
     return made
-
-
-def test_a_wait_is_looked_at_at_doubled_times_until_it_is_late(loop: FakeLoop) -> None:
-    hedging = Hedging(RetryPolicy(hedge_share=0.0, first_byte_timeout=3.0, first_byte_floor=0.05))
-    request, seen = request_of(hedging, limit=20.0), [0.05]
-    while (again := request._check(seen[-1], 0.0)) is not None:
-        seen.append(again)
-    assert seen == pytest.approx([0.05, 0.1, 0.2, 0.3, 10.0, 20.0])
 
 
 def test_time_in_which_the_loop_was_blocked_does_not_count(loop: FakeLoop) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamrec import TFRecordDataset, encode_records, open_shard
 from streamrec.storage import RetryPolicy, Statistics, Storages, collecting
 from streamrec.storage.faults import Cause
-from streamrec.storage.statistics import BOUNDS, LatencyHistogram, format_lines, log_statistics
+from streamrec.storage.statistics import BOUNDS, LatencyHistogram, format_lines
 from streamrec.storage.stream import ResumingStream
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore, serve_objects
@@ -183,16 +183,6 @@ def test_a_run_is_logged_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert retry.startswith("s3://bucket/key: trying again in 0.0 s after the connection broke")
     assert end.startswith("at the end, s3: 0.6 MB in 2 requests")
     assert "1 retried (1 broken)" in end
-
-
-def test_silence_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    class Untouchable(Statistics):
-        def snapshot(self) -> object:  # type: ignore[override]
-            raise AssertionError("nobody listens")
-
-    caplog.set_level(logging.WARNING, "streamrec")
-    log_statistics(Untouchable(), "at the end")
-    assert not caplog.records
 
 
 async def test_lines_come_at_intervals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -6,91 +6,50 @@ import logging
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from streamrec.errors import IntegrityError, NotFoundError, ObjectChangedError, StorageError, StorageTimeoutError
 from streamrec.kernels import crc32c
-from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import ContentDigest
 from streamrec.storage.backends.s3.uploads import StoredPart, difference
 from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store
-from tests.storage.contract import read_all
-from tests.storage.faultproxy import Fault, FaultProxy, Request, status
+from tests.storage.faultproxy import Fault, Request, status
+from tests.storage.network import Network, through, unfinished
 
 PART = 5 << 20
 DATA = os.urandom(2 * PART + 77)
 POLICY = RetryPolicy(attempts=4, backoff_base=0.01, connect_timeout=30, first_byte_timeout=30, stall_timeout=30)
 """Requests are counted: on a machine with much else to do, a part may take seconds."""
-BRIEF = replace(POLICY, attempts=2, connect_timeout=1, first_byte_timeout=1, stall_timeout=3, upload_rate=PART)
-"""For stalled requests: three seconds for a part."""
+BRIEF = replace(POLICY, attempts=2, connect_timeout=1, first_byte_timeout=1, stall_timeout=1.5, upload_rate=PART)
+"""For stalled requests: seconds for a part."""
 LOST = Fault(cut=0, head=lambda head: b"")  # it took effect, and its answer is lost
 
-Choose = Callable[[Request], Fault | None]
+
+async def write(network: Network, data: bytes = DATA, overwrite: bool = True) -> None:
+    async with await network.storage.upload(network.path, part_size=PART, overwrite=overwrite) as upload:
+        await upload.write(data)
 
 
-class Through:
-    """A Storage through a proxy, and the same store directly."""
-
-    def __init__(self, proxy: FaultProxy, storage: Storage, direct: Storage, path: str) -> None:
-        self.proxy = proxy
-        self.storage = storage
-        self.direct = direct
-        self.path = path
-
-    def once(self, fault: Fault, when: Callable[[Request], bool]) -> None:
-        """The next request of this kind meets the fault."""
-        left = [fault]
-        self.proxy.choose = lambda request: left.pop() if left and when(request) else None
-
-    def always(self, fault: Fault, when: Callable[[Request], bool]) -> None:
-        """All requests of this kind meet the fault."""
-        self.proxy.choose = lambda request: fault if when(request) else None
-
-    async def write(self, data: bytes = DATA, overwrite: bool = True) -> None:
-        async with await self.storage.upload(self.path, part_size=PART, overwrite=overwrite) as upload:
-            await upload.write(data)
-
-    async def stored(self) -> bytes:
-        return await read_all(await self.direct.stream(self.path), 1 << 20)
-
-    async def check_gone(self) -> None:
-        with pytest.raises(NotFoundError):
-            await self.direct.stat(self.path)
-
-    async def unfinished(self) -> list[str]:
-        bucket, _, key = self.path.removeprefix("s3://").partition("/")
-        client = self.direct._backend._fs  # type: ignore[attr-defined]
-        page = await client._call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
-        return [upload["Key"] for upload in page.get("Uploads", [])]
-
-
-@asynccontextmanager
-async def through(store: Store, policy: RetryPolicy = POLICY) -> AsyncIterator[Through]:
-    path = f"{store.url}/{uuid4().hex}"
-    async with (
-        FaultProxy(store.endpoint) as proxy,
-        Storages({**store.options, "endpoint_url": proxy.url}, retry=policy) as storages,
-        Storages(store.options) as direct,
-    ):
-        yield Through(proxy, await storages.at(path), await direct.at(path), path)
+async def check_gone(network: Network) -> None:
+    with pytest.raises(NotFoundError):
+        await network.direct.stat(network.path)
 
 
 @pytest.fixture
-async def s3(s3_store: Store) -> AsyncIterator[Through]:
-    async with through(s3_store) as place:
+async def s3(s3_store: Store) -> AsyncIterator[Network]:
+    async with through(s3_store, POLICY) as place:
         yield place
 
 
 @pytest.fixture
-async def gcs(gcs_store: Store) -> AsyncIterator[Through]:
-    async with through(gcs_store) as place:
+async def gcs(gcs_store: Store) -> AsyncIterator[Network]:
+    async with through(gcs_store, POLICY) as place:
         yield place
 
 
@@ -116,31 +75,27 @@ def flip(body: bytes) -> bytes:
     return body[:place] + bytes([body[place] ^ 4]) + body[place + 1 :]
 
 
-FAULTS = {
-    "503": status("503 Slow Down"),
-    "500": status("500 Oops"),
-    "answer lost": LOST,
-    "reset": Fault(hang_up=100),
-    "stall": Fault(stall=0, head=lambda head: b""),
-}
+STALL = Fault(stall=0, head=lambda head: b"")
 
 
 @pytest.mark.parametrize(
     ("which", "fault"),
     [
-        *[pytest.param(is_part, fault, id=f"part {name}") for name, fault in FAULTS.items()],
-        *[pytest.param(is_end, fault, id=f"end {name}", marks=pytest.mark.thorough) for name, fault in FAULTS.items()],
-        pytest.param(is_part, Fault(hang_up=1_000_000), id="part reset midway", marks=pytest.mark.thorough),
+        pytest.param(is_part, status("500 Oops"), id="part 500"),
+        pytest.param(is_part, STALL, id="part stalls"),
+        pytest.param(is_end, STALL, id="end stalls", marks=pytest.mark.thorough),
+        pytest.param(is_end, Fault(hang_up=100), id="end reset"),
+        pytest.param(is_part, Fault(hang_up=1_000_000), id="part reset midway"),
         pytest.param(is_part, Fault(body=flip), id="part damaged"),
     ],
 )
 async def test_s3_one_fault(s3_store: Store, fault: Fault, which: Callable[[Request], bool]) -> None:
     async with through(s3_store, POLICY if fault.stall is None else BRIEF) as s3:
-        s3.once(fault, which)
-        await s3.write()
+        s3.meets(fault, when=which)
+        await write(s3)
         assert len([request for request in s3.proxy.log if which(request)]) == 2
         assert await s3.stored() == DATA
-        assert await s3.unfinished() == []
+        assert await unfinished(s3.direct, s3.path) == []
 
 
 @pytest.mark.parametrize("size", [1000, len(DATA)], ids=["one part", "parts"])
@@ -151,48 +106,53 @@ async def test_an_end_whose_answer_is_lost_is_not_a_conflict_with_itself(
     def is_only(asked: Request) -> bool:
         return asked.method == "PUT" if kind == "s3" else "uploadType=multipart" in asked.path
 
-    async with through(request.getfixturevalue(f"{kind}_store")) as store:
-        store.once(LOST, is_only if size < PART else is_end if kind == "s3" else is_last_chunk)
-        await store.write(DATA[:size], overwrite=False)
+    async with through(request.getfixturevalue(f"{kind}_store"), POLICY) as store:
+        store.meets(LOST, when=is_only if size < PART else is_end if kind == "s3" else is_last_chunk)
+        await write(store, DATA[:size], overwrite=False)
         assert await store.stored() == DATA[:size]
 
 
-async def test_s3_a_start_whose_answer_is_lost_leaves_no_orphan(s3: Through) -> None:
-    s3.once(LOST, lambda request: request.path.endswith("uploads") and request.method == "POST")
-    await s3.write()
+async def test_s3_a_start_whose_answer_is_lost_leaves_no_orphan(s3: Network) -> None:
+    s3.meets(LOST, when=lambda request: request.path.endswith("uploads") and request.method == "POST")
+    await write(s3)
     assert await s3.stored() == DATA
-    assert await s3.unfinished() == []
+    assert await unfinished(s3.direct, s3.path) == []
 
 
-async def test_s3_starts_whose_answers_are_all_lost_leave_no_orphan(s3: Through) -> None:
-    s3.always(LOST, lambda request: request.path.endswith("uploads") and request.method == "POST")
+async def test_s3_starts_whose_answers_are_all_lost_leave_no_orphan(s3: Network) -> None:
+    s3.meets(then=LOST, when=lambda request: request.path.endswith("uploads") and request.method == "POST")
     with pytest.raises(Exception, match="4 attempts"):
-        await s3.write()
-    await s3.check_gone()
-    assert await s3.unfinished() == []
+        await write(s3)
+    await check_gone(s3)
+    assert await unfinished(s3.direct, s3.path) == []
 
 
 async def test_s3_a_part_that_always_stalls(s3_store: Store) -> None:
     async with through(s3_store, BRIEF) as s3:
-        s3.always(FAULTS["stall"], is_part)
+        s3.meets(then=STALL, when=is_part)
         with pytest.raises(StorageTimeoutError) as caught:
-            await s3.write()
+            await write(s3)
         assert (caught.value.path, caught.value.start, caught.value.end) == (s3.path, PART, 2 * PART)
-        await s3.check_gone()
-        assert await s3.unfinished() == []
+        await check_gone(s3)
+        assert await unfinished(s3.direct, s3.path) == []
 
 
-async def test_s3_another_object_than_was_sent_is_removed(s3: Through) -> None:
-    def lie(head: bytes) -> bytes:
-        return re.sub(rb"(?i)(x-amz-checksum-crc32c: )[^\r]*", rb"\1AAAAAA==", head)
+WRONG_CHECKSUM = partial(re.sub, rb"(?i)(x-amz-checksum-crc32c: )[^\r]*", rb"\1AAAAAA==")
+WRONG_SIZE = partial(re.sub, rb"(?i)(content-length: )\d+", rb"\g<1>5")
 
-    s3.always(Fault(head=lie), is_head)
-    with pytest.raises(IntegrityError, match="CRC32C is AAAAAA==") as caught:
-        await s3.write()
+
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [(WRONG_CHECKSUM, "CRC32C is AAAAAA=="), (WRONG_SIZE, "5 bytes where 10,485,837 were sent")],
+)
+async def test_s3_another_object_than_was_sent_is_removed(s3: Network, lie: Any, said: str) -> None:
+    s3.meets(then=Fault(head=lie), when=is_head)
+    with pytest.raises(IntegrityError, match=said) as caught:
+        await write(s3)
     assert caught.value.path == s3.path
     s3.proxy.choose = lambda request: None
-    await s3.check_gone()
-    assert await s3.unfinished() == []
+    await check_gone(s3)
+    assert await unfinished(s3.direct, s3.path) == []
 
 
 @pytest.mark.parametrize("size", [1000, len(DATA)], ids=["one part", "parts"])
@@ -200,30 +160,22 @@ async def test_s3_another_object_than_was_sent_is_removed(s3: Through) -> None:
 async def test_damage_does_not_cost_the_object_that_was_to_be_replaced(
     request: pytest.FixtureRequest, kind: str, size: int
 ) -> None:
-    lie = partial(re.sub, rb"(?i)(x-amz-checksum-crc32c: )[^\r]*", rb"\1AAAAAA==")
     damage = Fault(body=flip if size > PART else lambda body: body.replace(DATA[100:110], DATA[110:120]))
-    async with through(request.getfixturevalue(f"{kind}_store")) as store:
-        await store.write(b"old")
+    async with through(request.getfixturevalue(f"{kind}_store"), POLICY) as store:
+        await write(store, b"old")
         if kind == "s3":
-            store.always(Fault(head=lie), is_head)
+            store.meets(then=Fault(head=WRONG_CHECKSUM), when=is_head)
         else:
-            store.always(damage, lambda asked: is_last_chunk(asked) or "uploadType=multipart" in asked.path)
+            store.meets(then=damage, when=lambda asked: is_last_chunk(asked) or "uploadType=multipart" in asked.path)
         with pytest.raises(IntegrityError, match="CRC32C is"):
-            await store.write(DATA[:size])
+            await write(store, DATA[:size])
         store.proxy.choose = lambda asked: None
         assert await store.stored() == b"old"
-        await store.write(DATA[:size])
+        await write(store, DATA[:size])
         assert await store.stored() == DATA[:size]
 
 
-async def test_s3_a_wrong_size_is_removed(s3: Through) -> None:
-    s3.always(Fault(head=lambda head: re.sub(rb"(?i)(content-length: )\d+", rb"\g<1>5", head)), is_head)
-    with pytest.raises(IntegrityError, match="5 bytes where 10,485,837 were sent"):
-        await s3.write()
-    await s3.check_gone()
-
-
-async def test_s3_the_object_of_another_writer_stays(s3: Through) -> None:
+async def test_s3_the_object_of_another_writer_stays(s3: Network) -> None:
     async def replace_it() -> None:
         bucket, _, key = s3.path.removeprefix("s3://").partition("/")
         client = s3.direct._backend._fs  # type: ignore[attr-defined]
@@ -245,16 +197,16 @@ async def test_s3_the_object_of_another_writer_stays(s3: Through) -> None:
     assert await s3.stored() == b"theirs"
 
 
-async def test_s3_no_right_to_list_uploads_is_logged_once(s3: Through, caplog: pytest.LogCaptureFixture) -> None:
-    s3.always(status("403 Forbidden"), lambda request: "uploads" in request.path and request.method == "GET")
+async def test_s3_no_right_to_list_uploads_is_logged_once(s3: Network, caplog: pytest.LogCaptureFixture) -> None:
+    s3.meets(then=status("403 Forbidden"), when=lambda request: "uploads" in request.path and request.method == "GET")
     with caplog.at_level(logging.WARNING, "streamrec"):
         for _ in range(3):
-            await s3.write(b"abc")
+            await write(s3, b"abc")
     assert [record.getMessage()[:20] for record in caplog.records] == ["unfinished uploads o"]
     assert await s3.stored() == b"abc"
 
 
-async def test_parts_in_flight_and_memory_are_bounded(s3: Through) -> None:
+async def test_parts_in_flight_and_memory_are_bounded(s3: Network) -> None:
     parts = 12
     under_way = most = 0
     gate = asyncio.Event()
@@ -279,26 +231,18 @@ async def test_parts_in_flight_and_memory_are_bounded(s3: Through) -> None:
 
 @pytest.mark.parametrize("fault", [status("503 Slow Down"), Fault(hang_up=1_000_000)], ids=["503", "reset"])
 @pytest.mark.parametrize("begun", [0, 2 * PART], ids=["first chunk", "last chunk"])
-async def test_gcs_a_chunk_continues_where_the_store_says(gcs: Through, fault: Fault, begun: int) -> None:
-    """fake-gcs-server takes the question how far it is for the end of the upload, so the proxy answers it."""
+async def test_gcs_a_chunk_continues_where_the_store_says(gcs: Network, fault: Fault, begun: int) -> None:
+    """The proxy answers how far the upload is."""
     faults = iter([replace(fault, hang_up=fault.hang_up and min(fault.hang_up, 50)) if begun else fault])
-    questions = 0
-
-    def choose(request: Request) -> Fault | None:
-        nonlocal questions
-        span = request.headers.get("content-range", "")
-        if span == "bytes */*":
-            questions += 1
-            return status("308 Resume Incomplete", *([f"Range: bytes=0-{begun - 1}"] if begun else []))
-        return next(faults, None) if span.startswith(f"bytes {begun}-") else None
-
-    gcs.proxy.choose = choose
-    await gcs.write()
-    assert questions == 1
+    gcs.proxy.choose = lambda request: (
+        next(faults, None) if request.headers.get("content-range", "").startswith(f"bytes {begun}-") else None
+    )
+    await write(gcs)
+    assert [request.headers.get("content-range") for request in gcs.proxy.log].count("bytes */*") == 1
     assert await gcs.stored() == DATA
 
 
-async def test_gcs_damage_is_found_and_removed(gcs: Through) -> None:
+async def test_gcs_damage_is_found_and_removed(gcs: Network) -> None:
     for name, data, which in [
         ("one part", DATA[:1000], lambda request: "uploadType=multipart" in request.path),
         ("first chunk", DATA, lambda request: request.headers.get("content-range", "").endswith("/*")),
@@ -306,18 +250,18 @@ async def test_gcs_damage_is_found_and_removed(gcs: Through) -> None:
     ]:
         gcs.path = f"{gcs.path}-{name[0]}"
         body = flip if name != "one part" else lambda body: body.replace(DATA[100:110], DATA[110:120])
-        gcs.always(Fault(body=body), which)
+        gcs.meets(then=Fault(body=body), when=which)
         with pytest.raises(IntegrityError, match="CRC32C is") as caught:
-            await gcs.write(data)
+            await write(gcs, data)
         assert caught.value.path == gcs.path
-        await gcs.check_gone()
+        await check_gone(gcs)
 
 
-async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_name(gcs: Through) -> None:
+async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_name(gcs: Network) -> None:
     """An answer is lost, the session is gone, and an older object of the same size is there: it must stay."""
     older = DATA[::-1]
     upload = await gcs.storage.upload(gcs.path, part_size=PART, free=True)
-    await gcs.write(older)  # it was not there when this upload began
+    await write(gcs, older)  # it was not there when this upload began
     faults = iter([status("503 Busy"), status("404 Gone"), status("404 Gone")])
     gcs.proxy.choose = lambda request: (
         next(faults, None) if is_last_chunk(request) or request.headers.get("content-range") == "bytes */*" else None
@@ -328,12 +272,12 @@ async def test_gcs_a_forgotten_upload_is_not_mistaken_for_the_object_of_that_nam
     assert await gcs.stored() == older
 
 
-async def test_gcs_an_upload_that_the_store_forgot(gcs: Through) -> None:
+async def test_gcs_an_upload_that_the_store_forgot(gcs: Network) -> None:
     faults = iter([status("503 Busy"), status("404 Gone")])
     gcs.proxy.choose = lambda request: next(faults, None) if "content-range" in request.headers else None
     with pytest.raises(StorageError, match="no longer knows this upload"):
-        await gcs.write()
-    await gcs.check_gone()
+        await write(gcs)
+    await check_gone(gcs)
 
 
 def part(data: bytes, checked: bool, md5: bool) -> StoredPart:
