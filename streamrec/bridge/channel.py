@@ -23,7 +23,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from time import perf_counter
 from typing import Generic, TypeAlias, TypeVar
 
 from streamrec.bridge.loop import LoopThread
@@ -50,7 +49,6 @@ class Channel(Generic[T]):
     """A queue from one producer on the loop thread (and its subtasks) to one consumer at a time."""
 
     def __init__(self, thread: LoopThread, limit: int) -> None:
-        self.waited = 0.0
         self._thread = thread
         self._limit = limit
         self._entries: SimpleQueue[tuple[T, int] | End] = SimpleQueue()
@@ -73,12 +71,7 @@ class Channel(Generic[T]):
 
     def take(self) -> tuple[T, int] | End:
         """The next entry; blocks while there is none."""
-        if self._entries.empty():
-            began = perf_counter()
-            entry = self._entries.get()
-            self.waited += perf_counter() - began
-        else:
-            entry = self._entries.get()
+        entry = self._entries.get()
         if isinstance(entry, tuple):
             self._weight_out += entry[1]
             resume_below = self._resume_below

@@ -79,21 +79,11 @@ class SyncIterator(Generic[T]):
 
     def __init__(self, job: Job[None], channel: Channel[T]) -> None:
         self._job = job
-        self._channel = channel
+        self.channel = channel
         self._turn = threading.RLock()  # one consumer takes at a time
         self._ended = False  # a consumer got the end, or the producer's error
         self._closed = False
         weakref.finalize(self, job.abandon).atexit = False  # at exit the loop thread cancels all
-
-    @property
-    def waited(self) -> float:
-        """Seconds that consumers spent blocked in `next` because nothing was queued."""
-        return self._channel.waited
-
-    @property
-    def queued(self) -> int:
-        """Weight of the items that wait for a consumer."""
-        return self._channel.queued
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -106,7 +96,7 @@ class SyncIterator(Generic[T]):
                 if self._ended or self._closed:
                     error = None
                 else:
-                    entry = self._channel.take()
+                    entry = self.channel.take()
                     if not isinstance(entry, End):
                         return entry[0]
                     self._ended = not self._closed
@@ -114,7 +104,7 @@ class SyncIterator(Generic[T]):
         except BaseException as interrupt:
             self._closed = self._closed or not self._ended
             job.stop_for(interrupt)
-            self._channel.discard()
+            self.channel.discard()
             raise
         if self._closed:
             raise ClosedError(CLOSED)
@@ -132,7 +122,7 @@ class SyncIterator(Generic[T]):
         try:
             job.stop()
         finally:
-            self._channel.discard()
+            self.channel.discard()
 
     def __enter__(self) -> Self:
         return self

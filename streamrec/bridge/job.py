@@ -22,7 +22,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -66,7 +66,9 @@ class Job(Generic[T]):
         self.thread = thread
         self.maker = os.getpid()
         self._call = function, args
-        self._context = _copy_context()
+        self._context = copy_context()
+        if sniffio is not None:  # a trio program's context says "trio", and anyio on our loop would believe it
+            self._context.run(sniffio.current_async_library_cvar.set, None)
         self._channel = channel
         self._latch = Latch()
         # Below: written on the loop thread only.
@@ -237,10 +239,3 @@ def detach(function: Callable[..., Awaitable[object]], *args: Any) -> Callable[[
 
 async def _await(function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
     return await function(*args)
-
-
-def _copy_context() -> Context:
-    context = copy_context()
-    if sniffio is not None:  # a trio program's context says "trio", and anyio on our loop would believe it
-        context.run(sniffio.current_async_library_cvar.set, None)
-    return context

@@ -938,7 +938,16 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: A number is out of range, or only one of `rank` and `world_size` is given.
         """
-        return self._with(self.options.with_values(deterministic, memory_budget, epoch, rank_of(rank, world_size)))
+        given: dict[str, Any] = {
+            "deterministic": None if deterministic is None else flag("deterministic", deterministic),
+            "memory_budget": integer("memory_budget", memory_budget, none=True),
+            "epoch": integer("epoch", epoch, 0, none=True),
+            "rank": rank_of(rank, world_size),
+        }
+        options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
+        changed = replace(self, options=options)
+        changed._epochs.seed = self._epochs.seed  # of sources and stages without their own
+        return changed
 
     def _then(self, stage: Stage) -> Dataset[Any]:
         return replace(self, chain=Chain(self.chain.source, (*self.chain.stages, stage)))

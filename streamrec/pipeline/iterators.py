@@ -70,8 +70,9 @@ class Run:
         self._options = options
         self.elements: Iterator[Any] = iter(())
         self._under_way: tuple[int, Positions, Iterator[Any]] | None = None  # one value, for threads that ask for it
-        self.telemetry = Telemetry(chain, self.queue_bytes, None if trace is None else Trace(trace), progress)
-        self.held = HeldBytes(self.memory_budget, self.telemetry.queued_bytes)
+        self.held = HeldBytes(self.memory_budget)
+        written = None if trace is None else Trace(trace)
+        self.telemetry = Telemetry(chain, self.held, self.queue_bytes, written, progress)
 
     async def start(self) -> AsyncGenerator[Chunk]:
         """Reads chunks as they are taken, in a session that is closed after them."""
@@ -169,7 +170,7 @@ class DatasetIterator(Iteration, Generic[T]):
         self._failures: list[Exception] = []
         fetch = partial(produce, run.start(), self._failures)
         self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes, self._failures)
-        telemetry.queued = fill_of(self._chunks)
+        run.held.queued = partial(getattr, self._chunks.channel, "queued")  # the channel keeps no iterator alive
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         self._over: str | None = None
         weakref.finalize(self, telemetry.ends)
@@ -214,7 +215,7 @@ class DatasetIterator(Iteration, Generic[T]):
     @property
     def ready(self) -> bool:
         """Whether the next element has arrived, so that `next` does not wait."""
-        return length_hint(self._run.elements) > 0 or self._chunks.queued > 0
+        return length_hint(self._run.elements) > 0 or self._chunks.channel.queued > 0
 
     def close(self) -> None:
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is allowed.
@@ -274,7 +275,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         self._over: str | None = None
         loop = asyncio.get_running_loop()
         self._telemetry = telemetry = run.telemetry
-        telemetry.queued = partial(getattr, self._queue, "held")
+        run.held.queued = partial(getattr, self._queue, "held")
         self._task = loop.create_task(fill(self._queue, run.start()), name="streamrec")
         weakref.finalize(self, cancel_soon, loop, self._task)
         weakref.finalize(self, telemetry.ends)
@@ -286,33 +287,35 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         while True:
             for element in self._run.elements:
                 return element  # type: ignore[no-any-return]
-            async with self._refilling:
-                if not length_hint(self._run.elements):
-                    await self._refill()
+            await self._refill()
 
     async def _refill(self) -> None:
-        if self._over is not None:
-            raise ClosedError(self._over)
-        self._run.waits()
-        try:
-            await asyncio.sleep(0)  # a cancellation here loses no element
-            chunk = next(self._windows, None) or await self._next_window()
-        except asyncio.CancelledError:  # it may ask again
-            self._telemetry.works()
-            raise
-        except BaseException as error:
-            self._telemetry.ends()
-            self._over = over(error)
-            raise
-        if chunk is None:
-            self._telemetry.ends()
-            raise StopAsyncIteration
-        failed = self._run.enter(chunk)
-        if failed is not None:
+        """Waits until there are elements, and takes none; as `DatasetIterator.refill`."""
+        async with self._refilling:
+            if length_hint(self._run.elements):
+                return
+            if self._over is not None:
+                raise ClosedError(self._over)
+            self._run.waits()
             try:
-                raise failed
-            finally:
-                del failed, chunk  # as above
+                await asyncio.sleep(0)  # a cancellation here loses no element
+                chunk = next(self._windows, None) or await self._next_window()
+            except asyncio.CancelledError:  # it may ask again
+                self._telemetry.works()
+                raise
+            except BaseException as error:
+                self._telemetry.ends()
+                self._over = over(error)
+                raise
+            if chunk is None:
+                self._telemetry.ends()
+                raise StopAsyncIteration
+            failed = self._run.enter(chunk)
+            if failed is not None:
+                try:
+                    raise failed
+                finally:
+                    del failed, chunk  # as above
 
     async def _next_window(self) -> Chunk | None:
         """The next chunk, or at most 4,096 elements of it; other tasks run before the rest is given."""
@@ -326,9 +329,6 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
         """Ends the run: when this returns, no task or connection of it is left. Closing twice is allowed."""
         self._run.leave()
         self._over = None
-        await self._end()
-
-    async def _end(self) -> None:
         self._windows = iter(())
         self._queue.close(ClosedError("this iterator was closed: make a new one"))
         self._task.cancel()
@@ -350,38 +350,23 @@ def cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> No
         loop.call_soon_threadsafe(task.cancel)
 
 
-class ThreadedAsyncIterator(Iteration, Generic[T]):
+class ThreadedAsyncIterator(AsyncDatasetIterator[T]):
     """A running pipeline in an `async for` loop of trio: a background thread runs it, other threads wait for elements.
 
     Sharing: as for AsyncDatasetIterator. A thread only waits for elements; the task takes its element itself.
     """
 
-    def __init__(self, inner: DatasetIterator[T]) -> None:
-        super().__init__(inner._run)
-        self._inner = inner
+    def __init__(self, run: Run) -> None:
+        Iteration.__init__(self, run)
+        self._inner: DatasetIterator[T] = DatasetIterator(run)
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T:
-        while True:
-            for element in self._run.elements:
-                return element  # type: ignore[no-any-return]
-            if not await anyio.to_thread.run_sync(refilled, self._inner, abandon_on_cancel=True):
-                raise StopAsyncIteration
+    async def _refill(self) -> None:
+        if not await anyio.to_thread.run_sync(refilled, self._inner, abandon_on_cancel=True):
+            raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Ends the run and waits for its cleanup."""
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._inner.close)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def over(error: BaseException) -> str | None:
@@ -394,23 +379,12 @@ def over(error: BaseException) -> str | None:
     )
 
 
-def fill_of(chunks: bridge.SyncIterator[Chunk]) -> Callable[[], int]:
-    """A function that returns how many bytes wait in an iterator, without keeping it alive."""
-    reference = weakref.ref(chunks)
-
-    def queued() -> int:
-        chunks = reference()
-        return 0 if chunks is None else chunks.queued
-
-    return queued
-
-
-def in_this_loop(run: Run) -> AsyncDatasetIterator[Any] | ThreadedAsyncIterator[Any]:
+def in_this_loop(run: Run) -> AsyncDatasetIterator[Any]:
     """An iterator for `async for` on the running loop: asyncio's or trio's."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return ThreadedAsyncIterator(DatasetIterator(run))
+        return ThreadedAsyncIterator(run)
     return AsyncDatasetIterator(run)
 
 

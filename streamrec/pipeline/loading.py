@@ -46,7 +46,11 @@ class Lookahead(Generic[T]):
 
     def __next__(self) -> T:
         while self._error is None and self._is_due():
-            self._convert_next()
+            before = self._run.bookmark()
+            try:
+                self._converted.append((self._convert(next(self._run)), before))
+            except Exception as error:
+                self._error = error
         if self._converted:
             return self._converted.popleft()[0]
         error, self._error = self._error, StopIteration()
@@ -77,13 +81,6 @@ class Lookahead(Generic[T]):
 
     def _is_due(self) -> bool:
         return not self._converted or (len(self._converted) <= self._ahead and self._run.ready)
-
-    def _convert_next(self) -> None:
-        before = self._run.bookmark()
-        try:
-            self._converted.append((self._convert(next(self._run)), before))
-        except Exception as error:
-            self._error = error
 
 
 class Epochs(Generic[T]):

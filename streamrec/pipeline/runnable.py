@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from fsspec import AbstractFileSystem
 
@@ -24,7 +24,6 @@ from streamrec.pipeline.iterators import (
     DatasetIterator,
     NumpyIterator,
     Run,
-    ThreadedAsyncIterator,
     in_this_loop,
 )
 from streamrec.shards import ShardInfo
@@ -95,7 +94,7 @@ class Runnable(Generic[T]):
         *,
         progress: bool = False,
         trace: str | os.PathLike[str] | None = None,
-    ) -> AsyncDatasetIterator[T] | ThreadedAsyncIterator[T]:
+    ) -> AsyncDatasetIterator[T]:
         """A run for an `async for` loop, with the arguments of `iterate`; call it in a running event loop."""
         return in_this_loop(self._begun(state, trace, progress))
 
@@ -353,9 +352,3 @@ class Runnable(Generic[T]):
         if self.chain.is_endless:
             raise ValueError(f"{verb} would never end: {shorten(repr(self))} has no end; put take(count) before it")
         return self.chain.refuse_endless(verb)
-
-    def _with(self, options: Options) -> Self:
-        """The same pipeline with other options, and the same seed for sources and stages without their own."""
-        changed = replace(self, options=options)
-        changed._epochs.seed = self._epochs.seed
-        return changed

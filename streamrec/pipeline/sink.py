@@ -81,8 +81,8 @@ async def take_all(
     run: Run, shards: ShardOutput, encoder: Encoder, report: Callable[[int, int], None]
 ) -> tuple[int, int]:
     """Writes all chunks of a run; returns the number of records, and their bytes in shards."""
-    telemetry, queue = run.telemetry, ByteQueue(run.queue_bytes)
-    telemetry.queued = partial(getattr, queue, "held")
+    queue = ByteQueue(run.queue_bytes)
+    run.held.queued = partial(getattr, queue, "held")
     records = nbytes = 0
     async with background() as tasks:
         tasks.start_soon(fill, queue, run.start())

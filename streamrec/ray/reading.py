@@ -35,7 +35,7 @@ from streamrec.interchange.arrow import NullableParser
 from streamrec.pipeline.arrow_stream import arrow_chain
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.sources.shards.distribute import Portions
+from streamrec.pipeline.sources.shards.distribute import Portions, load_of
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.pipeline.telemetry.stats import Stats
 from streamrec.shards import (
@@ -214,12 +214,8 @@ async def plan_tasks(shards: Shards, survey: ShardSurvey, count: int) -> list[tu
     async with open_storages(shards) as storages:
         plan = await assign_shards(storages, survey.sizes, count, shards.options.compression_type)
     sizes = {shard.path: shard.size for shard in survey.sizes}
-
-    def count_bytes(portion: Portion) -> int:
-        cut, size = portion.byte_range, sizes[portion.path]
-        return size if cut is None else (size if cut.end is None else cut.end) - cut.start
-
-    return [(portions, None, sum(map(count_bytes, portions))) for portions in plan if portions]
+    loads = [sum(load_of(portion, sizes[portion.path]) for portion in portions) for portions in plan]
+    return [(portions, None, load) for portions, load in zip(plan, loads, strict=True) if portions]
 
 
 def read_tables(shards: Shards, portions: list[Portion], survey: ShardSurvey, text: tuple[str, ...]) -> Iterator[Any]:

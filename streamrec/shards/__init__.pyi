@@ -26,7 +26,7 @@ from streamrec.shards.opening import ShortShard, may_be_short, open_short_shard,
 from streamrec.shards.options import LONG_BYTES, Expected, ReadOptions, ShardPlace, ShardRange
 from streamrec.shards.patterns import Filenames, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
-from streamrec.shards.range_runs import OFFSET_BITS, RUN_BYTES, ByteRun, byte_runs, first_difference
+from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
 from streamrec.shards.reader import ShardReader, open_shard
 from streamrec.shards.record_source import RecordSource
 from streamrec.shards.shard_writer import ShardTarget, ShardWriter
@@ -35,7 +35,6 @@ from streamrec.shards.tfrecord_writer import TFRecordWriter
 __all__ = [
     "LONG_BYTES",
     "OFFSET_BITS",
-    "RUN_BYTES",
     "ByteRun",
     "Even",
     "Expected",

@@ -187,21 +187,6 @@ def test_context_variables_are_carried_and_not_changed() -> None:
     VARIABLE.reset(token)
 
 
-def test_the_time_that_the_consumer_waited_is_counted() -> None:
-    go = threading.Event()
-
-    async def late(put: Put[int]) -> None:
-        await asyncio.to_thread(go.wait)
-        await put(0, 1)
-        await put(1, 1)
-
-    iterator = iterate(late, 2)
-    assert iterator.waited == 0
-    threading.Timer(0.05, go.set).start()
-    assert list(iterator) == [0, 1]
-    assert iterator.waited >= 0.04
-
-
 @given(weights=st.lists(st.integers(0, 12), max_size=60), limit=st.integers(1, 10))
 def test_order_and_limit_hold_for_any_weights(weights: list[int], limit: int) -> None:
     peaks = [0]
@@ -211,13 +196,13 @@ def test_order_and_limit_hold_for_any_weights(weights: list[int], limit: int) ->
         await asyncio.to_thread(begin.wait)
         for index, weight in enumerate(weights):
             await put(index, weight)
-            peaks.append(iterator.queued)
+            peaks.append(iterator.channel.queued)
 
     iterator = iterate(produce, limit)
     begin.set()
     assert list(iterator) == list(range(len(weights)))
     assert max(peaks) <= max([limit, *weights])
-    assert iterator.queued == 0
+    assert iterator.channel.queued == 0
 
 
 @given(counts=st.lists(st.integers(0, 150), min_size=1, max_size=4), limit=st.integers(1, 5))
@@ -247,6 +232,6 @@ def test_an_item_heavier_than_the_limit_waits_for_an_empty_queue() -> None:
 
     iterator = iterate(produce, 10)
     run(asyncio.sleep, 0)
-    assert (iterator.queued, order) == (1, [])
+    assert (iterator.channel.queued, order) == (1, [])
     assert list(iterator) == ["light", "heavy"]
     assert order == ["heavy was put"]

@@ -198,11 +198,6 @@ def shift(positions: Positions, first: int) -> Positions:
     return IndexMap(positions, range(first, sys.maxsize)) if first else positions
 
 
-def group_rows(positions: Positions, first: int, size: int) -> Positions:
-    """Positions of batches of `size` elements of a chunk, from its element `first` on."""
-    return IndexMap(positions, range(first, sys.maxsize, size), size)
-
-
 @dataclass(frozen=True, slots=True)
 class StageState(Derived):
     """Positions with the state of one more stage, computed for each index."""

@@ -99,7 +99,7 @@ class HeldBytes:
         self.parts: list[Any] = []
         self.is_wanted = False
         self._budget = budget
-        self._queued = queued
+        self.queued = queued
         self._admitted: dict[object, int] = {}
         self._waiting: dict[object, asyncio.Future[None]] = {}
         self._exceeding: object = None
@@ -111,7 +111,7 @@ class HeldBytes:
     def nbytes(self) -> int:
         """How many it holds, or is about to."""
         held: int = sum(part.held for part in self.parts)
-        return self._queued() + sum(self._admitted.values()) + held
+        return self.queued() + sum(self._admitted.values()) + held
 
     def fits(self, nbytes: int) -> bool:
         """Whether the run may hold this many more."""
@@ -155,7 +155,7 @@ class HeldBytes:
                 waiter = self._waiting[holder] = asyncio.get_running_loop().create_future()
                 if has_turn and self.fits(more):  # looked at when the consumer's thread can see that this waits
                     return
-                if self._exceeding is None and self.is_wanted and not self._queued() and is_next():
+                if self._exceeding is None and self.is_wanted and not self.queued() and is_next():
                     self._exceeding = holder
                 if self._exceeding is holder:
                     return

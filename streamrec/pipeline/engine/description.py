@@ -154,15 +154,20 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def parts_of(part: Any) -> Iterator[Any]:
-    """All descriptions within one, in dicts and tuples too; the outer one first."""
-    if is_dataclass(part):
-        yield part
-        held: Iterable[Any] = (getattr(part, each.name) for each in fields(part))
-    else:
-        held = part.values() if isinstance(part, Mapping) else part
-    for each in held:
-        if not isinstance(each, str | bytes) and (isinstance(each, Mapping | tuple | list) or is_dataclass(each)):
-            yield from parts_of(each)
+    """A description and all those within it; the outer one first."""
+    yield part
+    for each in held_by(part):
+        yield from parts_of(each)
+
+
+def held_by(part: Any) -> Iterator[Any]:
+    """The descriptions in the fields of a description, in dicts and tuples too."""
+    held: Iterable[Any] = (getattr(part, each.name) for each in fields(part)) if is_dataclass(part) else part
+    for each in held.values() if isinstance(held, Mapping) else held:
+        if is_dataclass(each):
+            yield each
+        elif isinstance(each, Mapping | tuple | list):
+            yield from held_by(each)
 
 
 def in_order(chain: Chain, by_default: bool) -> bool:

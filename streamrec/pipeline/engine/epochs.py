@@ -14,12 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable
 from secrets import randbits
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-
-T = TypeVar("T")
 
 SEED_BITS = 48
 
@@ -58,23 +56,7 @@ class Memo:
     """Values that a source keeps from run to run, by key."""
 
     def __init__(self) -> None:
-        self._values: dict[Hashable, Any] = {}
-        self._lock = threading.Lock()
-
-    def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """The value of a key; made and kept if there is none."""
-        with self._lock:
-            if key not in self._values:
-                self._values[key] = make()
-            value: T = self._values[key]
-            return value
-
-    def get(self, key: Hashable) -> Any:
-        """The value of a key, or None."""
-        return self._values.get(key)
-
-    def keep(self, key: Hashable, value: Any) -> None:
-        self._values[key] = value
+        self.values: dict[Hashable, Any] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
         return Memo, ()

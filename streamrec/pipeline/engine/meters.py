@@ -24,6 +24,7 @@ from streamrec.display import display_text
 from streamrec.errors import FeatureError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import trace_origins
+from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import ByteQueue
 from streamrec.pipeline.engine.stage import Halt, Stage, Step, halting
@@ -117,11 +118,9 @@ class StageMeter(Meter):
             if not self._running:
                 self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before)
 
-    def busy(self, now: float) -> float:
-        return self._clock.seconds(BUSY, now)
-
-    def stats(self, busy: float, waited_for_input: float, waited_for_output: float) -> StageStats:
-        """The stage's statistics, with the seconds that the chain computed."""
+    def stats(self, now: float, whole: float, after: float) -> StageStats:
+        """The stage's statistics, in `whole` seconds of its chain, which waited for `after` seconds after it."""
+        busy = self._clock.seconds(BUSY, now)
         return StageStats(
             self.title,
             own_line(self._what),
@@ -130,8 +129,8 @@ class StageMeter(Meter):
             self._elements_out,
             self._bytes_out,
             busy,
-            waited_for_input,
-            waited_for_output,
+            max(0.0, whole - after - busy),
+            after,
             errors_ignored=self.ignored,
         )
 
@@ -307,20 +306,19 @@ class ChainMeter:
         whole = asked + after
         rows: list[StageStats] = []
         for stage in reversed(self.stages):
-            busy = stage.busy(now)
-            rows.insert(0, stage.stats(busy, max(0.0, whole - after - busy), after))
-            after += busy
+            rows.insert(0, stage.stats(now, whole, after))
+            after += rows[0].busy
         return ChainStats((self.source.stats(now), *rows), asked)
 
 
 class Telemetry:
     """The counters of one run, for `stats()`, the progress display and the trace file."""
 
-    def __init__(self, chain: Chain, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
+    def __init__(self, chain: Chain, held: HeldBytes, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
         self._lock = threading.RLock()
         self._trace = trace
+        self._held = held
         self._limit = queue_bytes
-        self.queued: Callable[[], int] = int
         self.storage = Statistics()
         self.root = SourceMeter(self._lock, trace, None)
         self._chain = self.root.chain(chain)
@@ -374,13 +372,9 @@ class Telemetry:
         """For how many seconds the consumer waited."""
         return self._consumer.seconds(CONSUMER_WAITING, perf_counter())
 
-    def queued_bytes(self) -> int:
-        """How many bytes wait for the consumer now."""
-        return self.queued()
-
     def stats(self) -> Stats:
         """The run's statistics now; from any thread."""
-        storage, queued = self.storage.snapshot(), self.queued()
+        storage, queued = self.storage.snapshot(), self._held.queued()
         with self._lock:
             now = perf_counter()
             return Stats(
@@ -411,7 +405,7 @@ class Telemetry:
     def _trace_numbers(self, trace: Trace, now: float) -> None:
         """Writes the speed since the last call, and the bytes in queues, to the trace."""
         trace.counter("MB/s", now, (self._nbytes - self._nbytes_before) / 1e6 / (now - self._counted))
-        trace.counter("queue of the consumer, MB", now, self.queued() / 1e6)
+        trace.counter("queue of the consumer, MB", now, self._held.queued() / 1e6)
         for name, held in self.root.fills():
             trace.counter(f"queue of {name}, MB", now, held / 1e6)
         self._nbytes_before, self._counted = self._nbytes, now

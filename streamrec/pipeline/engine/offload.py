@@ -54,7 +54,7 @@ class Offloader:
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
         """Computes all outputs of `nbytes` of input (0 if unknown); returns them with the error that ended them."""
         if self._offload is not Offload.LONG or not nbytes:
-            return await run_in_thread(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
+            return await through(self._threads, outputs, self.wanted)
         timed = partial(self._run_timed, outputs, nbytes)
         return await run_in_thread(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
 

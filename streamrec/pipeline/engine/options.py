@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from streamrec.arguments import flag, integer
+from streamrec.arguments import integer
 from streamrec.pipeline.engine.budget import DEFAULT, default_budget
 from streamrec.pipeline.engine.ranks import Rank
 
@@ -58,18 +58,3 @@ class Options:
         budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
         rank = next((part.rank for part in parts if part.rank is not None), None)
         return cls(all(orders) if orders else None, max(budgets, default=None), parts[0].epoch, rank)
-
-    def with_values(
-        self, deterministic: bool | None, memory_budget: int | None, epoch: int | None, rank: Rank | None
-    ) -> Options:
-        """These options with the given values; None keeps a value."""
-        deterministic = None if deterministic is None else flag("deterministic", deterministic)
-        memory_budget = integer("memory_budget", memory_budget, none=True)
-        epoch = integer("epoch", epoch, 0, none=True)
-        return replace(
-            self,
-            deterministic=self.deterministic if deterministic is None else deterministic,
-            memory_budget=self.memory_budget if memory_budget is None else memory_budget,
-            epoch=self.epoch if epoch is None else epoch,
-            rank=self.rank if rank is None else rank,
-        )

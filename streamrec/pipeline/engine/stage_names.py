@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
-from itertools import pairwise
+import re
+from dataclasses import fields
 from typing import Any, Final
 
 from streamrec import html
 from streamrec.display import display_text
-from streamrec.pipeline.engine.description import Chain, describe_stage
+from streamrec.pipeline.engine.description import Chain, describe_stage, held_by
 
 VERBS: Final = {
     "CyclicBatch": "rebatch",
@@ -36,16 +35,11 @@ def title(what: object) -> str:
     ('padded_batch', 'map: your function len')
     """
     kind = type(what).__name__
-    verb = VERBS.get(kind) or "".join(snake(kind))
+    verb = VERBS.get(kind) or re.sub("(?<=[^_])(?=[A-Z])", "_", kind).lower()
     function = next((getattr(what, name) for name in FUNCTIONS if hasattr(what, name)), None)
     if not callable(function):
         return verb
     return f"{verb}: your function {getattr(function, '__qualname__', type(function).__qualname__)}"
-
-
-def snake(name: str) -> Iterator[str]:
-    for before, letter in pairwise(f"_{name}"):
-        yield f"_{letter.lower()}" if letter.isupper() and before != "_" else letter.lower()
 
 
 def own_line(what: object) -> str:
@@ -53,38 +47,21 @@ def own_line(what: object) -> str:
     return display_text(find_line(what))
 
 
-def find_line(what: object) -> str:
+def find_line(what: Any) -> str:
     if not hasattr(what, "lines"):
         return describe_stage(what)
     inner = {line.strip() for chain in find_chains(what) for line in chain.lines()}
     own = [line.strip() for line in what.lines() if line.strip() not in inner]
-    return own[0] if own else f"{type(what).__name__}({', '.join(scalars(what))})"
-
-
-def scalars(what: Any) -> Iterator[str]:
-    """The arguments of a description except chains."""
-    for field in fields(what):
-        value = getattr(what, field.name)
-        if field.repr and not list(chains_in(value)):
-            yield f"{field.name}={value!r}"
+    if own:
+        return own[0]
+    given = ((field.name, getattr(what, field.name)) for field in fields(what) if field.repr)
+    scalars = (f"{name}={value!r}" for name, value in given if not find_chains((value,)))
+    return f"{type(what).__name__}({', '.join(scalars)})"
 
 
 def find_chains(what: object) -> list[Chain]:
     """The chains in a description's fields, in dicts and tuples too."""
-    if not is_dataclass(what):
-        return []
-    return [chain for field in fields(what) for chain in chains_in(getattr(what, field.name))]
-
-
-def chains_in(value: object) -> Iterator[Chain]:
-    if isinstance(value, Chain):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from chains_in(part)
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from chains_in(part)
+    return [part for part in held_by(what) if isinstance(part, Chain)]
 
 
 def draw_dataset(chain: Chain) -> str:

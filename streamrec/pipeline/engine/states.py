@@ -106,9 +106,11 @@ def position_of(chain: Chain, state: Any) -> Position:
     ours = list(chain.lines())
     if saved != ours:
         was, now = next(pair for pair in zip_longest(saved, ours, fillvalue="nothing") if pair[0] != pair[1])
+        names = zip(state["names"], all_names(chain), strict=False)
+        differs = next((f" ({first_difference(was, now)})" for was, now in names if was != sketch(now)), "")
         raise PositionMismatchError(
             f"this state was saved by another pipeline: it had {was}, and now there is {now}"
-            f"{describe_names(state, chain)}; resume with the pipeline that saved it, or start over without the state"
+            f"{differs}; resume with the pipeline that saved it, or start over without the state"
         )
     position: Position = state["position"]
     return position
@@ -166,11 +168,3 @@ def shared_seed(chain: Chain) -> int | None:
     """The seed that a chain has for all ranks, so that their states are the same; None without one."""
     seeds = (getattr(part, "shared_seed", None) for part in parts_of(chain))
     return next((seed for seed in seeds if seed is not None), None)
-
-
-def describe_names(state: Mapping[str, Any], chain: Chain) -> str:
-    """Describes the first file name that differs, for the end of a message; empty if names are equal."""
-    for saved, names in zip(state["names"], all_names(chain), strict=False):
-        if saved != sketch(names):
-            return f" ({first_difference(saved, names)})"
-    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,12 @@ from streamrec.pipeline.elements.columns import (
 )
 from streamrec.pipeline.elements.positions import (
     ChunkSlices,
+    IndexMap,
     Joined,
     Location,
     Origin,
     Position,
     Positions,
-    group_rows,
     shift,
 )
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, stack_ragged, stack_sparse
@@ -167,7 +168,7 @@ class BatchStep(Step):
         if first == last:
             return []
         elements = window(chunk.elements, first, last)
-        positions = group_rows(chunk.positions, first, self._size)
+        positions = IndexMap(chunk.positions, range(first, sys.maxsize, self._size), self._size)
         if isinstance(elements, Frames):
             return [Chunk(Batches(elements, self._size), positions, chunk.nbytes)]
         out: list[Chunk] = []

@@ -163,21 +163,21 @@ class Sampler:
 
 def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exception | None]:
     """Choices as an array, up to the first invalid one, and its error."""
-    known: list[Indices] = []
+    known: list[Indices] = [np.empty(0, np.int64)]
     for elements in windows:
         values = array_of(elements)
         if values is None:
-            return join(known), TypeError(
+            return np.concatenate(known), TypeError(
                 f"choose_from_datasets: a choice is {describe_value(elements[0])}; it must be the number of a dataset"
             )
         wrong = np.flatnonzero((values < 0) | (values >= parts))
         if len(wrong):
             known.append(values[: wrong[0]])
-            return join(known), ValueError(
+            return np.concatenate(known), ValueError(
                 f"choose_from_datasets: a choice is {values[wrong[0]]}, but the {parts} datasets have numbers from 0 on"
             )
         known.append(values)
-    return join(known), None
+    return np.concatenate(known), None
 
 
 def array_of(elements: Any) -> Indices | None:
@@ -188,10 +188,6 @@ def array_of(elements: Any) -> Indices | None:
         values = np.array(list(elements)) if all(isinstance(one, Integral | np.ndarray) for one in elements) else None
     integers = isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"
     return values.astype(np.int64) if integers else None
-
-
-def join(known: Sequence[Indices]) -> Indices:
-    return np.concatenate(known) if known else np.empty(0, np.int64)
 
 
 def rank_choices(chosen: Indices, parts: int) -> Indices:

@@ -128,11 +128,11 @@ class GlobalShuffle(AssignedSource):
 
     async def _index(self, opened: OpenSource) -> Index:
         """Opens the index, which must be that of the listed shards; without the lengths of its records."""
-        index: Index | None = self.memo.get(Index)
+        index: Index | None = self.memo.values.get(Index)
         if index is None:
             index = await open_index(await opened.storages.at(self.index), self.index)
             await check_listed(index, opened)
-            self.memo.keep(Index, index)
+            self.memo.values[Index] = index
         return index
 
     def _steps(self, total: int, rank: Rank) -> Steps:

@@ -7,9 +7,8 @@ record needed. Each record's CRC32C is verified again, and a shard with another 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import anyio
@@ -25,11 +24,9 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
-from streamrec.shards import OFFSET_BITS, RUN_BYTES, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
-from streamrec.storage.tasks import run_concurrently
+from streamrec.shards import OFFSET_BITS, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
+from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import HEADER_BYTES, Frames
-
-NOTHING = Frames.of(())
 
 Numbers = npt.NDArray[np.int64]
 
@@ -49,11 +46,10 @@ class Refetch(Source):
         plan = self._plan()
         if plan:
             await opened.listing.until(plan[-1].shard + 1)
-        max_bytes = max(within.budget // 2, RUN_BYTES)
-        while plan:
-            group = plan[: max(1, bisect_bytes(plan[:16], max_bytes))]
-            plan = plan[len(group) :]
-            for frames in await self._fetch_all(opened, group):
+        largest = max((run.end - run.start for run in plan), default=1)
+        parallel = max(1, min(16, within.budget // 2 // largest))
+        for first in range(0, len(plan), parallel):
+            for frames in await self._fetch_all(opened, plan[first : first + parallel]):
                 yield Chunk(frames, Positions(), memoryview(frames.buffer).nbytes)
 
     def _plan(self) -> list[ByteRun]:
@@ -67,15 +63,14 @@ class Refetch(Source):
                 plan.append(run)
         return plan
 
-    async def _fetch_all(self, opened: OpenSource, group: Sequence[ByteRun]) -> list[Frames]:
-        """Reads several byte ranges concurrently."""
-        frames = [NOTHING] * len(group)
+    async def _fetch_all(self, opened: OpenSource, group: list[ByteRun]) -> list[Frames]:
+        fetched: dict[ByteRun, Frames] = {}
 
-        async def fetch(index: int) -> None:
-            frames[index] = await self._fetch(opened, group[index])
+        async def fetch(run: ByteRun) -> None:
+            fetched[run] = await self._fetch(opened, run)
 
-        await run_concurrently(*(partial(fetch, index) for index in range(len(group))))
-        return frames
+        await for_each(fetch, group, len(group))
+        return [fetched[run] for run in group]
 
     async def _fetch(self, opened: OpenSource, run: ByteRun) -> Frames:
         if run.shard >= len(opened.listing.paths):
@@ -139,9 +134,3 @@ def shard_changed_error(path: str, offset: int, what: str) -> PositionMismatchEr
         f"{path} {what} byte {offset:,}, where this state's shuffle buffer held a record: the shard was changed; "
         "resume with the shards that it was saved with, or start over without the state"
     )
-
-
-def bisect_bytes(plan: Sequence[ByteRun], max_bytes: int) -> int:
-    """How many of the first byte ranges have at most `max_bytes` together."""
-    total = np.cumsum([run.end - run.start for run in plan])
-    return int(np.searchsorted(total, max_bytes, side="right"))
