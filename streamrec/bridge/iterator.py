@@ -28,7 +28,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from streamrec.bridge.channel import Channel, End, Put
@@ -127,7 +126,5 @@ class SyncIterator(Generic[T]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

@@ -19,7 +19,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
@@ -28,7 +27,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from streamrec.bridge.channel import Channel
 from streamrec.bridge.loop import EXITING, GRACE, Latch, LoopThread, is_inherited, loop_thread, raise_unless_exiting
-from streamrec.display import display_text
+from streamrec.display import display_text, logger
 from streamrec.errors import ClosedError
 
 sniffio: Any
@@ -39,8 +38,6 @@ except ModuleNotFoundError:  # then nothing in this process can have set its var
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-logger = logging.getLogger("streamrec")
 
 CANCELLED = "other code cancelled this work before it had ended: the items so far are not all of them"
 ABANDONED = f"streamrec: cleanup was still running {GRACE:g} s after it was interrupted, and was abandoned"

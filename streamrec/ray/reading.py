@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -26,7 +25,7 @@ from ray.data.block import BlockMetadata
 from ray.util.metrics import Counter
 
 from streamrec import TFRecordDataset, bridge
-from streamrec.display import display_name
+from streamrec.display import display_name, logger
 from streamrec.errors import FeatureError
 from streamrec.example import FeatureSummary, Schema, infer_features
 from streamrec.example.arrow import check_names, names_of_text
@@ -51,8 +50,6 @@ from streamrec.shards import (
 )
 from streamrec.shards.assignment import ShardSize
 from streamrec.storage import ObjectInfo, Storages, is_url
-
-logger = logging.getLogger("streamrec")
 
 COUNTERS: Final = {
     "streamrec_read_bytes": "Bytes of TFRecord shards that were read.",

@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
@@ -21,7 +20,7 @@ from ray.data import Datasink
 from ray.data.block import BlockAccessor
 
 from streamrec import bridge
-from streamrec.display import display_name
+from streamrec.display import display_name, logger
 from streamrec.interchange import Changes
 from streamrec.interchange.arrow import examples_of
 from streamrec.ray.reading import absolute_path
@@ -29,8 +28,6 @@ from streamrec.shards import Manifest, ShardInfo, ShardWriter
 from streamrec.shards.patterns import fill_total, is_numbered, list_numbered, shard_path
 from streamrec.storage import Replacement, RetryPolicy, Storages, hidden_name
 from streamrec.tfrecord import TFRecordOptions
-
-logger = logging.getLogger("streamrec")
 
 SHARD_BYTES: Final = 200_000_000
 

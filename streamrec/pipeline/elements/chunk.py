@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -49,11 +49,7 @@ class Batches:
         """The number of records in a batch."""
         return self._size
 
-    @overload
-    def __getitem__(self, index: int) -> Frames: ...
-    @overload
-    def __getitem__(self, index: slice) -> Batches: ...
-    def __getitem__(self, index: int | slice) -> Frames | Batches:
+    def __getitem__(self, index: int | slice) -> Any:
         size = self._size
         if isinstance(index, slice):
             first, last, _ = index.indices(self._count)

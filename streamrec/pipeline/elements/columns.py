@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,10 +43,6 @@ class Columns:
     def __len__(self) -> int:
         return len(next(leaves(self.nest)))
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> Columns: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             first, last, _ = index.indices(len(self))

@@ -10,12 +10,11 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.pipeline.elements.columns import Columns, map_nests, same_nest
+from streamrec.pipeline.elements.positions import Numbers
 from streamrec.tfrecord import Frames, Scattered, are_long, as_spans
 
-Indices = npt.NDArray[np.int64]
 
-
-def merge_windows(parts: Sequence[Any], order: Indices) -> Any:
+def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
     """Merges elements of several windows; `order` has each one's index among the elements of all windows, back to back.
 
     Frames stay Frames, arrays of one dtype and shape an array, Columns of one structure Columns; others become a list.
@@ -46,7 +45,7 @@ def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
     return merge_windows(windows, order)
 
 
-def gather_frames(parts: Sequence[Frames], order: Indices) -> Frames:
+def gather_frames(parts: Sequence[Frames], order: Numbers) -> Frames:
     if are_long(parts):
         return Scattered.joining([part.trim() for part in parts]).take(order)
     sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]

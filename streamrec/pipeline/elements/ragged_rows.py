@@ -8,7 +8,7 @@ tensors has one more dimension, and in the others the largest size of a row.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,7 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import check_column, check_splits, row_splits
-
-Numbers = npt.NDArray[np.int64]
+from streamrec.pipeline.elements.positions import Numbers
 
 
 class RaggedRows(Sequence[npt.NDArray[Any]]):
@@ -41,11 +40,7 @@ class RaggedRows(Sequence[npt.NDArray[Any]]):
     def __len__(self) -> int:
         return len(self.starts)
 
-    @overload
-    def __getitem__(self, index: int) -> npt.NDArray[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> RaggedRows: ...
-    def __getitem__(self, index: int | slice) -> npt.NDArray[Any] | RaggedRows:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self.take(index)
         return self.values[self.starts[index] : self.ends[index]]
@@ -140,11 +135,7 @@ class SparseRows(Sequence[SparseTensor]):
     def __len__(self) -> int:
         return len(self.shapes)
 
-    @overload
-    def __getitem__(self, index: int) -> SparseTensor: ...
-    @overload
-    def __getitem__(self, index: slice) -> SparseRows: ...
-    def __getitem__(self, index: int | slice) -> SparseTensor | SparseRows:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self.take(index)
         return SparseTensor(self.indices[index], self.values[index], self.shapes[index])

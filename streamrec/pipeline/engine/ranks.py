@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,7 @@ from functools import cache
 from typing import Any
 
 from streamrec.arguments import integer
-
-logger = logging.getLogger("streamrec")
+from streamrec.display import logger
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ costs more than a thousand numbers.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
@@ -16,6 +15,7 @@ from typing import Any
 import anyio.lowlevel
 import numpy as np
 
+from streamrec.display import logger
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import select
 from streamrec.pipeline.elements.positions import FixedPosition, Nested
@@ -29,8 +29,6 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, InMemory
 from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
-
-LOG = logging.getLogger("streamrec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ class Repeat(ChainSource):
                 return
             barren = barren + 1 if empty else 0
             if barren == 100:
-                LOG.warning("repeat(): %d epochs in a row had no element; is its source used up?", barren)
+                logger.warning("repeat(): %d epochs in a row had no element; is its source used up?", barren)
             if empty:
                 await anyio.lowlevel.checkpoint()
             epoch, position = epoch + 1, None

@@ -19,11 +19,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, contextmanager, nullcontext
+from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby
@@ -34,6 +33,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from streamrec.arguments import name_type
+from streamrec.display import logger
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, weigh_one
 from streamrec.pipeline.elements.codec import digest_of
@@ -44,8 +44,6 @@ from streamrec.pipeline.engine.description import Source, name_of
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.tfrecord import Frames
-
-LOG = logging.getLogger("streamrec")
 
 AHEAD: Final = Share(4, 4 << 20)
 """The share of the budget for elements that wait for the consumer."""
@@ -106,7 +104,9 @@ class Generated(Source):
         """Waits for the task; for a thread at most a second."""
         await asyncio.wait([task], timeout=1.0)
         if not task.done() and ahead.maker is None:
-            LOG.warning("%s: the generator still works on an element; its thread is abandoned", name_of(self.function))
+            logger.warning(
+                "%s: the generator still works on an element; its thread is abandoned", name_of(self.function)
+            )
             for _ in range(2):  # the first cancellation waits for a call in a thread
                 task.cancel()
                 await asyncio.wait([task], timeout=0)
@@ -176,18 +176,6 @@ class ElementBuffer:
         while self._full:
             self._room_async.clear()
             await self._room_async.wait()
-
-    @contextmanager
-    def cancelling(self) -> Iterator[None]:
-        """Within this block, `close` cancels the current task; the cancellation ends here."""
-        self.maker = asyncio.current_task()
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self.closed:
-                raise
-        finally:
-            self.maker = None
 
     def end(self, error: BaseException | None) -> None:
         """Ends the elements, possibly with an error. Called on the loop."""
@@ -298,16 +286,16 @@ async def run_async(generator: AsyncIterable[Any], start: StartPoint, ahead: Ele
     finish = make_finish(generator, start.number, signature)
     dropped, turn = 0, perf_counter()
     iterator = aiter(generator)
-    with ahead.cancelling():
-        async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
-            async for element in iterator:
-                if dropped < dropping:
-                    dropped += 1
-                else:
-                    await ahead.add_async(finish(element))
-                if perf_counter() - turn > 0.005:  # seconds; lets other tasks run
-                    await asyncio.sleep(0)
-                    turn = perf_counter()
+    ahead.maker = asyncio.current_task()
+    async with aclosing(iterator) if isinstance(iterator, AsyncGenerator) else nullcontext():
+        async for element in iterator:
+            if dropped < dropping:
+                dropped += 1
+            else:
+                await ahead.add_async(finish(element))
+            if perf_counter() - turn > 0.005:  # seconds; lets other tasks run
+                await asyncio.sleep(0)
+                turn = perf_counter()
     start.check(dropped, dropping)
 
 

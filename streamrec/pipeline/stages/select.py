@@ -5,7 +5,6 @@ Frames stay Frames. Positions of stages that count hold the number of elements s
 
 from __future__ import annotations
 
-import logging
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
+from streamrec.display import logger
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_of
 from streamrec.pipeline.elements.columns import Columns, compact, select, window
@@ -24,8 +24,6 @@ from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, Results
 
 DIGEST_BYTES: Final = 16
-
-logger = logging.getLogger("streamrec")
 
 
 class Counted(Stage):

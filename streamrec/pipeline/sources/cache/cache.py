@@ -15,7 +15,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -25,6 +24,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import anyio.lowlevel
 import numpy as np
 
+from streamrec.display import logger
 from streamrec.errors import NotFoundError
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor
@@ -46,8 +46,6 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
 from streamrec.pipeline.sources.shards.distribute import readers_lines
 from streamrec.tfrecord import Frames
-
-LOG = logging.getLogger("streamrec")
 
 MEMORY: Final = Share(2)
 """The share of the budget for elements in memory."""
@@ -194,7 +192,7 @@ async def store(chunks: AsyncGenerator[Chunk], cached: CacheState, limit: int) -
 
 def give_up(cached: CacheState, limit: int, parts: list[tuple[Any, int]]) -> None:
     """Frees the stored parts, and warns."""
-    LOG.warning(
+    logger.warning(
         "cache(): the elements do not fit into %d MB, half of the memory budget, and are read again for each epoch:"
         " raise with_options(memory_budget=), or give cache() the name of a file",
         limit >> 20,

@@ -16,7 +16,6 @@ Rules:
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ import anyio
 import anyio.to_thread
 from fsspec import AbstractFileSystem
 
-from streamrec.display import display_name, display_repr
+from streamrec.display import display_name, display_repr, logger
 from streamrec.errors import AlreadyExistsError, CacheError, NotFoundError, UnsupportedOperationError, UploadEndedError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import pack, unpack
@@ -43,8 +42,6 @@ from streamrec.shards import ReadOptions, ShardReader, ShardWriter
 from streamrec.shards.patterns import has_braces, is_numbered
 from streamrec.storage import RetryPolicy, locate
 from streamrec.tfrecord import Frames
-
-LOG = logging.getLogger("streamrec")
 
 FORMAT = "streamrec cache"
 VERSION = 1
@@ -182,7 +179,7 @@ class CacheWriter:
             await self.leave()
             if self._alone:
                 raise
-            LOG.info("%s: another process writes this cache: %s", display_name(self._file.path), error)
+            logger.info("%s: another process writes this cache: %s", display_name(self._file.path), error)
 
 
 def pack_chunk(chunk: Chunk) -> tuple[list[bytes], Exception | None]:

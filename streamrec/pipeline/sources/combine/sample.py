@@ -18,21 +18,18 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamrec.arguments import describe_value
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import Columns
 from streamrec.pipeline.elements.merge import merge_windows
-from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
+from streamrec.pipeline.elements.positions import Joined, Location, Numbers, Origin, Position, Positions
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import CHUNK_BYTES
-
-Indices = npt.NDArray[np.int64]
 
 MIN_CHOICES, MAX_CHOICES = 64, 1 << 14
 """How many choices are looked at together, so that not all are looked at again when a few more elements arrive."""
@@ -124,7 +121,7 @@ class Sampler:
         positions = self._choices.take(count).positions
         return (self._take(chosen[kept], rank[kept], kept, count, positions) if len(kept) else None), True
 
-    def _stop(self, chosen: Indices, error: Exception | None) -> Chunk | None:
+    def _stop(self, chosen: Numbers, error: Exception | None) -> Chunk | None:
         """Handles a next choice that cannot be followed: gives its failure, ends, or returns None to wait."""
         if not len(chosen):
             assert error is not None
@@ -148,7 +145,7 @@ class Sampler:
         fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
         return max(1, min(MIN_CHOICES + 2 * available, fitting, MAX_CHOICES))
 
-    def _take(self, chosen: Indices, rank: Indices, kept: Indices, count: int, choices: Joined) -> Chunk:
+    def _take(self, chosen: Numbers, rank: Numbers, kept: Numbers, count: int, choices: Joined) -> Chunk:
         """The elements of choices; each choice is the `rank`-th one of its part."""
         shares = np.bincount(chosen, minlength=len(self._parts))
         taken = [part.take(share) for part, share in zip(self._parts, shares.tolist(), strict=True)]
@@ -161,9 +158,9 @@ class Sampler:
         return Chunk(elements, positions, sum(part.nbytes for part in taken))
 
 
-def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exception | None]:
+def check_choices(windows: Sequence[Any], parts: int) -> tuple[Numbers, Exception | None]:
     """Choices as an array, up to the first invalid one, and its error."""
-    known: list[Indices] = [np.empty(0, np.int64)]
+    known: list[Numbers] = [np.empty(0, np.int64)]
     for elements in windows:
         values = array_of(elements)
         if values is None:
@@ -180,7 +177,7 @@ def check_choices(windows: Sequence[Any], parts: int) -> tuple[Indices, Exceptio
     return np.concatenate(known), None
 
 
-def array_of(elements: Any) -> Indices | None:
+def array_of(elements: Any) -> Numbers | None:
     """Elements as an int64 array; None unless they are integers."""
     if isinstance(elements, Columns):
         values = elements.nest
@@ -190,7 +187,7 @@ def array_of(elements: Any) -> Indices | None:
     return values.astype(np.int64) if integers else None
 
 
-def rank_choices(chosen: Indices, parts: int) -> Indices:
+def rank_choices(chosen: Numbers, parts: int) -> Numbers:
     """How many choices of the same part precede each."""
     small = chosen.astype(np.uint16 if parts <= 1 << 16 else np.int64)  # NumPy sorts uint16 by radix, in linear time
     order = np.argsort(small, kind="stable")
@@ -214,8 +211,8 @@ class SampledPositions(Positions):
 
     choices: Joined
     count: int
-    kept: Indices
-    chosen: Indices
+    kept: Numbers
+    chosen: Numbers
     parts: tuple[Joined, ...]
 
     def at(self, index: int) -> Position:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.positions import Joined, Position, Positions, RecordLocation, RecordLocations
+from streamrec.pipeline.elements.positions import Joined, Numbers, Position, Positions, RecordLocation, RecordLocations
 from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.sources.inputs import InputBuffer
 from streamrec.pipeline.sources.interleave import (
@@ -25,8 +24,6 @@ from streamrec.pipeline.sources.interleave import (
 )
 from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, are_long, as_spans
-
-Numbers = npt.NDArray[np.int64]
 
 MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 

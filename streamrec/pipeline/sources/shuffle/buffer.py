@@ -21,7 +21,6 @@ TRACED_ROUNDS rounds. One element in fifty stays longer; then a reference gives 
 
 from __future__ import annotations
 
-import logging
 from base64 import b64decode
 from binascii import b2a_base64
 from collections import deque
@@ -33,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamrec import kernels
+from streamrec.display import logger
 from streamrec.errors import StreamrecError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import (
@@ -48,8 +48,6 @@ from streamrec.pipeline.elements.positions import (
 from streamrec.pipeline.sources.shuffle.buffer_store import END, REFERENCE, START, TAG, BufferStore, Numbers, spans_of
 from streamrec.shards import OFFSET_BITS
 from streamrec.tfrecord import BUFFER_BITS
-
-logger = logging.getLogger("streamrec")
 
 CHUNK_BYTES = 6 << 20
 """About how many bytes are given at a time after the input has ended."""

@@ -13,12 +13,11 @@ from typing import Any
 
 import anyio
 import numpy as np
-import numpy.typing as npt
 
 from streamrec.errors import CorruptRecordError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import compact, join_windows
-from streamrec.pipeline.elements.positions import Positions, RecordLocations
+from streamrec.pipeline.elements.positions import Numbers, Positions, RecordLocations
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource
@@ -27,8 +26,6 @@ from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import OFFSET_BITS, ByteRun, ShardPlace, ShardReader, byte_runs, first_difference
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import HEADER_BYTES, Frames
-
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
