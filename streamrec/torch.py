@@ -265,7 +265,10 @@ class Loader(Epochs[Any]):
 
     def __init__(self, dataset: Dataset[Any], *, device: Any = "cpu", prefetch: int = 2) -> None:
         self.device = torch.device(device)
-        check_device(self.device)
+        found = torch.cuda.device_count() if self.device.type == "cuda" else 0  # without initializing CUDA
+        if self.device.type == "cuda" and (self.device.index or 0) >= found:
+            name = str(self.device)
+            raise ValueError(f"device={name!r}: torch finds {found} CUDA devices here; device='cpu' works anywhere")
         self._copies: CudaCopies | None = None
         prefetch = integer("prefetch", prefetch, 0)
         ahead = 0 if self.device.type == "cpu" else prefetch
@@ -282,15 +285,6 @@ class Loader(Epochs[Any]):
 
     def _finish(self, element: Any) -> Any:
         return element if self._copies is None else self._copies.finish(element)
-
-
-def check_device(device: Any) -> None:
-    """Refuses a CUDA device that this machine does not have, without initializing CUDA."""
-    if device.type != "cuda":
-        return
-    count = torch.cuda.device_count()
-    if (device.index or 0) >= count:
-        raise ValueError(f"device={str(device)!r}: torch finds {count} CUDA devices here; device='cpu' works anywhere")
 
 
 class CudaCopies:

@@ -105,18 +105,14 @@ def _same_schema(first: Any, batches: Iterator[ArrowBatch]) -> Iterator[Any]:
     yield first
     for batch in batches:
         if batch.batch.schema != first.schema:
-            raise _schema_error(first.schema, batch.batch.schema)
+            for earlier, field in zip(first.schema, batch.batch.schema, strict=False):
+                if earlier != field:
+                    raise StreamrecError(
+                        f"column {field.name!r} is {field.type}, but was {earlier.type} in earlier batches: parse "
+                        "features whose shape differs from record to record with a RaggedFeature"
+                    )
+            raise StreamrecError("a batch has other columns than earlier batches: map all to the same columns")
         yield batch.batch
-
-
-def _schema_error(before: Any, now: Any) -> StreamrecError:
-    for earlier, field in zip(before, now, strict=False):
-        if earlier != field:
-            return StreamrecError(
-                f"column {field.name!r} is {field.type}, but was {earlier.type} in earlier batches: parse features "
-                "whose shape differs from record to record with a RaggedFeature"
-            )
-    return StreamrecError("a batch has other columns than earlier batches: map all to the same columns")
 
 
 def _empty_batch(chain: Chain) -> ArrowBatch:

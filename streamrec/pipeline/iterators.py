@@ -95,7 +95,8 @@ class Run:
     def waits(self) -> None:
         """Called when the consumer asks for a chunk."""
         self.telemetry.waits()
-        self.held.consumer_waits()
+        self.held.is_wanted = True
+        self.held.notify()
 
     def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
         """Called when the consumer gets a chunk, whose elements it takes from an iterator."""

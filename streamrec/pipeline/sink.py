@@ -61,7 +61,11 @@ async def write_shards(
     The callback is called after each chunk, and at the end.
     """
     shards = ShardOutput(target, storages, **plan_uploads(run.memory_budget // 2, target.num_shards or 1))
-    report = partial(notify, callback, shards)
+
+    def report(records: int, nbytes: int) -> None:
+        if callback is not None:
+            callback(WriteProgress(records, nbytes, len(shards.finished)))
+
     try:
         async with storages:
             try:
@@ -101,11 +105,6 @@ async def take_all(
             report(records, nbytes)
             run.waits()
     return records, nbytes
-
-
-def notify(callback: Callable[[WriteProgress], object] | None, shards: ShardOutput, records: int, nbytes: int) -> None:
-    if callback is not None:
-        callback(WriteProgress(records, nbytes, len(shards.finished)))
 
 
 PART_SIZE: Final = 8 << 20

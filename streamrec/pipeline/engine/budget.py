@@ -171,11 +171,6 @@ class HeldBytes:
             self._exceeding = None
         self.notify()
 
-    def consumer_waits(self) -> None:
-        """The consumer asks for more; from any thread."""
-        self.is_wanted = True
-        self.notify()
-
     def notify(self) -> None:
         """Those that wait look again whether they may go on; from any thread."""
         if self._waiting:

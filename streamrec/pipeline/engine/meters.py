@@ -222,10 +222,6 @@ class SourceMeter(Meter):
             error.add_note(f"in {self.title}, after {self._elements_out:,} elements of this run")
         return error
 
-    def name_element(self, error: Exception, number: int, chunk: Chunk, index: int) -> None:
-        """Adds the source and the element, which is at an index of a chunk, to the error of a user's function."""
-        error.add_note(f"in {self.title}{describe_element(error, number, chunk, index)}")
-
     def fills(self) -> Iterator[tuple[str, int]]:
         """The bytes in the queues of this source, and of the sources of its chains."""
         if self._queues:

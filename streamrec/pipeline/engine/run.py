@@ -34,10 +34,10 @@ from streamrec.pipeline.elements.positions import Position, shift
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, derive_seed
 from streamrec.pipeline.engine.meters import CountedStep, SourceMeter
-from streamrec.pipeline.engine.offload import Offloader
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.engine.stage import drain, push, strict
+from streamrec.pipeline.engine.threads import Offloader
 
 
 async def produce(

@@ -10,11 +10,11 @@ listings end. Clients stay: sources that read from the same stores, in any branc
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio.abc import TaskGroup
 from fsspec import AbstractFileSystem
@@ -25,8 +25,6 @@ from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +58,7 @@ class Session:
         self._run = self if run is None else run
         self._clients: list[tuple[SourceStores, Storages]] = []
         self._opened: dict[int, tuple[object, OpenSource]] = {}
-        self._kept: dict[int, tuple[object, Any]] = {}
-
-    def remember(self, source: object, make: Callable[[], T]) -> T:
-        """The value that a source (identified by the object) keeps from epoch to epoch; made if there is none."""
-        if id(source) not in self._kept:
-            self._kept[id(source)] = source, make()
-        return self._kept[id(source)][1]  # type: ignore[no-any-return]
+        self.kept: dict[int, tuple[object, Any]] = {}  # what a source, by its id, keeps from epoch to epoch
 
     async def open(
         self,

@@ -104,9 +104,8 @@ class Generated(Source):
         """Waits for the task; for a thread at most a second."""
         await asyncio.wait([task], timeout=1.0)
         if not task.done() and ahead.maker is None:
-            logger.warning(
-                "%s: the generator still works on an element; its thread is abandoned", name_of(self.function)
-            )
+            name = name_of(self.function)
+            logger.warning("%s: the generator still works on an element; its thread is abandoned", name)
             for _ in range(2):  # the first cancellation waits for a call in a thread
                 task.cancel()
                 await asyncio.wait([task], timeout=0)

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from streamrec.arguments import flag, integer
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.merge import in_turn
+from streamrec.pipeline.elements.columns import in_turn
 from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.engine.options import AUTOTUNE
 from streamrec.pipeline.sources.inputs import InputBuffer

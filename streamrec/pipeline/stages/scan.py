@@ -51,7 +51,8 @@ class Scan(Stage):
         return count
 
     def start(self, key: str, state: Mapping[str, Any] | None) -> Step:
-        before = unpack_state(pack_state(self.initial_state) if state is None else state["state"])
+        packed = pack_state(self.initial_state) if state is None else state["state"]
+        before = unpack(memoryview(b64decode(packed)))[0]  # a new copy, which a function may change in place
         return _Scanning(self.scan_func, key, before, state["seen"] if state else 0)
 
 
@@ -118,8 +119,3 @@ def pack_state(state: Any) -> str:
             f"the state of scan is {describe_value(state)}, which a position cannot hold: use arrays, numbers, strings,"
             " and dicts, tuples and lists of them"
         ) from error
-
-
-def unpack_state(text: str) -> Any:
-    """The state as a new copy, which a function may change in place."""
-    return unpack(memoryview(b64decode(text)))[0]

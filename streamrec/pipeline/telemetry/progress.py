@@ -26,15 +26,10 @@ PLAIN_SECONDS: Final = 10.0
 
 def choose_display(stats: Callable[[], Stats]) -> Display:
     """The display for a notebook, a terminal or another stream."""
-    if is_notebook():
+    ipython: Any = sys.modules.get("IPython")
+    if hasattr(ipython and ipython.get_ipython(), "kernel"):  # this process is a notebook's kernel
         return NotebookDisplay(stats)
     return TerminalDisplay(stats) if sys.stderr.isatty() else PlainDisplay(stats, sys.stderr)
-
-
-def is_notebook() -> bool:
-    """Whether this process is a notebook's kernel: IPython is imported, and its shell has a kernel."""
-    ipython: Any = sys.modules.get("IPython")
-    return hasattr(ipython and ipython.get_ipython(), "kernel")
 
 
 class Display:

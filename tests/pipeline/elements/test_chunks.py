@@ -11,7 +11,7 @@ import pytest
 import streamrec
 from streamrec import Dataset, FixedLenFeature, Frames, TFRecordDataset, encode_example, encode_records, parse_example
 from streamrec.pipeline.elements.chunk import weigh
-from streamrec.pipeline.elements.merge import in_turn
+from streamrec.pipeline.elements.columns import in_turn
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered
 
 SHARDS, RECORDS, SIZE = 4, 511, 20_000

@@ -13,9 +13,8 @@ import pytest
 from streamrec import Dataset
 from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.offload import HOP_SECONDS, Offloader
 from streamrec.pipeline.engine.stage import Offload
-from streamrec.pipeline.engine.threads import Threads
+from streamrec.pipeline.engine.threads import HOP_SECONDS, Offloader, Threads
 
 setting: ContextVar[str] = ContextVar("setting", default="none")
 

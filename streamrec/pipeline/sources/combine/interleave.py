@@ -260,21 +260,17 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
     chains: list[Chain | Exception] = []
     for element in elements:
         try:
-            chains.append(chain_of(function, element))
+            dataset = call_function(function, element)
+            chain = getattr(dataset, "chain", None)
+            if not isinstance(chain, Chain):
+                raise TypeError(
+                    f"{name_of(function)} returned {name_type(dataset)} where a Dataset is wanted: the function of "
+                    "interleave and flat_map must make a Dataset of each element, as TFRecordDataset does of a name"
+                )
+            chains.append(chain)
         except Exception as error:
             chains.append(error)
     return chains
-
-
-def chain_of(function: Callable[..., Any], element: Any) -> Chain:
-    dataset = call_function(function, element)
-    chain = getattr(dataset, "chain", None)
-    if not isinstance(chain, Chain):
-        raise TypeError(
-            f"{name_of(function)} returned {name_type(dataset)} where a Dataset is wanted: the function of interleave "
-            "and flat_map must make a Dataset of each element, as TFRecordDataset does of a name"
-        )
-    return chain
 
 
 async def run_branch(chain: Chain, position: Position | None, within: RunContext) -> AsyncGenerator[Chunk]:

@@ -21,8 +21,7 @@ import numpy as np
 
 from streamrec.arguments import describe_value
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.elements.merge import merge_windows
+from streamrec.pipeline.elements.columns import Columns, merge_windows
 from streamrec.pipeline.elements.positions import Joined, Location, Numbers, Origin, Position, Positions
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.description import Chain, Source
@@ -107,8 +106,10 @@ class Sampler:
 
     def _follow(self) -> tuple[Chunk | None, bool]:
         """The elements of the next choices, and whether any of these was followed or skipped."""
-        chosen, error = check_choices(self._choices.peek(self._count_choices()), len(self._parts))
         available = np.array([part.available for part in self._parts])
+        fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)  # in the processor's caches
+        count = max(1, min(MIN_CHOICES + 2 * int(available.sum()), fitting, MAX_CHOICES))
+        chosen, error = check_choices(self._choices.peek(count), len(self._parts))
         empty = np.array([part.ended and part.error is None and not part.failures for part in self._parts])
         rank = rank_choices(chosen, len(self._parts))
         short = rank >= available[chosen]
@@ -138,12 +139,6 @@ class Sampler:
     def _failure(self, error: Exception) -> Chunk:
         none, parts = np.empty(0, np.int64), tuple(part.mark() for part in self._parts)
         return Chunk.failure(error, SampledPositions(self._choices.mark(), 0, none, none, parts), 0)
-
-    def _count_choices(self) -> int:
-        """How many choices to look at: about as many as can be followed, whose elements fit the processor's caches."""
-        available = sum(part.available for part in self._parts)
-        fitting = CHUNK_BYTES // max(part.typical_bytes for part in self._parts)
-        return max(1, min(MIN_CHOICES + 2 * available, fitting, MAX_CHOICES))
 
     def _take(self, chosen: Numbers, rank: Numbers, kept: Numbers, count: int, choices: Joined) -> Chunk:
         """The elements of choices; each choice is the `rank`-th one of its part."""

@@ -40,6 +40,7 @@ from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import ChainSource, describe_stage, in_order
+from streamrec.pipeline.engine.meters import describe_element
 from streamrec.pipeline.engine.options import AUTOTUNE, check_calls
 from streamrec.pipeline.engine.queue import Signal, background
 from streamrec.pipeline.engine.run import RunContext
@@ -209,7 +210,8 @@ class ParallelCalls:
             self._ended += len(done.results)
             for index, error in done.errors:
                 ordinal = task.first + index
-                self._meter.name_element(error, ordinal, held.chunk, ordinal - held.ordinal)
+                where = describe_element(error, ordinal, held.chunk, ordinal - held.ordinal)
+                error.add_note(f"in {self._meter.title}{where}")
             self._in_flight.add_results(task, done.results, done.nbytes, done.errors)
             self._tune()
             if task.ended:

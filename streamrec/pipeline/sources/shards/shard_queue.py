@@ -187,18 +187,15 @@ class ShardInterleave(Interleave[ShardQueue]):
 
     def _join(self, windows: list[list[Frames]], block: int) -> Frames:
         """Joins records in order; only short ones are copied."""
-        if len(windows) == 1 and len(windows[0]) == 1 and is_stretch(windows[0][0]):
-            return windows[0][0]
+        first = windows[0][0]
+        enough = min(STRETCH_BYTES, memoryview(first.buffer).nbytes // 2)
+        if len(windows) == len(windows[0]) == 1 and first.extent >= enough:  # long enough, or most of its buffer
+            return first
         nbytes = sum(abs(window.extent) for part in windows for window in part)
         if nbytes >= SCATTERED_BYTES * sum(len(window) for part in windows for window in part):
             return Scattered.in_turn(windows, block)
         buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in windows], block)
         return Frames(buffer, as_spans(spans))
-
-
-def is_stretch(window: Frames) -> bool:
-    """Whether a window is long enough to be given without a copy, or most of its buffer."""
-    return window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2)
 
 
 @dataclass(frozen=True, slots=True)

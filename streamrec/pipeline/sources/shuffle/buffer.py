@@ -236,7 +236,7 @@ class ShuffleBuffer:
         self._ordered = ordered
         self._known = [KnownPosition(0, start)]
         self._shards: dict[int, tuple[str | None, str | None]] = {}
-        self._paths: Sequence[str] = ()
+        self.paths: Sequence[str] = ()  # the shards of records held by reference
         self._came: deque[tuple[int, int, Positions]] = deque()  # number of the first element, count, positions
         self._store = BufferStore(rule.limit)
         self._slots = BufferIndex(rule, NO_ROWS, 0, Entry(NO_ROWS, FixedPosition(start), 0), 0)
@@ -248,10 +248,6 @@ class ShuffleBuffer:
     def room(self) -> int:
         """How many elements may be taken before the first one is given, if they are small enough."""
         return self.rule.capacity - len(self._slots.rows)
-
-    def name_shards(self, paths: Sequence[str]) -> None:
-        """Sets the shards of the records that `restore` will add."""
-        self._paths = paths
 
     def restore(
         self, rows: Numbers, store: BufferStore, held: HeldElements, step: int, entry: Entry, taken: int
@@ -329,7 +325,7 @@ class ShuffleBuffer:
         if self._refers:
             locations = locations_in(chunk.positions).take(slice(len(spans)))
             self._shards.update(locations.shards)
-            self._paths = locations.paths
+            self.paths = locations.paths
             np.add(locations.sizes, tags, out=rows[:, TAG])
             rows[:, REFERENCE] = locations.references
         else:
@@ -352,7 +348,7 @@ class ShuffleBuffer:
         shards = self._shards if self._refers else None
         base, entries, skipped, known = self._base, self._entries, self._given, self._known
         return ShuffledPositions(
-            base, entries, skipped, count, known, shards, self._ordered, came, self._came, self._paths
+            base, entries, skipped, count, known, shards, self._ordered, came, self._came, self.paths
         )
 
     def _rebase(self) -> None:

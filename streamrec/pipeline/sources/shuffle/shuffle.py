@@ -31,11 +31,10 @@ from streamrec.pipeline.elements.columns import select, window
 from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations, shift
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, ChainSource, Source, derive_seed, in_order
-from streamrec.pipeline.engine.offload import through
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.threads import Threads
+from streamrec.pipeline.engine.threads import Threads, through
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.shards.distribute import Distribute
 from streamrec.pipeline.sources.shards.source import Shards
@@ -97,7 +96,7 @@ class Shuffle(ChainSource):
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         share, before = within.fork_seed(0).take(BUFFER)
-        saved_limit = within.session.remember(self, lambda: state["limit"] if state else None)
+        _, saved_limit = within.session.kept.setdefault(id(self), (self, state["limit"] if state else None))
         epoch = within.epoch if self.reshuffle else 0
         key = derive_seed(within.seed if self.seed is None else self.seed, epoch)
         limit = share // 2 if saved_limit is None else saved_limit
@@ -157,7 +156,7 @@ async def refetch(
     if isinstance(shards, Distribute):
         await shards.check(state["inner"], within)
     locations = RecordLocations(held.numbers[order], held.sizes[order], held.shards or {})
-    buffer.name_shards((await shards.opened(within)).listing.paths)
+    buffer.paths = (await shards.opened(within)).listing.paths
     slots = RestoredSlots(held, buffer.rule.limit)
     async with aclosing(within.chunks(remake(inner, Refetch(shards, locations)), None)) as chunks:
         async for chunk in chunks:
