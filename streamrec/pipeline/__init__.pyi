@@ -1,6 +1,6 @@
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.elements.specs import RaggedTensorSpec, SparseTensorSpec, TensorSpec
-from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.description import AUTOTUNE
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.iterators import AsyncDatasetIterator, DatasetIterator
 from streamrec.pipeline.sink import WriteProgress

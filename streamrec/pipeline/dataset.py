@@ -23,8 +23,7 @@ from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
 from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.elements.specs import signature_of
-from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.options import AUTOTUNE, Options, check_calls
+from streamrec.pipeline.engine.description import AUTOTUNE, Chain, Options, Source, check_calls
 from streamrec.pipeline.engine.ranks import rank_of
 from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.stage import Stage

@@ -29,10 +29,9 @@ from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import as_array, map_nest
 from streamrec.pipeline.elements.positions import Positions
-from streamrec.pipeline.engine.budget import CONSUMER, UNCOUNTED, HeldBytes
-from streamrec.pipeline.engine.description import Chain
+from streamrec.pipeline.engine.budget import CONSUMER, DEFAULT, UNCOUNTED, HeldBytes
+from streamrec.pipeline.engine.description import Chain, Options
 from streamrec.pipeline.engine.meters import Telemetry
-from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.engine.run import RunContext, produce
 from streamrec.pipeline.engine.session import session
@@ -86,7 +85,7 @@ class Run:
                     deterministic=options.deterministic is not False,
                     epoch=options.epoch,
                     rank=options.rank,
-                    follows_memory=options.follows_memory,
+                    follows_memory=options.memory_budget is None and self.memory_budget != DEFAULT.most,
                 )
                 async with aclosing(within.chunks(self.chain, self.position, continue_on_error=True)) as chunks:
                     async for chunk in chunks:

@@ -13,9 +13,8 @@ from streamrec import bridge, pipeline
 from streamrec.arguments import flag, function, refusal
 from streamrec.display import display_text, shorten
 from streamrec.errors import LoopThreadError
-from streamrec.pipeline.engine.description import Chain, derive_seed
+from streamrec.pipeline.engine.description import Chain, Options, derive_seed
 from streamrec.pipeline.engine.epochs import Epochs
-from streamrec.pipeline.engine.options import Options
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 from streamrec.pipeline.engine.stage_names import draw_dataset
 from streamrec.pipeline.engine.states import check_state, shared_seed

@@ -11,8 +11,7 @@ from fsspec import AbstractFileSystem
 from streamrec.arguments import flag, integer
 from streamrec.pipeline import sources
 from streamrec.pipeline.dataset import Dataset
-from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.description import AUTOTUNE, Chain
 from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards

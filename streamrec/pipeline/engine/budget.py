@@ -8,7 +8,7 @@ Rules:
   never add up to more than the budget, however deep chains are nested.
 - A source gets the same budget in all runs with the same options, resumed or not: the number of elements in a shuffle's
   buffer, and so its order, depend on it. If the default is less than 1 GiB because of the machine's memory, a shuffle
-  whose order would depend on it is an error (`Options.follows_memory`).
+  whose order would depend on it is an error (`RunContext.follows_memory`).
 - A share that is too small for one chunk holds one chunk, or nothing would move.
 - The bytes of shard sources and of the consumer's queue are also counted, for all runs of a process (`HeldBytes`).
   Shares do not depend on other runs.

@@ -222,13 +222,6 @@ class SourceMeter(Meter):
             error.add_note(f"in {self.title}, after {self._elements_out:,} elements of this run")
         return error
 
-    def fills(self) -> Iterator[tuple[str, int]]:
-        """The bytes in the queues of this source, and of the sources of its chains."""
-        if self._queues:
-            yield self.title, sum(queue.held for queue in self._queues)
-        for chain in self._chains.values():
-            yield from chain.source.fills()
-
     def count(self, *, running: int = 0, asked: int = 0, chunk: Chunk | None = None) -> None:
         """Counts runs that begin (1) or end (-1), requests that begin or end, and the chunk of a request."""
         with self._lock:
@@ -402,6 +395,7 @@ class Telemetry:
         """Writes the speed since the last call, and the bytes in queues, to the trace."""
         trace.counter("MB/s", now, (self._nbytes - self._nbytes_before) / 1e6 / (now - self._counted))
         trace.counter("queue of the consumer, MB", now, self._held.queued() / 1e6)
-        for name, held in self.root.fills():
-            trace.counter(f"queue of {name}, MB", now, held / 1e6)
+        for _, stage in self._chain.stats(now).rows():
+            if stage.queue_limit:
+                trace.counter(f"queue of {stage.title}, MB", now, stage.queued / 1e6)
         self._nbytes_before, self._counted = self._nbytes, now

@@ -107,7 +107,7 @@ class Stage:
 
 
 class Halt:
-    """Asks a thread to stop calling the user's function: see `offload.py`. Results are dropped then."""
+    """Asks a thread to stop calling the user's function: see `threads.py`. Results are dropped then."""
 
     __slots__ = ("_elements", "asked")
 

@@ -21,8 +21,7 @@ from streamrec.pipeline.elements.columns import select
 from streamrec.pipeline.elements.positions import FixedPosition, Nested
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, ChainSource, Source
-from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.description import AUTOTUNE, Chain, ChainSource, Source
 from streamrec.pipeline.engine.queue import background, fill
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext

@@ -30,7 +30,7 @@ from streamrec.arguments import flag, integer
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import in_turn
 from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
-from streamrec.pipeline.engine.options import AUTOTUNE
+from streamrec.pipeline.engine.description import AUTOTUNE
 from streamrec.pipeline.sources.inputs import InputBuffer
 
 CHUNK_BYTES = 12 << 20
@@ -69,6 +69,11 @@ class Plan:
         if deterministic is not None:
             flag("deterministic", deterministic)
         return cls(cycle, integer("block_length", block_length), deterministic)
+
+    @property
+    def open_inputs(self) -> int:
+        """How many inputs are open at once: those that take turns, and a few that are opened before their turns."""
+        return self.cycle_length + max(2, self.cycle_length // 4)
 
     def within(self, deterministic: bool) -> Plan:
         """This plan in a run with this option."""

@@ -40,7 +40,7 @@ CHUNK_NAMES = 1 << 12
 class Names(Source):
     """The names that patterns match, as bytes: sorted for each pattern, or shuffled in each epoch."""
 
-    patterns: tuple[str, ...]
+    filenames: tuple[str, ...]
     shuffle: bool
     seed: int | None
     stores: SourceStores = field(default=SourceStores(), repr=False)
@@ -54,19 +54,14 @@ class Names(Source):
         return cls(names, shuffle, seed if shuffle else None, stores)
 
     def lines(self) -> Iterator[str]:
-        yield f"Names({format_names(self.patterns)}, shuffle={self.shuffle!r}, seed={self.seed!r})"
-
-    @property
-    def filenames(self) -> tuple[str, ...]:
-        """The names that states compare, as for other sources of files."""
-        return self.patterns
+        yield f"Names({format_names(self.filenames)}, shuffle={self.shuffle!r}, seed={self.seed!r})"
 
     def element_spec(self) -> Any:
         return record_spec()
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         session = within.session
-        listing = (await session.open(self, self.stores, 0, self.patterns, self.memo, patterns=True)).listing
+        listing = (await session.open(self, self.stores, 0, self.filenames, self.memo, patterns=True)).listing
         while not listing.complete:
             await listing.until(len(listing.paths) + 1)
         names = [os.fsencode(path) for path in listing.paths]

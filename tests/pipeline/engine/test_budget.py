@@ -23,8 +23,7 @@ from streamrec.pipeline.engine.budget import (
     default_budget,
     machine_memory,
 )
-from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.options import Options
+from streamrec.pipeline.engine.description import Chain, Options, Source
 from streamrec.pipeline.engine.run import RunContext
 from tests.effort import draws
 

@@ -17,7 +17,7 @@ import pytest
 
 from streamrec import Dataset, Frames, bridge
 from streamrec.errors import ClosedError, PositionMismatchError
-from streamrec.pipeline.engine.options import Options
+from streamrec.pipeline.engine.description import Options
 from streamrec.pipeline.iterators import Run
 from tests.pipeline.test_dataset import collect
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after

@@ -44,11 +44,6 @@ class Interleaved(Source):
     function: Callable[..., Any]
     plan: Plan
 
-    @property
-    def open_chains(self) -> int:
-        """How many chains run at once: those that take turns, and a few that are opened before their turns."""
-        return self.plan.cycle_length + max(2, self.plan.cycle_length // 4)
-
     def lines(self) -> Iterator[str]:
         yield from self.outer.lines()
         yield f"Interleave({self.plan!r}, {name_of(self.function)})"
@@ -71,7 +66,7 @@ class Interleaved(Source):
         return replace(self, function=wraps(self.function)(call))
 
     async def chunks(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
-        part = within.part(self.open_chains + 1)
+        part = within.part(self.plan.open_inputs + 1)
         arrived, outer_position = Signal(), state["outer"] if state else None
         async with (
             run_inputs([self.outer], [outer_position], part, Signal()) as (outer,),
@@ -178,7 +173,7 @@ class InputOpener:
         """Adds inputs to the interleave while there is room, up to the end of the outer chain. Raises nothing."""
         try:
             while await self._outer.more():
-                while not (room := self._source.open_chains - order.under_way):
+                while not (room := self._source.plan.open_inputs - order.under_way):
                     await self.room.wait()
                 if self._outer.has_failure:
                     order.waiting.append(self._fail_next())

@@ -169,7 +169,7 @@ def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str
             return (*passes, int(source["position"])), source
         if "inner" not in source:
             raise ValueError("this is not the state of a global shuffle that has begun")
-        passes += [source[name] for name in ("epoch", "pass") if name in source]
+        passes += [source["epoch"]] if "epoch" in source else []
         position = source["inner"]
 
 

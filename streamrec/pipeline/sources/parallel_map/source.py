@@ -39,9 +39,8 @@ from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import ChainSource, describe_stage, in_order
+from streamrec.pipeline.engine.description import AUTOTUNE, ChainSource, check_calls, describe_stage, in_order
 from streamrec.pipeline.engine.meters import describe_element
-from streamrec.pipeline.engine.options import AUTOTUNE, check_calls
 from streamrec.pipeline.engine.queue import Signal, background
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Halt, Stage

@@ -150,7 +150,6 @@ class ShardInterleave(Interleave[ShardQueue]):
         self.shards = shards
         self.next_shard: int = state["next"]
         self.queues = {queue.shard: queue for queue in slots if queue is not None}
-        self._versions: Mapping[str, str] = state.get("versions", {})  # in states of earlier releases
         self._paths = paths
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
@@ -174,8 +173,7 @@ class ShardInterleave(Interleave[ShardQueue]):
     def _queue_of(self, shard: int) -> ShardQueue:
         """The queue of a shard whose turn has not come."""
         if shard not in self.queues:
-            start = ShardPlace(version=self._versions.get(str(shard)))
-            self.queues[shard] = ShardQueue(ShardStart(shard, start), self._paths)
+            self.queues[shard] = ShardQueue(ShardStart(shard), self._paths)
         return self.queues[shard]
 
     def _leave(self, index: int) -> None:

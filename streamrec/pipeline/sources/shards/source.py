@@ -83,11 +83,6 @@ class Shards(Source):
     stores: SourceStores = field(default=SourceStores(), repr=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
-    @property
-    def places(self) -> int:
-        """How many queues keep a share of the budget: those in the cycle, and a few that are opened ahead of it."""
-        return self.plan.cycle_length + max(2, self.plan.cycle_length // 4)
-
     def lines(self) -> Iterator[str]:
         yield f"Shards({self.plan!r}, {format_names(self.filenames)})"
 
@@ -97,7 +92,7 @@ class Shards(Source):
 
     async def opened(self, within: RunContext) -> OpenSource:
         """Its stores and listing; what its queues leave of the budget, or half of it, its stores may hold ahead."""
-        ahead = max(within.budget // 2, within.budget - self.places * QUEUE_BYTES)
+        ahead = max(within.budget // 2, within.budget - self.plan.open_inputs * QUEUE_BYTES)
         return await within.session.open(self, self.stores, ahead, self.filenames, self.memo)
 
     def element_spec(self) -> Any:
@@ -203,7 +198,7 @@ class Fetchers:
     def ahead(self) -> int:
         """How many shards after those in the cycle are opened before their turn comes."""
         size = self._typical_bytes
-        cycle, places = self._shards.plan.cycle_length, self._shards.places
+        cycle, places = self._shards.plan.cycle_length, self._shards.plan.open_inputs
         fit = self._connections.limit // (size + SLACK_BYTES)
         if not self._sizes or (size > SMALL_BYTES and fit < 4):
             return places - cycle
@@ -220,7 +215,7 @@ class Fetchers:
 
     def feed(self, queues: list[ShardQueue]) -> None:
         """Starts a task for each queue that has none, or one for short ones; beyond the places, within the budget."""
-        places, starting = self._shards.places, list[ShardQueue]()
+        places, starting = self._shards.plan.open_inputs, list[ShardQueue]()
         room = self._typical_bytes + SLACK_BYTES
         for number, queue in enumerate(queues):
             if queue.shard in self._started:
@@ -251,7 +246,7 @@ class Fetchers:
     @property
     def _share(self) -> int:
         """What one queue in its place may hold."""
-        places = self._shards.places
+        places = self._shards.plan.open_inputs
         return self._budget // (min(places, len(self._listing.paths)) if self._listing.complete else places)
 
     def wake(self) -> None:
