@@ -32,11 +32,8 @@ T = TypeVar("T")
 
 
 def describe_value(value: object, *, secret: bool = False) -> str:
-    """Describes an argument in a message: its value, shortened, and its type.
-
-    Args:
-        value: The argument.
-        secret: Whether its strings may be secrets: those of four letters or more are masked.
+    """Describes an argument in a message: its value, shortened, and its type. Strings of four letters or more that may
+    be secrets are masked.
     """
     text = mask_secrets(repr(value))
     if secret:

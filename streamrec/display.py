@@ -86,11 +86,8 @@ STARS: Final = "***"
 
 
 def display_text(text: str, *, lines: bool = False) -> str:
-    r"""Masks the secrets in a text and escapes its control characters.
-
-    Args:
-        text: Names, data, a response of a server, or a message with them.
-        lines: Whether to keep line feeds, in a text of several lines.
+    r"""Masks the secrets in names, data, responses of servers, or messages with them, and escapes control characters;
+    line feeds only without `lines`.
 
     Examples:
         >>> display_text("https://host/a\x1b[2J?key=abc")
@@ -178,12 +175,8 @@ def escape_json(text: str) -> str:
 def mask_secrets(text: str, *, unknown: bool = True) -> str:
     """Replaces the secrets in URLs, headers and connection strings with three asterisks.
 
-    Secrets are the user before a URL's "@", a fragment, and the values in a query except those of names that are known
-    to be harmless.
-
-    Args:
-        text: A URL, or a text with URLs.
-        unknown: Whether to mask the values of unknown names, too.
+    Secrets are the user before a URL's "@", a fragment, and the values in a query: those of unknown names too, unless
+    `unknown` is False, but not those of names that are known to be harmless.
 
     Examples:
         >>> mask_secrets("sftp://user:password@host/x, https://host/y?access_token=abc&part=1")
@@ -276,11 +269,8 @@ def secrets_in(url: str | None) -> list[str]:
 
 
 def mask_values(text: str, options: object) -> str:
-    """Masks the values of options in a text: all strings of four letters or more.
-
-    Args:
-        text: A client's message about its options.
-        options: Storage options, also in nested dicts and lists.
+    """Masks the values of options in a client's message about them: all strings of four letters or more, also in nested
+    dicts and lists.
     """
     for value in sorted(_strings(options), key=len, reverse=True):
         for shown in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
@@ -312,11 +302,8 @@ class Masked(Exception):  # noqa: N818 - it stands for any exception
 
 
 def mask_cause(error: BaseException, options: object = None) -> BaseException:
-    """An exception for `raise ... from`: a copy of the same name and traceback if its message has a secret.
-
-    Args:
-        error: A client's exception.
-        options: Storage options whose values are masked.
+    """A client's exception for `raise ... from`: a copy of the same name and traceback if its message has a secret, or
+    a value of its options.
     """
     message = str(error)
     masked = mask_values(mask_secrets(message), options)

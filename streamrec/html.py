@@ -121,13 +121,7 @@ def fragment(*children: str) -> str:
 
 
 def page(title: str, summary: Iterable[str], body: Iterable[str]) -> str:
-    """A self-contained page.
-
-    Args:
-        title: The title, such as the names of the shards.
-        summary: Lines of text below the title.
-        body: Parts of HTML.
-    """
+    """A self-contained page: a title, such as the names of shards; lines of text below it; and parts of HTML."""
     return "\n".join(
         [
             "<!doctype html>",

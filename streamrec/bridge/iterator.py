@@ -43,25 +43,14 @@ CLOSED = "this iterator was closed, by close(), at the end of its `with` block, 
 def iterate(
     produce: Callable[[Put[T]], Awaitable[None]], limit: int, failures: Sequence[BaseException] = ()
 ) -> SyncIterator[T]:
-    """Iterates in this thread over the items that `produce` puts on the loop thread.
+    """Iterates in this thread over the items that `produce(put)` puts on the loop thread.
 
-    The producer starts at once, before the first `next`. It should end the tasks that it starts (a task group).
+    The producer starts at once, before the first `next`. It should end the tasks that it starts (a task group). Each
+    `await put(item, weight)` queues one item, and waits while it does not fit in the limit, above 0. A heavier item is
+    queued when the queue is empty.
 
-    Args:
-        produce: Called as `produce(put)`; each `await put(item, weight)` queues one item, and waits while it does not
-            fit.
-        limit: The queued weight that is allowed, above 0, in the unit of the weights. A heavier item is queued when the
-            queue is empty.
-        failures: The errors of the work itself, which `produce` adds while it runs. They are not logged when the
-            iterator is dropped before the consumer has reached them.
-
-    Returns:
-        The iterator. Leaving its `with` block waits for the end of the work.
-
-    Raises:
-        ValueError: The limit is 0 or less.
-        LoopThreadError: The caller runs on the loop thread itself.
-        ClosedError: The interpreter is exiting.
+    `failures` are the errors of the work itself, which it adds while it runs. They are not logged when the iterator is
+    dropped before the consumer has reached them.
     """
     if limit <= 0:
         raise ValueError(f"limit is {limit}; it must be above 0")

@@ -96,20 +96,13 @@ I = TypeVar("I", bound=InputBuffer)  # noqa: E741
 
 
 class Interleave(Generic[I]):
-    """The running interleave.
+    """The running interleave of the inputs in slots, None for an empty one.
 
-    Args:
-        plan: The order.
-        slots: The inputs in their slots; None for an empty slot.
-        cycle: The slot whose turn it is.
-        block: How many elements of its turn were given.
-        batch: How many elements make a batch in a later stage.
-        skip: How many elements precede the first batch.
-        max_bytes: The size of a pull of long records, unless it is less than CHUNK_BYTES.
+    The slot `cycle` has its turn, in which `block` elements were given. A later stage makes batches of `batch`
+    elements, after the first `skip` ones. A pull of long records has at most `max_bytes`, or CHUNK_BYTES.
 
-    Attributes:
-        complete: Whether all inputs are known.
-        awaited: If the last pull gave nothing, the inputs that must give more before the next; empty if any may.
+    It is `complete` if all inputs are known. If the last pull gave nothing, the inputs in `awaited` must give more
+    before the next one; any may if it is empty.
     """
 
     whole_blocks: ClassVar[bool] = False

@@ -69,15 +69,10 @@ class GroupOrigins(Positions):
 
 @dataclass(frozen=True, slots=True)
 class DeferredPositions(Positions):
-    """Positions of batches of elements that waited.
+    """Positions of batches of elements that waited: the ordinals of each batch's elements are appended as it is made.
 
-    Args:
-        key: The stage's key in positions.
-        inputs: The chunks that the elements came in.
-        waiting: The ordinals of all elements that wait before the first batch, or come before the last one.
-        ends: The number of elements seen before each batch, and after the last one.
-        ended: Whether the input ended before the first batch.
-        batches: The ordinals of each batch's elements, appended as batches are made.
+    `waiting` has those of all elements that wait before the first batch, or come before the last one; `ends`, how many
+    elements were seen before each batch, and after the last one; `ended`, whether the input ended before the first.
     """
 
     key: str

@@ -194,14 +194,10 @@ def rank_choices(chosen: Numbers, parts: int) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class SampledPositions(Positions):
-    """Positions of mixed elements.
+    """Positions of mixed elements: those of the choices, of which `count` were followed or skipped, and those of the
+    parts.
 
-    Args:
-        choices: The positions of the choices.
-        count: How many choices were followed or skipped.
-        kept: The indices of the choices that gave an element.
-        chosen: The part that gave each element.
-        parts: The positions of the parts.
+    `kept` has the indices of the choices that gave an element, and `chosen` the part that gave each.
     """
 
     choices: Joined

@@ -127,15 +127,8 @@ def read_exact(
 
 
 class SlotGroup:
-    """One group while it is read.
-
-    Attributes:
-        order: The order of its records.
-        held: The parts in memory.
-        first_round: The round in which reading begins.
-        held_until: All parts before this one are in memory or no longer needed.
-        round: The current round.
-        rows: The location of each of the round's records, as for `kernels.pick`; the buffers are the round's parts.
+    """One group while it is read: the parts in memory, and the current round with the location of each of its records,
+    as for `kernels.pick`. All parts before `held_until` are in memory or no longer needed.
     """
 
     def __init__(self, order: GroupOrder, first: int) -> None:

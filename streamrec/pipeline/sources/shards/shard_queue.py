@@ -46,12 +46,7 @@ class ShardStart(NamedTuple):
 class BlockPositions(Positions):
     """Positions of the records of a block, each as the `slot` of an open shard. They hold spans, but no records.
 
-    Args:
-        shard, version, compression: The shard.
-        record: The number of the first record.
-        origin: The offset of the block in the shard.
-        spans: The records' spans within the block; at least one.
-        paths: The shards' URLs.
+    The first record has the number `record`; the block is at the offset `origin` in the shard.
     """
 
     shard: int

@@ -69,13 +69,8 @@ NO_ROWS: Numbers = np.empty((0, 4), np.int64)
 
 
 class ShuffleRule(NamedTuple):
-    """What the order depends on, besides the elements.
-
-    Attributes:
-        capacity: The largest number of elements in the buffer.
-        limit: What they may weigh: their bytes, and ROW_WEIGHT each.
-        key: The key of the random numbers.
-        strict: Whether the order must not depend on the limit, so that exceeding it is an error.
+    """What the order depends on, besides the elements: at most `capacity` elements, with ROW_WEIGHT each, weigh up to
+    `limit`; `key` is that of the random numbers. It is `strict` if exceeding the limit is an error.
     """
 
     capacity: int
@@ -399,19 +394,11 @@ def locations_in(positions: Positions) -> RecordLocations:
 
 @dataclass(frozen=True, slots=True)
 class ShuffledPositions(Positions):
-    """Positions of elements that the buffer gave.
+    """Positions of `count` elements that the buffer gave, after `skipped` others since the beginning of the round.
 
-    Args:
-        base: The slots at the beginning of the round.
-        entries: The input since then; more may be appended later.
-        skipped: How many elements were given since then, before these.
-        count: The number of these elements.
-        known: Known positions of the input.
-        shards: Version and compression of each shard; None if elements are held by number.
-        ordered: Whether the input has a fixed order.
-        came: How many entries were taken before; None for as many as were needed.
-        recent: The last input: number of the first element, count, and positions.
-        paths: The shards' URLs, if elements are held by reference.
+    Then the slots were `base`; `entries` are the input since then, of which `came` were taken before, None for as many
+    as were needed; `recent` is the last input: number of the first element, count, and positions. `known` positions of
+    the input are for elements held by number; for those held by reference, `shards` has versions and compressions.
     """
 
     base: BufferIndex
