@@ -15,13 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from importlib import import_module
 from time import perf_counter
-from typing import Any, Final, TextIO
+from typing import Any, ClassVar, TextIO
 
 from streamrec.errors import MissingExtraError
 from streamrec.pipeline.telemetry.stats import Stats
-
-PLAIN_SECONDS: Final = 10.0
-"""The time between two plain lines. Not tuned."""
 
 
 def choose_display(stats: Callable[[], Stats]) -> Display:
@@ -35,10 +32,15 @@ def choose_display(stats: Callable[[], Stats]) -> Display:
 class Display:
     """Shows the progress of a run in a line: over the whole run, and over the last seconds by the clock."""
 
+    seconds: ClassVar[float] = 10.0
+    """The time between two lines. Not tuned."""
+
     def __init__(self, stats: Callable[[], Stats], clock: Callable[[], float] = perf_counter) -> None:
         self._stats = stats
         self._clock = clock
         self._seen: deque[tuple[float, Stats]] = deque()
+        self._running = False
+        self._next = 0.0
 
     def line(self) -> str:
         """The line to show now."""
@@ -51,12 +53,23 @@ class Display:
 
     def start(self) -> None:
         """Called when the consumer first asks for a chunk."""
+        self._running = True
+        self._next = self._clock() + self.seconds
 
     def tick(self) -> None:
         """Called when the consumer takes a chunk."""
+        if self._running and self._clock() >= self._next:
+            self._next = self._clock() + self.seconds
+            self.show()
 
     def close(self) -> None:
         """Called when the run has ended."""
+        if self._running:
+            self._running = False
+            self.show()
+
+    def show(self) -> None:
+        raise NotImplementedError
 
 
 def format_line(stats: Stats, earlier: Stats | None, seconds: float) -> str:
@@ -80,22 +93,9 @@ class PlainDisplay(Display):
     def __init__(self, stats: Callable[[], Stats], stream: TextIO, clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(stats, clock)
         self._stream = stream
-        self._next = 0.0
-        self._running = False
 
-    def start(self) -> None:
-        self._running = True
-        self._next = self._clock() + PLAIN_SECONDS
-
-    def tick(self) -> None:
-        if self._clock() >= self._next:
-            self._next = self._clock() + PLAIN_SECONDS
-            print(self.line(), file=self._stream, flush=True)
-
-    def close(self) -> None:
-        if self._running:
-            self._running = False
-            print(self.line(), file=self._stream, flush=True)
+    def show(self) -> None:
+        print(self.line(), file=self._stream, flush=True)
 
 
 class TerminalDisplay(Display):
@@ -112,6 +112,9 @@ class TerminalDisplay(Display):
     def start(self) -> None:
         self._live.start()
 
+    def tick(self) -> None:
+        """Nothing: rich refreshes the line."""
+
     def close(self) -> None:
         self._live.stop()
 
@@ -122,24 +125,15 @@ class NotebookDisplay(Display):
     All front ends (Jupyter, VS Code, Colab) understand these without a package for widgets.
     """
 
-    def __init__(self, stats: Callable[[], Stats]) -> None:
-        super().__init__(stats)
-        self._handle: Any = None
-        self._next = 0.0
+    seconds = 0.5
 
     def start(self) -> None:
+        super().start()
         display = import_module("IPython.display").display
         self._handle = display(self._data(), raw=True, display_id=True)
 
-    def tick(self) -> None:
-        if self._handle is not None and self._clock() >= self._next:
-            self._next = self._clock() + 0.5
-            self._handle.update(self._data(), raw=True)
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.update(self._data(), raw=True)
+    def show(self) -> None:
+        self._handle.update(self._data(), raw=True)
 
     def _data(self) -> dict[str, str]:
         return {"text/plain": self.line()}

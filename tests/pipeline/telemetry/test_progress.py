@@ -15,7 +15,7 @@ import pytest
 
 from streamrec import Dataset, TFRecordDataset, encode_records
 from streamrec.pipeline import StageStats, Stats
-from streamrec.pipeline.telemetry.progress import PLAIN_SECONDS, Display, PlainDisplay, format_line
+from streamrec.pipeline.telemetry.progress import Display, PlainDisplay, format_line
 from streamrec.pipeline.telemetry.stats import ChainStats
 from streamrec.pipeline.telemetry.trace import Trace
 from streamrec.storage import Snapshot
@@ -63,7 +63,7 @@ def test_plain_lines_come_now_and_then() -> None:
     assert stream.getvalue() == ""
     plain.start()
     for _ in range(100):
-        clock.now += PLAIN_SECONDS / 40
+        clock.now += PlainDisplay.seconds / 40
         plain.tick()
     assert len(stream.getvalue().splitlines()) == 2
     plain.close()

@@ -180,10 +180,10 @@ class ShardInterleave(Interleave[ShardQueue]):
 
     def _join(self, windows: list[list[Frames]], block: int) -> Frames:
         """Joins records in order; only short ones are copied."""
-        first = windows[0][0]
-        enough = min(STRETCH_BYTES, memoryview(first.buffer).nbytes // 2)
-        if len(windows) == len(windows[0]) == 1 and first.extent >= enough:  # long enough, or most of its buffer
-            return first
+        if len(windows) == len(windows[0]) == 1:
+            [[window]] = windows
+            if window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2):  # or most of its buffer
+                return window
         nbytes = sum(abs(window.extent) for part in windows for window in part)
         if nbytes >= SCATTERED_BYTES * sum(len(window) for part in windows for window in part):
             return Scattered.in_turn(windows, block)
