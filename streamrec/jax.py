@@ -86,8 +86,12 @@ class Loader(Epochs[Any]):
         return ranks.pop()
 
     def _place(self, element: Any) -> Any:
-        if self._sharding is not None:
-            check_rows(element)
+        for name, column in element.items() if isinstance(element, Mapping) else [("", element)]:
+            if self._sharding is not None and isinstance(column, CompositeTensor):
+                raise ValueError(
+                    f"{where(name)}{name_type(column)} cannot be divided among devices: pad it "
+                    "(FixedLenSequenceFeature(..., allow_missing=True), or padded_batch), or leave it out"
+                )
         return convert_leaves(element, self._array)
 
     def _array(self, array: npt.NDArray[Any], name: str) -> Any:
@@ -136,17 +140,6 @@ def rank_among(rows: Mapping[int, set[tuple[int, int]]], process: int) -> Rank:
     if sum(map(len, parts)) != len(frozenset().union(*parts)):
         raise ValueError(f"processes share some of their rows but not all, so that no rank has rows of its own: {rows}")
     return Rank(parts.index(frozenset(rows[process])), len(parts))
-
-
-def check_rows(element: Any) -> None:
-    """Refuses columns whose arrays do not have a row for each example: they cannot be divided."""
-    columns = element.items() if isinstance(element, Mapping) else [("", element)]
-    for name, column in columns:
-        if isinstance(column, CompositeTensor):
-            raise ValueError(
-                f"{where(name)}{name_type(column)} cannot be divided among devices: pad it "
-                "(FixedLenSequenceFeature(..., allow_missing=True), or padded_batch), or leave it out"
-            )
 
 
 def check_fits(array: npt.NDArray[Any], name: str) -> None:

@@ -241,7 +241,8 @@ def loop_thread() -> LoopThread:
         thread = _process.thread
         if thread is None or thread.dead:
             thread = _start()
-    _refuse_on(thread)
+    if threading.get_ident() == thread.ident:
+        raise LoopThreadError(ON_LOOP)
     return thread
 
 
@@ -249,7 +250,8 @@ def check_owner(maker: int, thread: LoopThread) -> None:
     """Refuses a blocking call on an object of another process (`maker`), or on the loop's own thread."""
     if maker != _process.pid:
         raise ClosedError(FORKED.format(maker=maker, here=_process.pid))
-    _refuse_on(thread)
+    if threading.get_ident() == thread.ident:
+        raise LoopThreadError(ON_LOOP)
 
 
 def is_inherited(maker: int) -> bool:
@@ -265,11 +267,6 @@ def raise_unless_exiting(error: BaseException) -> NoReturn:
         raise error
     finally:
         del error  # no cycle of this frame and the traceback
-
-
-def _refuse_on(thread: LoopThread) -> None:
-    if threading.get_ident() == thread.ident:
-        raise LoopThreadError(ON_LOOP)
 
 
 def _start() -> LoopThread:

@@ -96,8 +96,13 @@ def read_batches(chain: Chain, text: Iterable[str], run: Callable[[Chain], Itera
     pa = load_pyarrow()
     chain = arrow_chain(chain, text)
     batches = run(chain)
-    first = (next(batches, None) or _empty_batch(chain)).batch
-    return pa.RecordBatchReader.from_batches(first.schema, _same_schema(first, batches))
+    first = next(batches, None)
+    if first is None:  # then the last stages give the schema
+        *_, parse, to_arrow = (None, *chain.stages)
+        if not isinstance(parse, stages.Parse) or not isinstance(to_arrow, ToArrow):
+            raise StreamrecError("the dataset has no elements, and so no schema: end it with parse_example(features)")
+        first = to_arrow(parse([]))
+    return pa.RecordBatchReader.from_batches(first.batch.schema, _same_schema(first.batch, batches))
 
 
 def _same_schema(first: Any, batches: Iterator[ArrowBatch]) -> Iterator[Any]:
@@ -113,11 +118,3 @@ def _same_schema(first: Any, batches: Iterator[ArrowBatch]) -> Iterator[Any]:
                     )
             raise StreamrecError("a batch has other columns than earlier batches: map all to the same columns")
         yield batch.batch
-
-
-def _empty_batch(chain: Chain) -> ArrowBatch:
-    """A batch without rows, with the schema of the pipeline's last stages."""
-    *_, parse, to_arrow = (None, *chain.stages)
-    if isinstance(parse, stages.Parse) and isinstance(to_arrow, ToArrow):
-        return to_arrow(parse([]))
-    raise StreamrecError("the dataset has no elements, and so no schema: end it with parse_example(features)")

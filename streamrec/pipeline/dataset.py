@@ -23,7 +23,7 @@ from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
 from streamrec.pipeline.elements.positions import Positions
 from streamrec.pipeline.elements.specs import signature_of
-from streamrec.pipeline.engine.description import AUTOTUNE, Chain, Options, Source, check_calls
+from streamrec.pipeline.engine.description import AUTOTUNE, Chain, Options, Source
 from streamrec.pipeline.engine.ranks import rank_of
 from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.stage import Stage
@@ -939,7 +939,7 @@ class Dataset(Runnable[T]):
         """
         given: dict[str, Any] = {
             "deterministic": None if deterministic is None else flag("deterministic", deterministic),
-            "memory_budget": integer("memory_budget", memory_budget, none=True),
+            "memory_budget": integer("memory_budget", memory_budget, 1, none=True),
             "epoch": integer("epoch", epoch, 0, none=True),
             "rank": rank_of(rank, world_size),
         }
@@ -953,6 +953,12 @@ class Dataset(Runnable[T]):
 
     def _of(self, source: Source) -> Dataset[Any]:
         return replace(self, chain=Chain(source))
+
+
+def check_calls(calls: int | None) -> None:
+    """Refuses a `num_parallel_calls` other than a positive number, AUTOTUNE, or None."""
+    if integer("num_parallel_calls", calls, AUTOTUNE, none=True) == 0:
+        raise ValueError("num_parallel_calls is 0: it must be 1 or more, AUTOTUNE, or None")
 
 
 def check_dataset(name: str, dataset: Any) -> Chain:

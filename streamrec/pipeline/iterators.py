@@ -29,7 +29,7 @@ from streamrec.example import BytesColumn
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import as_array, map_nest
 from streamrec.pipeline.elements.positions import Positions
-from streamrec.pipeline.engine.budget import CONSUMER, DEFAULT, UNCOUNTED, HeldBytes
+from streamrec.pipeline.engine.budget import CONSUMER, DEFAULT, UNCOUNTED, HeldBytes, default_budget
 from streamrec.pipeline.engine.description import Chain, Options
 from streamrec.pipeline.engine.meters import Telemetry
 from streamrec.pipeline.engine.queue import ByteQueue, fill
@@ -63,7 +63,7 @@ class Run:
     ) -> None:
         self.chain = chain
         self.position = position_of(chain, state) if state is not None else {"seed": seed}
-        self.memory_budget = options.budget
+        self.memory_budget = default_budget() if options.memory_budget is None else options.memory_budget
         self.queue_bytes = max(1, CONSUMER.of(self.memory_budget))
         self._options = options
         self.elements: Iterator[Any] = iter(())

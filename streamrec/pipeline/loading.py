@@ -49,8 +49,8 @@ class Lookahead(Generic[T]):
             before = self._run.bookmark()
             try:
                 self._converted.append((self._convert(next(self._run)), before))
-            except Exception as error:
-                self._error = error
+            except Exception as failure:
+                self._error = failure
         if self._converted:
             return self._converted.popleft()[0]
         error, self._error = self._error, StopIteration()

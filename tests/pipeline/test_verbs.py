@@ -301,7 +301,7 @@ def test_batch_takes_tfdatas_arguments() -> None:
     assert numbers.batch(3, False, streamrec.AUTOTUNE, True) == numbers.batch(3)
     with pytest.raises(TypeError, match="deterministic is 1"):
         numbers.batch(3, deterministic=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_parallel_calls=0"):
+    with pytest.raises(ValueError, match="num_parallel_calls is 0"):
         numbers.batch(3, num_parallel_calls=0)
 
 

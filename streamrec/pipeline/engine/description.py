@@ -15,9 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
-from streamrec.arguments import integer
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.engine.budget import default_budget
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY, Stage
 
@@ -153,15 +151,6 @@ class Options:
     epoch: int = 0
     rank: Rank | None = None
 
-    def __post_init__(self) -> None:
-        if self.memory_budget is not None and self.memory_budget < 1:
-            raise ValueError(f"memory_budget={self.memory_budget} must be at least 1 byte, or None for the default")
-
-    @property
-    def budget(self) -> int:
-        """How many bytes a run may hold: `memory_budget`, or the default of this machine."""
-        return default_budget() if self.memory_budget is None else self.memory_budget
-
     @classmethod
     def of(cls, several: Iterable[Options]) -> Options:
         """Joins the options of several: the largest budget, in order unless one has False, the first's epoch."""
@@ -170,12 +159,6 @@ class Options:
         budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
         rank = next((part.rank for part in parts if part.rank is not None), None)
         return cls(all(orders) if orders else None, max(budgets, default=None), parts[0].epoch, rank)
-
-
-def check_calls(calls: int | None) -> None:
-    """Refuses a `num_parallel_calls` other than a positive number, AUTOTUNE, or None."""
-    if integer("num_parallel_calls", calls, none=True) not in (None, AUTOTUNE) and calls < 1:  # type: ignore[operator]
-        raise ValueError(f"num_parallel_calls={calls} must be at least 1, AUTOTUNE, or None")
 
 
 def derive_seed(*numbers: int | str) -> int:

@@ -51,7 +51,7 @@ def find_line(what: Any) -> str:
     if not hasattr(what, "lines"):
         return describe_stage(what)
     inner = {line.strip() for chain in find_chains(what) for line in chain.lines()}
-    own = [line.strip() for line in what.lines() if line.strip() not in inner]
+    own: list[str] = [line.strip() for line in what.lines() if line.strip() not in inner]
     if own:
         return own[0]
     given = ((field.name, getattr(what, field.name)) for field in fields(what) if field.repr)

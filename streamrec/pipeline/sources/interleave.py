@@ -64,11 +64,10 @@ class Plan:
     @classmethod
     def of(cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
         """The plan of a user's arguments; a `cycle_length` of None or AUTOTUNE is `AUTO_CYCLE`."""
-        cycle = integer("cycle_length", cycle_length, none=True)
-        cycle = AUTO_CYCLE if cycle in (None, AUTOTUNE) else cycle
+        cycle = integer("cycle_length", AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length, 1)
         if deterministic is not None:
             flag("deterministic", deterministic)
-        return cls(cycle, integer("block_length", block_length), deterministic)
+        return cls(cycle, integer("block_length", block_length, 1), deterministic)
 
     @property
     def open_inputs(self) -> int:
@@ -78,11 +77,6 @@ class Plan:
     def within(self, deterministic: bool) -> Plan:
         """This plan in a run with this option."""
         return replace(self, deterministic=deterministic) if self.deterministic is None else self
-
-    def __post_init__(self) -> None:
-        for name in ("cycle_length", "block_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
 class OpenSlot(NamedTuple):
@@ -336,11 +330,6 @@ class TurnShares:
     block: int
     given: int
 
-    def giver(self, index: int) -> tuple[int, int]:
-        """Which of the ready slots gives element `index`, and how many it gives before."""
-        number = index // self.block % len(self.ready) if len(self.ready) > 1 else 0
-        return number, shares_of(index, len(self.ready), self.block)[number]
-
     def next(self, count: int) -> tuple[int, int]:
         """Which slot's turn it is after `count` elements, and how many elements of the turn were given."""
         turns, given = divmod(self.given + count, self.block)
@@ -370,6 +359,7 @@ class InterleavedPositions(Positions):
         return {"source": {**self.state(positions), "cycle": cycle, "block": block}}
 
     def origins(self, index: int, row: int) -> Sequence[Origin | Location]:
-        number, before = self.turns.giver(index)
-        slot = self.slots[self.turns.ready[number]]
+        ready, block = self.turns.ready, self.turns.block
+        number = index // block % len(ready) if len(ready) > 1 else 0
+        slot, before = self.slots[ready[number]], shares_of(index, len(ready), block)[number]
         return () if slot is None else slot.positions.origins(before, row)

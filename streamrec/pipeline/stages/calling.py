@@ -80,7 +80,13 @@ class Calling(Step):
 
     def _give(self, chunk: Chunk, results: Results) -> list[Chunk]:
         """The step's output for these results of a chunk's elements."""
-        refuse_awaitables(results.results)
+        if results.results and isawaitable(results.results[0]):
+            for result in filter(iscoroutine, results.results):
+                result.close()
+            raise TypeError(
+                f"the function of map returned {type(results.results[0]).__name__} objects, which must be awaited: "
+                "declare it `async def`, or pass num_parallel_calls"
+            )
         positions = shift(chunk.positions, results.first)
         return [Chunk.weigh(results.results, positions)] if results.results else []
 
@@ -121,14 +127,3 @@ def extend(results: list[Any], calls: Iterator[Any]) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def refuse_awaitables(results: list[Any]) -> None:
-    if results and isawaitable(results[0]):
-        for result in results:
-            if iscoroutine(result):
-                result.close()
-        raise TypeError(
-            f"the function of map returned {type(results[0]).__name__} objects, which must be awaited: declare it "
-            "`async def`, or pass num_parallel_calls"
-        )

@@ -134,8 +134,6 @@ class Shard(Counted):
     picks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.num_shards < 1:
-            raise ValueError(f"num_shards={self.num_shards} must be at least 1")
         if not 0 <= self.index < self.num_shards:
             raise ValueError(f"index={self.index} must be at least 0 and less than num_shards={self.num_shards}")
 

@@ -221,7 +221,7 @@ def test_options_of_several_datasets() -> None:
     zipped = Dataset.zip(Dataset.range(3).with_options(deterministic=False), Dataset.range(3))
     assert zipped.options == Options(deterministic=False)
     assert zipped.with_options(memory_budget=7).options == Options(False, 7)
-    with pytest.raises(ValueError, match="memory_budget=0"):
+    with pytest.raises(ValueError, match="memory_budget is 0"):
         zipped.with_options(memory_budget=0)
 
 

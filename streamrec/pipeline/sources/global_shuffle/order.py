@@ -164,10 +164,6 @@ class GroupOrder:
         """The first round that needs a part."""
         return min(max(0, part - self.size + 1), self.rounds - 1)
 
-    def last_round(self, part: int) -> int:
-        """The last round that needs a part."""
-        return min(part, self.rounds - 1)
-
     def parts_until(self, number: int) -> int:
         """How many parts a round and those before it need."""
         return len(self.parts) if number >= self.rounds - 1 else number + self.size

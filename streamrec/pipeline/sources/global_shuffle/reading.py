@@ -142,7 +142,7 @@ class SlotGroup:
         """Begins the next round, without its rows; removes and returns the parts that later rounds do not need."""
         self.round = self.order.round(self.first_round if self.round is None else self.round.number + 1)
         self.rows = NO_ROWS
-        unused = [part for part in self.held if self.order.last_round(part) < self.round.number]
+        unused = [part for part in self.held if min(part, self.order.rounds - 1) < self.round.number]
         return [self.held.pop(part) for part in unused]
 
     def find_rows(self, current: Round) -> None:

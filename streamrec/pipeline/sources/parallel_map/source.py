@@ -39,7 +39,7 @@ from streamrec.errors import ClosedError
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import AUTOTUNE, ChainSource, check_calls, describe_stage, in_order
+from streamrec.pipeline.engine.description import AUTOTUNE, ChainSource, describe_stage, in_order
 from streamrec.pipeline.engine.meters import describe_element
 from streamrec.pipeline.engine.queue import Signal, background
 from streamrec.pipeline.engine.run import RunContext
@@ -62,9 +62,6 @@ class ParallelMap(ChainSource):
     function: Callable[..., Any]
     calls: int
     deterministic: bool | None = None
-
-    def __post_init__(self) -> None:
-        check_calls(self.calls)
 
     def line(self) -> str:
         order = ", deterministic=False)" if self.deterministic is False else ")"

@@ -138,19 +138,15 @@ class BufferStore:
         pieces[victims] = np.cumsum(live) // PIECE_BYTES
         piece_of = pieces[numbers]
         for piece in np.unique(pieces[victims]).tolist():
-            self._copy_together(np.flatnonzero(piece_of == piece), rows)
+            if len(chosen := np.flatnonzero(piece_of == piece)):
+                kept = rows[chosen]
+                frames = self._gather(kept)
+                number = self._add(HeldBlock(frames.buffer, True, memoryview(frames.buffer).nbytes))
+                kept[:, : END + 1] = frames.spans
+                kept[:, TAG] = number << BUFFER_BITS | kept[:, TAG] & ((1 << BUFFER_BITS) - 1)
+                rows[chosen] = kept
             for victim in victims[pieces[victims] == piece].tolist():
                 self._drop(victim)
-
-    def _copy_together(self, chosen: Numbers, rows: Numbers) -> None:
-        if not len(chosen):
-            return
-        kept = rows[chosen]
-        frames = self._gather(kept)
-        number = self._add(HeldBlock(frames.buffer, True, memoryview(frames.buffer).nbytes))
-        kept[:, : END + 1] = frames.spans
-        kept[:, TAG] = number << BUFFER_BITS | kept[:, TAG] & ((1 << BUFFER_BITS) - 1)
-        rows[chosen] = kept
 
     def _tidy_others(self, number: int, block: HeldBlock, rows: Numbers, mask: npt.NDArray[np.bool_]) -> None:
         """Drops the dead elements of one block."""

@@ -87,10 +87,6 @@ class Shuffle(ChainSource):
     seed: int | None = None
     reshuffle: bool = True
 
-    def __post_init__(self) -> None:
-        if self.buffer_size < 1:
-            raise ValueError(f"buffer_size={self.buffer_size} must be at least 1")
-
     def line(self) -> str:
         return f"Shuffle(buffer_size={self.buffer_size}, seed={self.seed}, reshuffle_each_iteration={self.reshuffle})"
 
