@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from streamrec.errors import MissingExtraError
 
-__all__ = ["export_binary", "large_binary", "load_pyarrow"]
-
 
 def load_pyarrow() -> Any:
     try:

@@ -32,8 +32,6 @@ from streamrec.display import display_repr
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Expected, ShardPlace, ShardRange
 
-__all__ = ["Even", "Portion", "ShardSize", "assign_bytes", "assign_records", "check_even", "even_count"]
-
 Even = Literal["pad", "drop", "cycle"]
 
 FAIR = 1 / 20

@@ -34,8 +34,6 @@ from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, is_record_header
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RangeStream", "begin_range", "find_start"]
-
 SETTLE_BYTES = 1 << 20
 """How far records must follow each other before the first one counts as a record of the shard."""
 

@@ -38,19 +38,6 @@ from streamrec.shards.manifest import FRAME_BYTES, Manifest, ShardInfo, add_mark
 from streamrec.shards.places import relative
 from streamrec.tfrecord import BLOCK, BLOCK_RECORDS, MAX_BITS, PackedLengths, packed_sizes
 
-__all__ = [
-    "FOOT_BYTES",
-    "MAGIC",
-    "Foot",
-    "Index",
-    "IndexEncoder",
-    "IndexedShard",
-    "encode_end",
-    "encode_index",
-    "read_end",
-    "read_foot",
-]
-
 MAGIC: Final = b"srec-idx"
 VERSION: Final = 1
 FOOT: Final = struct.Struct("<IQQQI")

@@ -29,8 +29,6 @@ from streamrec.storage import Storage, Storages, read_full
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import BUFFER_BITS, HEADER_BYTES, Frames, Scattered, are_long, as_spans, unpack
 
-__all__ = ["IndexedRecords", "Places", "open_index", "read_blocks"]
-
 END_BYTES: Final = 256 << 10
 """Bytes at the end of an index that are read before its tables' size is known."""
 

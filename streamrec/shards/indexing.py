@@ -35,8 +35,6 @@ from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, l
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import PackedLengths
 
-__all__ = ["join_index", "join_index_sync", "part_of", "write_index", "write_index_sync"]
-
 Job = Callable[[], Awaitable[IndexedShard]]
 """Indexes one shard."""
 

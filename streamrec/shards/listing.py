@@ -37,8 +37,6 @@ from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_ke
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
 
-__all__ = ["Listing", "assign_shards", "expand_name", "find_shards", "list_shards", "matching_files", "sizes_of"]
-
 MANIFESTS: Final = (".json", ".index")
 """The endings of the names of manifests and indexes."""
 

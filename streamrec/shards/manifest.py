@@ -34,8 +34,6 @@ from streamrec.shards.patterns import NUMBER
 from streamrec.shards.places import absolute, check_name, check_places, find_repeated, portable, relative
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, CompressionType, check_compression_type
 
-__all__ = ["FRAME_BYTES", "MARK_BYTES", "Manifest", "ShardInfo", "add_mark"]
-
 FORMAT = "streamrec manifest"
 VERSION = 1
 

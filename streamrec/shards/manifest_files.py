@@ -34,17 +34,6 @@ from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check
 from streamrec.storage.tasks import for_each, run_concurrently
 from streamrec.tfrecord import CompressionType
 
-__all__ = [
-    "VerifyProblem",
-    "VerifyReport",
-    "find_in_manifest",
-    "read_manifest",
-    "verify",
-    "verify_sync",
-    "write_manifest",
-    "write_manifest_sync",
-]
-
 Kind = Literal["missing", "extra", "bytes", "crc32c", "records", "damage"]
 
 

@@ -31,17 +31,6 @@ from streamrec.tfrecord import (
     detect_compression,
 )
 
-__all__ = [
-    "InflatedStream",
-    "Opened",
-    "ShortShard",
-    "may_be_short",
-    "open_range",
-    "open_short_shard",
-    "open_whole",
-    "read_short_shards",
-]
-
 INPUT_BYTES = 1 << 20
 """Compressed bytes that are received at a time, after a few smaller steps for a quick first record. This many keep a
 thread busy for some milliseconds."""

@@ -11,8 +11,6 @@ from streamrec.errors import ManifestError, ObjectChangedError
 from streamrec.storage import ObjectInfo
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
 
-__all__ = ["LONG_BYTES", "Expected", "ReadOptions", "ShardPlace", "ShardRange"]
-
 LONG_BYTES: Final = 64 << 20
 """Records up to this length are held in memory even if they are only counted or checked."""
 

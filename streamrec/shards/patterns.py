@@ -22,22 +22,6 @@ from streamrec.arguments import describe_value
 from streamrec.display import display_name
 from streamrec.storage import MAGIC, Glob, ObjectInfo, Storages, split_chain
 
-__all__ = [
-    "NUMBER",
-    "Filenames",
-    "expand_braces",
-    "fill_total",
-    "has_braces",
-    "is_glob",
-    "is_numbered",
-    "is_shard_of",
-    "is_web",
-    "is_web_glob",
-    "list_numbered",
-    "shard_path",
-    "to_names",
-]
-
 Name = str | bytes | os.PathLike[str]
 Filenames = Name | Iterable[Name]
 

@@ -21,18 +21,6 @@ from streamrec.storage import is_url, local_path, split_chain
 from streamrec.storage.identity import PORTS
 from streamrec.storage.urls import ALIASES
 
-__all__ = [
-    "absolute",
-    "check_name",
-    "check_named_once",
-    "check_places",
-    "find_repeated",
-    "is_below",
-    "location_of",
-    "portable",
-    "relative",
-]
-
 ONE_STORE: Final = {"s3", "gs", "memory"}
 """Protocols whose client serves all buckets with the same credentials."""
 

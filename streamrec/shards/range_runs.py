@@ -14,8 +14,6 @@ from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["OFFSET_BITS", "ByteRun", "byte_runs", "first_difference", "group_ranges"]
-
 OFFSET_BITS: Final = 42
 """A reference is `shard << OFFSET_BITS | offset`: shards of up to 4 TiB, and two million of them."""
 

@@ -54,8 +54,6 @@ from streamrec.tfrecord.frames import mask_crc32c
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ShardReader", "open_shard"]
-
 LOG = logging.getLogger("streamrec")
 
 KEPT = 1000

@@ -28,8 +28,6 @@ from streamrec.storage import Storages, StoreOptions, check_keywords, check_sour
 from streamrec.storage.tasks import running_loop
 from streamrec.tfrecord import Frames
 
-__all__ = ["RecordSource"]
-
 Open = Callable[[], AsyncGenerator[IndexedRecords]]
 """Opens storages, gives their IndexedRecords, and closes the storages when the generator is closed."""
 

@@ -47,8 +47,6 @@ from streamrec.tfrecord import (
     unpack,
 )
 
-__all__ = ["lengths_of_file", "lengths_of_idx", "scan", "scan_file", "scan_idx", "scan_stream"]
-
 READ_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 16 << 10
 """Records that are longer than this on average are skipped one by one: a call costs as much as reading this."""

@@ -58,8 +58,6 @@ from streamrec.tfrecord import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ShardOutput", "ShardTarget", "ShardWriter"]
-
 logger = logging.getLogger("streamrec")
 
 BLOCK_BYTES: Final = 1 << 20

@@ -21,8 +21,6 @@ from streamrec.tfrecord import TFRecordOptions, as_record
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["TFRecordWriter"]
-
 logger = logging.getLogger("streamrec")
 
 BLOCK_BYTES = 2 << 20

@@ -26,19 +26,6 @@ from typing import Protocol
 from streamrec.display import display_repr
 from streamrec.storage.urls import Glob
 
-__all__ = [
-    "BLOCK_BYTES",
-    "Backend",
-    "Body",
-    "BytesBody",
-    "ContentDigest",
-    "FastPath",
-    "ObjectInfo",
-    "PartSink",
-    "Pieces",
-    "ShortObject",
-]
-
 
 @display_repr
 @dataclass(frozen=True, slots=True)

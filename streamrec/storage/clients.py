@@ -24,8 +24,6 @@ from weakref import WeakKeyDictionary
 
 from streamrec.storage.backend import Backend
 
-__all__ = ["IDLE", "borrow", "make_key"]
-
 IDLE: Final = 5.0
 """Seconds without use after which a client is closed."""
 

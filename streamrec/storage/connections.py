@@ -50,27 +50,6 @@ from typing import Final, NamedTuple
 from streamrec import kernels
 from streamrec.storage.backend import BLOCK_BYTES
 
-__all__ = [
-    "BUFFER_BYTES",
-    "FIRST_RANGE",
-    "MAX_CONNECTIONS",
-    "MAX_OPEN",
-    "MAX_RANGE",
-    "MIN_RANGE",
-    "MIN_SPLIT",
-    "PROOF_ALONE",
-    "PROOF_BESIDE",
-    "START",
-    "ByteRange",
-    "ConnectionSpeed",
-    "Connections",
-    "KneeSearch",
-    "RangeLimits",
-    "RangePlan",
-    "StreamShare",
-    "range_bytes",
-]
-
 START: Final = 16
 """The initial number of connections: at 60 MB/s each, they nearly fill a link of 10 Gbit/s."""
 

@@ -32,21 +32,6 @@ from streamrec.errors import (
     ThrottledError,
 )
 
-__all__ = [
-    "Cause",
-    "RetryPolicy",
-    "TransientError",
-    "changed_error",
-    "error_from_status",
-    "error_translator",
-    "exists_error",
-    "give_up",
-    "http_body_range",
-    "next_delay",
-    "retry_after_seconds",
-    "too_many_files",
-]
-
 
 class Cause(enum.Enum):
     """Why an attempt failed."""

@@ -19,8 +19,6 @@ import fsspec
 
 from streamrec.storage.urls import ALIASES, CACHES, local_path, protocol_of, split_chain
 
-__all__ = ["PORTS", "Identity", "identities", "is_special"]
-
 Identity = tuple[str | int, ...]
 """The kind of store, and the object's name in it."""
 

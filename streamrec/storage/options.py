@@ -20,18 +20,6 @@ from streamrec.display import join_names
 from streamrec.errors import StorageError
 from streamrec.storage.urls import is_url
 
-__all__ = [
-    "COMMON_OPTIONS",
-    "ClientOptions",
-    "build",
-    "check_endpoint",
-    "check_names",
-    "full_url",
-    "parameter_names",
-    "suggest_name",
-    "version_of",
-]
-
 F = TypeVar("F", bound=AbstractFileSystem)
 
 

@@ -39,8 +39,6 @@ from streamrec.storage.connections import (
 from streamrec.storage.stream import ResumingStream, stop_of
 from streamrec.storage.tasks import finish
 
-__all__ = ["ParallelStream", "RangeBuffer", "Request", "open_parallel"]
-
 
 class RangeBuffer:
     """One range: its request, and the blocks that arrived ahead of the read position.

@@ -35,8 +35,6 @@ from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
 
-__all__ = ["Storages", "StoreOptions", "check_keywords", "check_source", "client_scope", "locate"]
-
 Connect = Callable[[ClientOptions, RetryPolicy], Coroutine[Any, Any, Backend]]
 
 _FAMILIES = {

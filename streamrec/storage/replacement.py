@@ -48,8 +48,6 @@ from streamrec.storage.tasks import CLEANUP_PATIENCE, finish, for_each
 from streamrec.storage.upload import Upload
 from streamrec.storage.urls import hidden_name, secured_object
 
-__all__ = ["Replacement"]
-
 logger = logging.getLogger("streamrec")
 
 T = TypeVar("T")

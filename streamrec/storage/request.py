@@ -27,8 +27,6 @@ from streamrec.storage.faults import Cause, TransientError, changed_error
 from streamrec.storage.retry import MIN_WARNING_SECONDS, Failures
 from streamrec.storage.tasks import finish
 
-__all__ = ["HedgedRequest", "Race"]
-
 T = TypeVar("T")
 
 

@@ -31,8 +31,6 @@ from streamrec.storage.statistics import Tally
 from streamrec.storage.tasks import patience_limit
 from streamrec.storage.traffic import Traffic
 
-__all__ = ["MIN_WARNING_SECONDS", "Failures", "attempt"]
-
 T = TypeVar("T")
 
 _logger = logging.getLogger("streamrec")

@@ -30,23 +30,6 @@ from streamrec.display import mask_name
 from streamrec.storage.backend import FastPath
 from streamrec.storage.faults import Cause
 
-__all__ = [
-    "BOUNDS",
-    "COUNTERS",
-    "Counts",
-    "Distribution",
-    "LatencyHistogram",
-    "Metric",
-    "Snapshot",
-    "Statistics",
-    "Tally",
-    "Wait",
-    "collecting",
-    "current",
-    "format_lines",
-    "log_statistics",
-]
-
 BOUNDS: Final[tuple[float, ...]] = tuple(0.001 * math.sqrt(2.0) ** step for step in range(33))
 """Upper bounds of a histogram's buckets in seconds: 1 ms to 65.5 s, each 1.41 times the one before."""
 

@@ -25,8 +25,6 @@ from streamrec.storage.retry import Failures
 from streamrec.storage.statistics import Tally
 from streamrec.storage.traffic import Traffic
 
-__all__ = ["ResumingStream", "stop_of"]
-
 
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
     """Returns the end of a stream: the smaller of the requested end and the object's size; None if that is unknown.

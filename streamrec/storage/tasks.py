@@ -11,18 +11,6 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-__all__ = [
-    "CLEANUP_PATIENCE",
-    "Renewal",
-    "call_in_thread",
-    "finish",
-    "for_each",
-    "patience_limit",
-    "run_concurrently",
-    "run_to_completion",
-    "running_loop",
-]
-
 T = TypeVar("T")
 
 CLEANUP_PATIENCE: Final = 30.0

@@ -46,9 +46,6 @@ from typing import Final
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.statistics import LatencyHistogram, Statistics, Tally
 
-__all__ = ["EARNS", "HOLD_CAP", "MIN_RATE", "SAVED", "Hedging", "Limiter", "SharedTimer", "Traffic"]
-
-
 FEW: Final = 32
 """Below this number of answers, waiting requests count in the measure, too."""
 

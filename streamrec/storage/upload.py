@@ -48,8 +48,6 @@ from streamrec.storage.traffic import Traffic
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["PARALLEL", "PART_SIZE", "StagedSink", "Upload", "encode_crc32c"]
-
 SHORT_BYTES: Final = 64 << 10
 """Shorter pieces are copied and joined."""
 

@@ -27,31 +27,6 @@ import fsspec
 
 from streamrec.errors import StorageError
 
-__all__ = [
-    "ALIASES",
-    "CACHES",
-    "LOCAL_SCHEME",
-    "MAGIC",
-    "NATIVE",
-    "Glob",
-    "UrlChain",
-    "describe_leftover",
-    "directory_advice",
-    "hidden_name",
-    "is_temporary",
-    "is_url",
-    "local_name",
-    "local_path",
-    "protocol_of",
-    "secured_object",
-    "split_chain",
-    "split_object",
-    "split_prefix",
-    "staged_object",
-    "temporary_name",
-    "temporary_prefix",
-]
-
 NATIVE: Final = {
     **dict.fromkeys(("s3", "s3a"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),

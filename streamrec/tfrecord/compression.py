@@ -34,19 +34,6 @@ from streamrec.tfrecord.frames import HEADER_BYTES
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "DETECT_BYTES",
-    "CompressionType",
-    "Deflater",
-    "Inflater",
-    "TFRecordOptions",
-    "check_compression_type",
-    "decode_compressed",
-    "detect_compression",
-    "is_record_header",
-    "looks_like",
-]
-
 CompressionType = Literal["", "GZIP", "ZLIB", "ZSTD"]
 COMPRESSION_TYPES: Final[tuple[CompressionType, ...]] = get_args(CompressionType)
 

@@ -46,8 +46,6 @@ from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, as_spans
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["MAX_RECORD_BYTES", "Loss", "OnError", "Rules", "Walk", "check_on_error"]
-
 OnError = Literal["raise", "skip_record", "resync", "skip_shard"]
 ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 

@@ -15,8 +15,6 @@ from streamrec.tfrecord.frames import Frames
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["RecordBatch", "as_record", "encode_record", "encode_records"]
-
 
 @runtime_checkable
 class RecordBatch(Protocol):

@@ -31,8 +31,6 @@ from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spa
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["Framer"]
-
 NO_SPANS = np.empty((0, 2), np.int64)
 NO_SPANS.flags.writeable = False
 

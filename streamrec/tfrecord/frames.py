@@ -35,18 +35,6 @@ from streamrec.kernels.arrow_buffers import export_binary
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = [
-    "BUFFER_BITS",
-    "FOOTER_BYTES",
-    "HEADER_BYTES",
-    "SCATTERED_BYTES",
-    "Frames",
-    "Joining",
-    "Scattered",
-    "are_long",
-    "as_spans",
-]
-
 BUFFER_BITS = 32
 
 HEADER_BYTES = 12

@@ -26,8 +26,6 @@ import numpy.typing as npt
 from streamrec import kernels
 from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES
 
-__all__ = ["BLOCK", "BLOCK_RECORDS", "LengthPacker", "PackedLengths", "packed_sizes", "unpack"]
-
 BLOCK_RECORDS: Final = 1024
 MAX_BITS: Final = 57
 """A length is unpacked from the eight bytes that begin with its first bit's byte: up to seven bits belong to others."""

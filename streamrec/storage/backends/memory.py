@@ -17,8 +17,6 @@ from streamrec.storage.faults import RetryPolicy, changed_error, exists_error
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.urls import Glob
 
-__all__ = ["MemoryBackend", "connect"]
-
 
 async def connect(source: ClientOptions, policy: RetryPolicy) -> MemoryBackend:
     """Uses the user's instance, or a new one over the process-wide store."""

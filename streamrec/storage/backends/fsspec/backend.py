@@ -41,8 +41,6 @@ from streamrec.storage.options import ClientOptions, build
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 from streamrec.storage.urls import CACHES, Glob, protocol_of, split_chain, temporary_name
 
-__all__ = ["FsspecBackend", "connect_async", "connect_sync"]
-
 T = TypeVar("T")
 
 ASYNC_BLOCK: Final = 4 << 20

@@ -23,17 +23,6 @@ from streamrec.storage.faults import Cause, TransientError, error_from_status, e
 from streamrec.storage.options import full_url, version_of
 from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
 
-__all__ = [
-    "info_of",
-    "infos_of",
-    "lists_directories",
-    "name_of",
-    "parent",
-    "root_of",
-    "select_entries",
-    "translate_errors",
-]
-
 _MANGLED: Final = re.compile(r"[#?\t\r\n]")
 _STAND_IN: Final = "streamrec-path"
 

@@ -21,8 +21,6 @@ from fsspec.implementations.cached import CachingFileSystem, WholeFileCacheFileS
 
 from streamrec.storage.faults import Cause, TransientError
 
-__all__ = ["SFTP", "below", "close", "close_clients", "connect_again", "mend", "retry_nothing", "whole"]
-
 SFTP: Final = {"sftp", "ssh"}
 
 CLIENTS: Final = ("_session", "service_client", "credential")

@@ -31,8 +31,6 @@ from streamrec.storage.faults import Cause, TransientError
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import split_object
 
-__all__ = ["GcsApi", "check", "check_token", "info_in", "read_json", "resource"]
-
 _LOG_IN = ", GOOGLE_APPLICATION_CREDENTIALS, gcloud auth application-default login, or token='FILE.json'"
 
 

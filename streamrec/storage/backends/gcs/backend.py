@@ -55,8 +55,6 @@ from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
-__all__ = ["GcsBackend", "connect"]
-
 MARK: Final = "streamrec-upload"
 _LISTED: Final = "items(name,size,generation),nextPageToken"
 

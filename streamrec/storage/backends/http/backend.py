@@ -32,8 +32,6 @@ from streamrec.storage.faults import RetryPolicy, changed_error, http_body_range
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, check_names, parameter_names
 from streamrec.storage.urls import Glob
 
-__all__ = ["HttpBackend", "connect"]
-
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS: Final = 10
 

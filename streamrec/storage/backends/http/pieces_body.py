@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import aiohttp
 
-__all__ = ["PiecesBody", "between"]
-
 CHUNK_BYTES: Final = 256 << 10
 """Bytes after which the event loop may do other work."""
 

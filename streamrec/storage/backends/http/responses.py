@@ -34,18 +34,6 @@ from streamrec.storage.faults import (
     too_many_files,
 )
 
-__all__ = [
-    "BUFFERED_BODIES",
-    "AiohttpBody",
-    "check_answer",
-    "client_timeout",
-    "empty_body",
-    "range_header",
-    "session_settings",
-    "translate",
-    "translate_errors",
-]
-
 MIN_BYTES: Final = 1 << 20
 """Bytes that must be left of a body to read it past aiohttp."""
 

@@ -29,8 +29,6 @@ from typing import Final
 from streamrec.storage.backend import FastPath
 from streamrec.storage.backends.http.tls_reader import TLSReader
 
-__all__ = ["ALL", "SocketBody"]
-
 GATHER: Final = 1 << 20
 """Bytes per wake-up: an iteration of the event loop for fewer costs as much as receiving them. Without it, a paced
 connection wakes the loop for 64 KiB."""

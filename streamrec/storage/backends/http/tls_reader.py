@@ -32,8 +32,6 @@ from typing import Any, Final
 
 from streamrec.storage.backend import FastPath
 
-__all__ = ["BLOCKS", "SocketReader", "TLSReader", "library"]
-
 BUFFER: Final = 128 << 10
 """Bytes per read of a socket: they stay in the L2 cache until they are decrypted."""
 

@@ -52,8 +52,6 @@ from streamrec.storage.options import ClientOptions
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 from streamrec.storage.urls import LOCAL_SCHEME, Glob, directory_advice, local_name, local_path
 
-__all__ = ["SHORT_BYTES", "LocalBackend", "connect", "take_turn"]
-
 
 async def take_turn(turns: asyncio.Lock) -> None:
     """Waits for an iteration of the event loop that no other caller uses, first in, first out."""

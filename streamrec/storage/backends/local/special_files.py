@@ -19,8 +19,6 @@ from streamrec.errors import StorageError
 from streamrec.storage.backend import ContentDigest, ObjectInfo, PartSink, Pieces
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
 
-__all__ = ["DirectUpload", "SpecialBody", "is_unsized"]
-
 
 def is_unsized(number: int) -> bool:
     """Whether an open file is not a regular file, or has bytes although it reports a size of 0."""

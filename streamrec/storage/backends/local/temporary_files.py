@@ -21,8 +21,6 @@ from pathlib import Path
 
 from streamrec.storage.urls import staged_object, temporary_name, temporary_prefix
 
-__all__ = ["copy_file", "create_temporary", "make_directories", "put_in_place", "remove_abandoned", "sync_directory"]
-
 
 def create_temporary(final: Path) -> tuple[Path, int]:
     """Creates and locks a file in the directory of the final one; returns its path and descriptor."""

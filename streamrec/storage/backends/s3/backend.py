@@ -44,8 +44,6 @@ from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, build, chec
 from streamrec.storage.tasks import Renewal
 from streamrec.storage.urls import Glob, split_object, split_prefix
 
-__all__ = ["S3Backend", "connect"]
-
 logger = logging.getLogger("streamrec")
 
 MAX_COPIED: Final = 5 << 30

@@ -28,8 +28,6 @@ from s3fs import S3FileSystem
 from streamrec.storage.backends.s3.errors import RefusedError
 from streamrec.storage.tasks import Renewal
 
-__all__ = ["EXPIRED", "renew", "watch_credentials"]
-
 EXPIRED: Final = frozenset(
     {
         "ExpiredToken",

@@ -15,16 +15,6 @@ from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOpe
 from streamrec.storage.backends.http import responses as http_body
 from streamrec.storage.faults import Cause, TransientError, error_from_status, error_translator, retry_after_seconds
 
-__all__ = [
-    "BadDigestError",
-    "NoSuchUploadError",
-    "PastTheEndError",
-    "is_of_the_network",
-    "is_of_the_object",
-    "is_of_the_store",
-    "translate_errors",
-]
-
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
 _MAX_SKEW = timedelta(minutes=15)
 _DAMAGED_CODES = frozenset(

@@ -33,8 +33,6 @@ from streamrec.storage.backends.s3.credentials import EXPIRED, renew
 from streamrec.storage.backends.s3.errors import is_of_the_network, is_of_the_object, is_of_the_store
 from streamrec.storage.tasks import Renewal
 
-__all__ = ["RepeatedGets", "Response"]
-
 _OF_ONE_REQUEST: Final = frozenset(
     {
         "range",

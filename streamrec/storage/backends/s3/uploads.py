@@ -70,8 +70,6 @@ from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
 from streamrec.storage.urls import split_object
 
-__all__ = ["ClientUploads", "S3Upload", "StoredPart", "difference", "is_md5"]
-
 ALL = "all buckets of this client"
 
 
