@@ -325,9 +325,9 @@ class ShardReader:
 
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
         """Fills a block, or less at the end, and frames it; returns its records, and the error that ended the bytes."""
-        wanted, position = self._framer.wants, self._framer.position
-        if self.reserve is not None and wanted > self.block_bytes and position != self._long_at:
-            self._long_at = position
+        wanted = self._framer.wants
+        if self.reserve is not None and wanted > self.block_bytes and self._framer.position != self._long_at:
+            self._long_at = self._framer.position
             await self.reserve(wanted)
         room = self._framer.reserve(self._room())
         filled, failure = 0, None
