@@ -13,20 +13,6 @@ import numpy as np
 
 from streamrec.display import mask_secrets, mask_values, shorten
 
-__all__ = [
-    "check_spans",
-    "choice",
-    "describe_value",
-    "flag",
-    "function",
-    "integer",
-    "mapping",
-    "name_type",
-    "number",
-    "refusal",
-    "with_article",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -42,10 +28,10 @@ def describe_value(value: object, *, secret: bool = False) -> str:
     return f"{shorten(text, 60)} ({type(value).__name__})"
 
 
-def with_article(name: str) -> str:
+def add_article(name: str) -> str:
     """Puts "a" or "an" before a name.
 
-    >>> with_article("int"), with_article("str"), with_article("uint8"), with_article("ndarray")
+    >>> add_article("int"), add_article("str"), add_article("uint8"), add_article("ndarray")
     ('an int', 'a str', 'a uint8', 'an ndarray')
     """
     return f"{'an' if name[:1].lower() in tuple('aeio') or name.startswith('ndarray') else 'a'} {name}"
@@ -57,7 +43,7 @@ def name_type(value: object) -> str:
     >>> name_type(1), name_type("x"), name_type(None)
     ('an int', 'a str', 'None')
     """
-    return "None" if value is None else with_article(type(value).__name__)
+    return "None" if value is None else add_article(type(value).__name__)
 
 
 def check_spans(spans: Any, size: int) -> None:
@@ -68,11 +54,11 @@ def check_spans(spans: Any, size: int) -> None:
 
 
 @overload
-def integer(name: str, value: Any, least: int | None = None) -> int: ...
+def check_integer(name: str, value: Any, least: int | None = None) -> int: ...
 @overload
-def integer(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
-def integer(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
-    """A whole number, as an int, or None where `none` allows it; `least=-1` allows AUTOTUNE."""
+def check_integer(name: str, value: Any, least: int | None = None, *, none: bool) -> int | None: ...
+def check_integer(name: str, value: Any, least: int | None = None, *, none: bool = False) -> int | None:
+    """Returns a whole number as an int, or None where `none` allows it; `least=-1` allows AUTOTUNE."""
     if value is None and none:
         return None
     wanted = "a whole number" + ("" if least is None else f", {least} or more") + (", or None" if none else "")
@@ -87,8 +73,8 @@ def integer(name: str, value: Any, least: int | None = None, *, none: bool = Fal
     return result
 
 
-def number(name: str, value: Any, least: float | None = None) -> float:
-    """A number, as a float; NaN is refused."""
+def check_number(name: str, value: Any, least: float | None = None) -> float:
+    """Returns a number as a float; refuses NaN."""
     wanted = "a number" + ("" if least is None else f", {least:g} or more")
     if isinstance(value, bool | np.bool_ | str | bytes):
         raise TypeError(f"{name} is {describe_value(value)}: it must be {wanted}")
@@ -101,30 +87,30 @@ def number(name: str, value: Any, least: float | None = None) -> float:
     return result
 
 
-def flag(name: str, value: Any) -> bool:
-    """True or False, of Python or NumPy."""
+def check_flag(name: str, value: Any) -> bool:
+    """Returns True or False, of Python or NumPy, as a bool."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name} is {describe_value(value)}: it must be True or False")
     return bool(value)
 
 
-def function(name: str, value: F) -> F:
-    """A callable, unchanged."""
+def check_function(name: str, value: F) -> F:
+    """Returns a callable as it is."""
     if not callable(value):
         raise TypeError(f"{name} is {describe_value(value)}: it must be a function")
     return value
 
 
-def choice(name: str, value: object, allowed: Iterable[T]) -> T:
-    """The allowed value that equals `value`."""
+def check_choice(name: str, value: object, allowed: Iterable[T]) -> T:
+    """Returns the allowed value that equals `value`."""
     choices = list(allowed)
     if value in choices:
         return choices[choices.index(value)]
     raise ValueError(f"{name} is {describe_value(value)}: it must be one of {', '.join(map(repr, choices))}")
 
 
-def refusal(advice: str) -> Callable[..., NoReturn]:
-    """A special method that raises a TypeError with advice, for a class that does not support the operation."""
+def refuse_with(advice: str) -> Callable[..., NoReturn]:
+    """Returns a special method that raises a TypeError with advice, for a class that does not support the operation."""
 
     def refuse(*_: object) -> NoReturn:
         raise TypeError(advice)
@@ -132,8 +118,8 @@ def refusal(advice: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def mapping(name: str, value: Any, of_what: str) -> Mapping[Any, Any]:
-    """A dict, or another mapping."""
+def check_mapping(name: str, value: Any, of_what: str) -> Mapping[Any, Any]:
+    """Returns a dict, or another mapping, as it is."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} is {describe_value(value)}: it must be a dict of {of_what}")
     return value

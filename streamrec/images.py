@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import choice, name_type
+from streamrec.arguments import check_choice, name_type
 from streamrec.errors import FeatureError, MissingExtraError
 from streamrec.example import BytesColumn
 
@@ -73,8 +73,8 @@ def decode_jpeg(contents: Any, channels: int = 0, ratio: int = 1) -> npt.NDArray
         >>> [image.shape for image in decode_jpeg([jpeg, jpeg], ratio=2)]
         [(15, 25, 3), (15, 25, 3)]
     """
-    choice("channels", channels, (0, 1, 3))
-    choice("ratio", ratio, RATIOS)
+    check_choice("channels", channels, (0, 1, 3))
+    check_choice("ratio", ratio, RATIOS)
 
     def decode(data: bytes) -> Pixels:
         kind = detect_format(data)
@@ -116,7 +116,7 @@ def decode_image(contents: Any, channels: int = 0, expand_animations: bool = Tru
         >>> decode_image(file.getvalue()).shape, decode_image(file.getvalue(), channels=3).shape
         ((3, 5, 2), (3, 5, 3))
     """
-    choice("channels", channels, (0, 1, 3, 4))
+    check_choice("channels", channels, (0, 1, 3, 4))
 
     def decode(data: bytes) -> Pixels:
         kind = detect_format(data)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import Dataset, RaggedTensor, SparseTensor
-from streamrec.arguments import integer, name_type
+from streamrec.arguments import check_integer, name_type
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.engine.ranks import Rank, rank_here
 from streamrec.pipeline.loading import Epochs, convert_leaves
@@ -69,7 +69,7 @@ class Loader(Epochs[Any]):
         prefetch: int = 2,
     ) -> None:
         self._sharding = sharding
-        ahead = integer("prefetch", prefetch, 0)
+        ahead = check_integer("prefetch", prefetch, 0)
         super().__init__(dataset, self._place, lambda element: element, ahead, self._reader)
 
     def _reader(self) -> Rank:

@@ -46,7 +46,7 @@ import torch
 from torch.utils import data
 
 from streamrec import Dataset
-from streamrec.arguments import integer
+from streamrec.arguments import check_integer
 from streamrec.errors import LoopThreadError
 from streamrec.pipeline import DatasetIterator, stages
 from streamrec.pipeline.dataset import check_dataset
@@ -270,7 +270,7 @@ class Loader(Epochs[Any]):
             name = str(self.device)
             raise ValueError(f"device={name!r}: torch finds {found} CUDA devices here; device='cpu' works anywhere")
         self._copies: CudaCopies | None = None
-        prefetch = integer("prefetch", prefetch, 0)
+        prefetch = check_integer("prefetch", prefetch, 0)
         ahead = 0 if self.device.type == "cpu" else prefetch
         super().__init__(dataset, self._begin, self._finish, ahead, rank_here)
 

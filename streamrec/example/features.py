@@ -19,7 +19,7 @@ from typing import Any, Final, SupportsIndex, TypeAlias, cast
 
 import numpy as np
 
-from streamrec.arguments import describe_value, flag, with_article
+from streamrec.arguments import add_article, check_flag, describe_value
 from streamrec.display import shorten
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import dtype_name, nearest_kind
@@ -90,7 +90,7 @@ def default_array(value: Any, dtype: Dtype, shape: tuple[int, ...]) -> np.ndarra
     wanted_types = {bytes: bytes | str, np.int64: int, np.float32: int | float}  # bool is an int, as in TensorFlow
     for item in flat:
         if not isinstance(item, wanted_types[dtype]):
-            what = "bytes" if dtype is bytes else with_article(dtype.__name__)
+            what = "bytes" if dtype is bytes else add_article(dtype.__name__)
             raise FeatureError(f"the default is {describe_value(item)}: it must be {what}")
     if dtype is bytes:
         array = np.empty(len(flat), dtype=object)
@@ -330,7 +330,7 @@ class RaggedFeature:
                 f"row_splits_dtype is {describe_value(row_splits_dtype)}: it must be np.int32 or np.int64"
             )
         _set(self, dtype=as_dtype(dtype), value_key=key, partitions=tuple(partitions))
-        _set(self, row_splits_dtype=splits, validate=flag("validate", validate))
+        _set(self, row_splits_dtype=splits, validate=check_flag("validate", validate))
 
     @property
     def keyed_partitions(self) -> list[KeyedPartition]:

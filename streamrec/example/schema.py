@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from google.protobuf.message import DecodeError
 
-from streamrec.arguments import describe_value, integer, name_type
+from streamrec.arguments import check_integer, describe_value, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.features import FIELDS, Dtype, Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature
 from streamrec.example.messages import Example, SequenceExample, is_example_list
@@ -214,7 +214,7 @@ def infer_features(
             'words': RaggedFeature('string'),  # 1 to 2 values, missing in 33.3%
         }
     """
-    integer("sample", sample, 0, none=True)
+    check_integer("sample", sample, 0, none=True)
     source: Any = records
     if isinstance(source, str | bytes) or hasattr(source, "__fspath__"):
         raise TypeError(

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 
-from streamrec.arguments import name_type, with_article
+from streamrec.arguments import add_article, name_type
 from streamrec.errors import FeatureError
 from streamrec.example.dtypes import TENSOR_DTYPES, tensor_dtype
 from streamrec.example.messages import Example, TensorProto, TensorShapeProto
@@ -134,7 +134,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     if message.dtype != wanted:
         found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")
         raise FeatureError(
-            f"{with_article(found)} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype"
+            f"{add_article(found)} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype"
         )
     shape = _shape(message)
     values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)

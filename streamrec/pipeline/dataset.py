@@ -17,7 +17,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import arguments
-from streamrec.arguments import describe_value, flag, function, integer, mapping
+from streamrec.arguments import check_flag, check_function, check_integer, check_mapping, describe_value
 from streamrec.pipeline import sources, stages
 from streamrec.pipeline.arrow_stream import read_batches
 from streamrec.pipeline.elements.columns import leaves, map_nest
@@ -77,7 +77,7 @@ class Dataset(Runnable[T]):
             >>> [numbers.tolist() for numbers in Dataset.range(2, 9).batch(4)]
             [[2, 3, 4, 5], [6, 7, 8]]
         """
-        return Dataset(Chain(sources.Range.of(tuple(integer("range", number) for number in args), output_type)))
+        return Dataset(Chain(sources.Range.of(tuple(check_integer("range", number) for number in args), output_type)))
 
     @staticmethod
     def from_tensors(tensors: Any) -> Dataset[Any]:
@@ -136,7 +136,7 @@ class Dataset(Runnable[T]):
             [np.float32(1.0), np.float32(2.0)]
         """
         signature = None if output_signature is None else signature_of(output_signature)
-        return Dataset(Chain(sources.Generated(function("generator", generator), tuple(args or ()), signature)))
+        return Dataset(Chain(sources.Generated(check_function("generator", generator), tuple(args or ()), signature)))
 
     @staticmethod
     def list_files(
@@ -161,8 +161,8 @@ class Dataset(Runnable[T]):
             NotFoundError: When it runs: no name matches a glob.
         """
         stores = SourceStores(storage_options, filesystem, check_source(storage_options, filesystem, retry))
-        shuffle = shuffle if shuffle is None else flag("shuffle", shuffle)
-        return Dataset(Chain(sources.Names.of(file_pattern, shuffle, integer("seed", seed, none=True), stores)))
+        shuffle = shuffle if shuffle is None else check_flag("shuffle", shuffle)
+        return Dataset(Chain(sources.Names.of(file_pattern, shuffle, check_integer("seed", seed, none=True), stores)))
 
     @staticmethod
     def counter(start: int = 0, step: int = 1, dtype: Any = np.int64) -> Dataset[Any]:
@@ -172,7 +172,9 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.counter(5, 10).take(3)))
             [5, 15, 25]
         """
-        return Dataset(Chain(sources.Counter(integer("start", start), integer("step", step), np.dtype(dtype).name)))
+        return Dataset(
+            Chain(sources.Counter(check_integer("start", start), check_integer("step", step), np.dtype(dtype).name))
+        )
 
     @staticmethod
     def random(seed: int | None = None, rerandomize_each_iteration: bool | None = None) -> Dataset[Any]:
@@ -186,10 +188,10 @@ class Dataset(Runnable[T]):
             >>> list(Dataset.random(seed=7).take(3)) == list(Dataset.random(seed=7).take(3))
             True
         """
-        rerandomize = rerandomize_each_iteration is not None and flag(
+        rerandomize = rerandomize_each_iteration is not None and check_flag(
             "rerandomize_each_iteration", rerandomize_each_iteration
         )
-        return Dataset(Chain(sources.Random(integer("seed", seed, none=True), rerandomize)))
+        return Dataset(Chain(sources.Random(check_integer("seed", seed, none=True), rerandomize)))
 
     @staticmethod
     def load(
@@ -256,11 +258,11 @@ class Dataset(Runnable[T]):
             >>> sorted(int(number) for number in Dataset.sample_from_datasets([one, two], [3, 1]))
             [0, 1, 2, 3, 10, 11, 12, 13]
         """
-        rerandomize = rerandomize_each_iteration is not None and flag(
+        rerandomize = rerandomize_each_iteration is not None and check_flag(
             "rerandomize_each_iteration", rerandomize_each_iteration
         )
         shares = sources.weights_of(weights, len(datasets))
-        seed = integer("seed", seed, none=True)
+        seed = check_integer("seed", seed, none=True)
         drawn = [dataset for dataset, share in zip(datasets, shares, strict=True) if share]
         if not drawn:
             return _mix(datasets, Chain(sources.Range.of((0,), np.int64)), stop_on_empty_dataset)
@@ -317,7 +319,7 @@ class Dataset(Runnable[T]):
         """
         check_calls(num_parallel_calls)
         plan = Plan.of(cycle_length, block_length, deterministic)
-        return self._of(sources.Interleaved(self.chain, function("map_func", map_func), plan))
+        return self._of(sources.Interleaved(self.chain, check_function("map_func", map_func), plan))
 
     def flat_map(self, map_func: Callable[..., Dataset[Any]]) -> Dataset[Any]:
         """Makes a dataset of each element, as `interleave` does, and gives the datasets' elements back to back.
@@ -326,7 +328,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, Dataset.range(4).flat_map(Dataset.range)))
             [0, 0, 1, 0, 1, 2]
         """
-        return self._of(sources.Interleaved(self.chain, function("map_func", map_func), Plan.of(1)))
+        return self._of(sources.Interleaved(self.chain, check_function("map_func", map_func), Plan.of(1)))
 
     def concatenate(self, dataset: Dataset[Any]) -> Dataset[Any]:
         """The elements of this dataset, then those of another, with this one's options."""
@@ -351,8 +353,10 @@ class Dataset(Runnable[T]):
         """
         check_calls(num_parallel_calls)
         if deterministic is not None:
-            flag("deterministic", deterministic)
-        return self._then(stages.Batch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)))
+            check_flag("deterministic", deterministic)
+        return self._then(
+            stages.Batch(check_integer("batch_size", batch_size, 1), check_flag("drop_remainder", drop_remainder))
+        )
 
     def padded_batch(
         self, batch_size: int, padded_shapes: Any = None, padding_values: Any = None, drop_remainder: bool = False
@@ -372,7 +376,7 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: When it runs: an array does not fit, or arrays differ in their number of dimensions.
         """
-        size, drop = integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder)
+        size, drop = check_integer("batch_size", batch_size, 1), check_flag("drop_remainder", drop_remainder)
         return self._then(stages.PaddedBatch(size, stages.Padding(padded_shapes, padding_values), drop))
 
     def ragged_batch(self, batch_size: int, drop_remainder: bool = False) -> Dataset[Any]:
@@ -384,7 +388,7 @@ class Dataset(Runnable[T]):
             ValueError: When it runs: arrays differ in their number of dimensions.
         """
         return self._then(
-            stages.RaggedBatch(integer("batch_size", batch_size, 1), flag("drop_remainder", drop_remainder))
+            stages.RaggedBatch(check_integer("batch_size", batch_size, 1), check_flag("drop_remainder", drop_remainder))
         )
 
     def bucket_by_sequence_length(
@@ -413,11 +417,14 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: The arguments do not fit together. When it runs: arrays do not make one batch.
         """
-        padding = None if flag("no_padding", no_padding) else stages.Padding(padded_shapes, padding_values)
-        boundaries = tuple(integer("bucket_boundaries", boundary) for boundary in bucket_boundaries)
-        sizes = tuple(integer("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes)
-        length_of, drop = function("element_length_func", element_length_func), flag("drop_remainder", drop_remainder)
-        pad = flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
+        padding = None if check_flag("no_padding", no_padding) else stages.Padding(padded_shapes, padding_values)
+        boundaries = tuple(check_integer("bucket_boundaries", boundary) for boundary in bucket_boundaries)
+        sizes = tuple(check_integer("bucket_batch_sizes", size, 1) for size in bucket_batch_sizes)
+        length_of, drop = (
+            check_function("element_length_func", element_length_func),
+            check_flag("drop_remainder", drop_remainder),
+        )
+        pad = check_flag("pad_to_bucket_boundary", pad_to_bucket_boundary)
         return self._then(stages.Bucket(length_of, boundaries, sizes, padding, pad, drop))
 
     def unbatch(self) -> Dataset[Any]:
@@ -439,8 +446,8 @@ class Dataset(Runnable[T]):
         """
         if not isinstance(batch_size, list | tuple | np.ndarray) or not np.ndim(batch_size):
             return self.unbatch().batch(cast(int, batch_size), drop_remainder)
-        sizes = tuple(integer("batch_size", size, 1) for size in batch_size)
-        return self.unbatch()._then(stages.CyclicBatch(sizes, flag("drop_remainder", drop_remainder)))
+        sizes = tuple(check_integer("batch_size", size, 1) for size in batch_size)
+        return self.unbatch()._then(stages.CyclicBatch(sizes, check_flag("drop_remainder", drop_remainder)))
 
     def window(
         self, size: int, shift: int | None = None, stride: int = 1, drop_remainder: bool = False
@@ -460,10 +467,10 @@ class Dataset(Runnable[T]):
             >>> [batch.tolist() for batch in windows.flat_map(lambda window: window.batch(3))]
             [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
         """
-        size = integer("size", size, 1)
-        shift = size if shift is None else integer("shift", shift, 1)
-        drop = flag("drop_remainder", drop_remainder)
-        return self._then(stages.Window(size, shift, integer("stride", stride, 1), drop, in_memory))
+        size = check_integer("size", size, 1)
+        shift = size if shift is None else check_integer("shift", shift, 1)
+        drop = check_flag("drop_remainder", drop_remainder)
+        return self._then(stages.Window(size, shift, check_integer("stride", stride, 1), drop, in_memory))
 
     def group_by_window(
         self,
@@ -492,12 +499,12 @@ class Dataset(Runnable[T]):
         if (window_size is None) == (window_size_func is None):
             raise ValueError("group_by_window takes either window_size or window_size_func: pass one of them")
         size = (
-            integer("window_size", window_size, 1)
+            check_integer("window_size", window_size, 1)
             if window_size_func is None
-            else function("window_size_func", window_size_func)
+            else check_function("window_size_func", window_size_func)
         )
-        grouped = self._then(stages.GroupByWindow(function("key_func", key_func), size, in_memory))
-        return grouped.flat_map(function("reduce_func", reduce_func))
+        grouped = self._then(stages.GroupByWindow(check_function("key_func", key_func), size, in_memory))
+        return grouped.flat_map(check_function("reduce_func", reduce_func))
 
     def scan(self, initial_state: Any, scan_func: Callable[..., Any]) -> Dataset[Any]:
         """Calls a function for each element with a state, which it passes on to the next element.
@@ -512,7 +519,7 @@ class Dataset(Runnable[T]):
             >>> list(map(int, sums))
             [1, 3, 6, 10]
         """
-        return self._then(stages.Scan.of(initial_state, function("scan_func", scan_func)))
+        return self._then(stages.Scan.of(initial_state, check_function("scan_func", scan_func)))
 
     def unique(self) -> Dataset[T]:
         """Each element once, where it comes first. Runs and saved states keep a digest of 16 bytes for each.
@@ -548,8 +555,8 @@ class Dataset(Runnable[T]):
         """
         target = stages.distribution("target_dist", target_dist)
         initial = None if initial_dist is None else stages.distribution("initial_dist", initial_dist)
-        resample = stages.Resample(function("class_func", class_func), target, initial)
-        numbers = Chain(sources.Random(integer("seed", seed, none=True), rerandomize=True))
+        resample = stages.Resample(check_function("class_func", class_func), target, initial)
+        numbers = Chain(sources.Random(check_integer("seed", seed, none=True), rerandomize=True))
         return self._of(sources.Zip((numbers, self.chain)))._then(resample)
 
     def apply(self, transformation_func: Callable[[Dataset[T]], Dataset[Any]]) -> Dataset[Any]:
@@ -562,7 +569,7 @@ class Dataset(Runnable[T]):
             >>> Dataset.range(5).apply(lambda dataset: dataset.batch(2)) == Dataset.range(5).batch(2)
             True
         """
-        result = function("transformation_func", transformation_func)(self)
+        result = check_function("transformation_func", transformation_func)(self)
         if not isinstance(result, Dataset):
             raise TypeError(f"transformation_func returned {describe_value(result)}: it must return a Dataset")
         return result
@@ -585,13 +592,15 @@ class Dataset(Runnable[T]):
             FeatureError: When it runs: a message is damaged, or does not fit its feature.
             ValueError: `num_parallel_calls` is less than 1.
         """
-        parse = stages.Parse(dict(mapping("features", features, FEATURES)), flag("string_columns", string_columns))
+        parse = stages.Parse(
+            dict(check_mapping("features", features, FEATURES)), check_flag("string_columns", string_columns)
+        )
         return self._then(parse) if num_parallel_calls is None else self.map(parse, num_parallel_calls)
 
     def map(
         self, function: Callable[..., Any], num_parallel_calls: int | None = None, deterministic: bool | None = None
     ) -> Dataset[Any]:
-        """Calls `function` for each element; as in tf.data, the parts of a tuple are the arguments.
+        """Calls `check_function` for each element; as in tf.data, the parts of a tuple are the arguments.
 
         Args:
             function: Any function, called in threads, or an async one, called on the event loop that fetches.
@@ -604,14 +613,16 @@ class Dataset(Runnable[T]):
             ValueError: `num_parallel_calls` is less than 1.
         """
         check_calls(num_parallel_calls)
-        if num_parallel_calls is None and not is_async(arguments.function("function", function)):
+        if num_parallel_calls is None and not is_async(arguments.check_function("function", function)):
             return self._then(Map(function))
         calls = 1 if num_parallel_calls is None else int(num_parallel_calls)
-        return self._of(sources.ParallelMap(self.chain, arguments.function("function", function), calls, deterministic))
+        return self._of(
+            sources.ParallelMap(self.chain, arguments.check_function("function", function), calls, deterministic)
+        )
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements for which `predicate` returns a true value; it is called as in `map`."""
-        return self._then(stages.Filter(function("predicate", predicate)))
+        return self._then(stages.Filter(check_function("predicate", predicate)))
 
     def ignore_errors(self, log_warning: bool = False) -> Dataset[T]:
         """Leaves out elements that failed in earlier stages: `map`, `filter`, `parse_example`, `batch`, and others.
@@ -629,23 +640,23 @@ class Dataset(Runnable[T]):
             >>> list(inverses)
             [1.0, 0.25]
         """
-        return self._then(stages.IgnoreErrors(flag("log_warning", log_warning)))
+        return self._then(stages.IgnoreErrors(check_flag("log_warning", log_warning)))
 
     def take_while(self, predicate: Callable[..., Any]) -> Dataset[T]:
         """The elements before the first one for which `predicate` returns a false value; it is called as in `map`."""
-        return self._then(stages.TakeWhile(function("predicate", predicate)))
+        return self._then(stages.TakeWhile(check_function("predicate", predicate)))
 
     def enumerate(self, start: int = 0) -> Dataset[Any]:
         """Pairs of a number, int64 from `start` on, and the element; batched, an array and the elements' batch."""
-        return self._then(stages.Enumerate(integer("start", start)))
+        return self._then(stages.Enumerate(check_integer("start", start)))
 
     def take(self, count: int) -> Dataset[T]:
         """The first `count` elements; all for a negative number. Other elements are not fetched."""
-        return self._then(stages.Take(max(-1, integer("count", count))))
+        return self._then(stages.Take(max(-1, check_integer("count", count))))
 
     def skip(self, count: int) -> Dataset[T]:
         """All but the first `count` elements; none for a negative number. Skipped elements are fetched, too."""
-        return self._then(stages.Skip(max(-1, integer("count", count))))
+        return self._then(stages.Skip(max(-1, check_integer("count", count))))
 
     def shard(self, num_shards: int, index: int) -> Dataset[T]:
         """Each element whose number modulo `num_shards` is `index`. Other elements are fetched, too.
@@ -653,7 +664,7 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: `index` is not between 0 and `num_shards`, exclusive.
         """
-        return self._then(stages.Shard(integer("num_shards", num_shards, 1), integer("index", index, 0)))
+        return self._then(stages.Shard(check_integer("num_shards", num_shards, 1), check_integer("index", index, 0)))
 
     def shuffle(
         self, buffer_size: int | None, seed: int | None = None, reshuffle_each_iteration: bool = True
@@ -679,9 +690,9 @@ class Dataset(Runnable[T]):
             buffer_size = max(1, self.cardinality()) if self.cardinality() >= 0 else None
         if buffer_size is None:
             raise ValueError("shuffle(None) holds all elements, but their number is unknown here: pass buffer_size")
-        size, seed = integer("buffer_size", buffer_size, 1), integer("seed", seed, none=True)
+        size, seed = check_integer("buffer_size", buffer_size, 1), check_integer("seed", seed, none=True)
         return self._of(
-            sources.Shuffle(self.chain, size, seed, flag("reshuffle_each_iteration", reshuffle_each_iteration))
+            sources.Shuffle(self.chain, size, seed, check_flag("reshuffle_each_iteration", reshuffle_each_iteration))
         )
 
     def distribute(
@@ -775,14 +786,14 @@ class Dataset(Runnable[T]):
         return self._of(
             sources.GlobalShuffle(
                 source,
-                integer("seed", seed),
+                check_integer("seed", seed),
                 index,
-                integer("global_batch_size", global_batch_size, 1, none=True),
+                check_integer("global_batch_size", global_batch_size, 1, none=True),
                 even,
                 quality,
-                integer("block_bytes", block_bytes, 1),
-                integer("window_bytes", window_bytes, 1),
-                integer("slot_groups", slot_groups, 1, none=True),
+                check_integer("block_bytes", block_bytes, 1),
+                check_integer("window_bytes", window_bytes, 1),
+                check_integer("slot_groups", slot_groups, 1, none=True),
                 rank_of(rank, world_size),
             )
         )
@@ -792,7 +803,7 @@ class Dataset(Runnable[T]):
 
         Each repetition is an epoch: the second iteration of `dataset.repeat(2)` has the third and the fourth epoch.
         """
-        return self._of(sources.Repeat(self.chain, -1 if count is None else max(-1, integer("count", count))))
+        return self._of(sources.Repeat(self.chain, -1 if count is None else max(-1, check_integer("count", count))))
 
     def prefetch(self, buffer_size: int | None = None, *, buffer_bytes: int | None = None) -> Dataset[T]:
         """Runs earlier stages ahead of later ones, with at most half of the memory budget.
@@ -805,8 +816,8 @@ class Dataset(Runnable[T]):
         Raises:
             ValueError: A number is too small, or both are given.
         """
-        size = integer("buffer_size", buffer_size, AUTOTUNE, none=True)
-        nbytes = integer("buffer_bytes", buffer_bytes, 1, none=True)
+        size = check_integer("buffer_size", buffer_size, AUTOTUNE, none=True)
+        nbytes = check_integer("buffer_bytes", buffer_bytes, 1, none=True)
         if size is not None and nbytes is not None:
             raise ValueError(f"buffer_size={size} and buffer_bytes={nbytes}: give one of them")
         return self if size == 0 else self._of(sources.Prefetch(self.chain, size or AUTOTUNE, nbytes))
@@ -938,9 +949,9 @@ class Dataset(Runnable[T]):
             ValueError: A number is out of range, or only one of `rank` and `world_size` is given.
         """
         given: dict[str, Any] = {
-            "deterministic": None if deterministic is None else flag("deterministic", deterministic),
-            "memory_budget": integer("memory_budget", memory_budget, 1, none=True),
-            "epoch": integer("epoch", epoch, 0, none=True),
+            "deterministic": None if deterministic is None else check_flag("deterministic", deterministic),
+            "memory_budget": check_integer("memory_budget", memory_budget, 1, none=True),
+            "epoch": check_integer("epoch", epoch, 0, none=True),
             "rank": rank_of(rank, world_size),
         }
         options = replace(self.options, **{name: value for name, value in given.items() if value is not None})
@@ -957,7 +968,7 @@ class Dataset(Runnable[T]):
 
 def check_calls(calls: int | None) -> None:
     """Refuses a `num_parallel_calls` other than a positive number, AUTOTUNE, or None."""
-    if integer("num_parallel_calls", calls, AUTOTUNE, none=True) == 0:
+    if check_integer("num_parallel_calls", calls, AUTOTUNE, none=True) == 0:
         raise ValueError("num_parallel_calls is 0: it must be 1 or more, AUTOTUNE, or None")
 
 
@@ -978,7 +989,7 @@ def _join(datasets: Iterable[Dataset[Any]], source: Source) -> Dataset[Any]:
 def _mix(datasets: Sequence[Dataset[Any]], choices: Chain, stop_on_empty: bool) -> Dataset[Any]:
     """A Dataset that mixes others in the order of a chain of choices."""
     chains = tuple(check_dataset("datasets", dataset) for dataset in datasets)
-    return _join(datasets, sources.Choose(chains, choices, flag("stop_on_empty_dataset", stop_on_empty)))
+    return _join(datasets, sources.Choose(chains, choices, check_flag("stop_on_empty_dataset", stop_on_empty)))
 
 
 def in_memory(column: Any, origin: Positions) -> Dataset[Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge, pipeline
-from streamrec.arguments import flag, function, refusal
+from streamrec.arguments import check_flag, check_function, refuse_with
 from streamrec.display import display_text, shorten
 from streamrec.errors import LoopThreadError
 from streamrec.pipeline.engine.description import Chain, Options, derive_seed
@@ -162,8 +162,8 @@ class Runnable(Generic[T]):
             pattern, options, num_shards, max_shard_bytes, max_shard_records, overwrite, manifest, filesystem
         )
         retry = check_source(storage_options, filesystem, retry)
-        callback = None if isinstance(progress, bool) else function("progress", progress)
-        encoder = pipeline.sink.Encoder(batched if batched is None else flag("batched", batched))
+        callback = None if isinstance(progress, bool) else check_function("progress", progress)
+        encoder = pipeline.sink.Encoder(batched if batched is None else check_flag("batched", batched))
         storages = Storages(storage_options, filesystem=filesystem, retry=retry)
         return await pipeline.sink.write_shards(
             self._begun(None, None, progress is True, chain), target, storages, encoder, callback
@@ -197,7 +197,7 @@ class Runnable(Generic[T]):
             >>> int(Dataset.range(5).reduce(0, lambda total, number: total + number))
             10
         """
-        function("reduce_func", reduce_func)
+        check_function("reduce_func", reduce_func)
         chain, state = self._ending("reduce"), initial_state
         iterator: DatasetIterator[T] = DatasetIterator(self._begun(None, None, False, chain))
         with iterator as elements:
@@ -267,11 +267,11 @@ class Runnable(Generic[T]):
         return True
 
     if not TYPE_CHECKING:  # so that type checkers find missing attributes
-        __getitem__ = refusal(
+        __getitem__ = refuse_with(
             "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n, and a "
             "RecordSource any record of indexed shards"
         )
-        __enter__ = __exit__ = refusal("write `with dataset.iterate() as run`, or `for element in dataset`")
+        __enter__ = __exit__ = refuse_with("write `with dataset.iterate() as run`, or `for element in dataset`")
 
         def __getattr__(self, name: str) -> NoReturn:
             advice = f": write {COUNTERPARTS[name]}" if name in COUNTERPARTS else ""

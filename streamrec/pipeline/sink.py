@@ -19,7 +19,7 @@ import numpy as np
 from fsspec import AbstractFileSystem
 
 from streamrec import example
-from streamrec.arguments import describe_value, flag, integer
+from streamrec.arguments import check_flag, check_integer, describe_value
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Elements
@@ -148,9 +148,9 @@ def target_of(
 ) -> ShardTarget:
     """The shards of the arguments of `Dataset.write`."""
     limits: list[Any] = [
-        integer("num_shards", num_shards, 1, none=True),
-        integer("max_shard_bytes", max_shard_bytes, 1, none=True),
-        integer("max_shard_records", max_shard_records, 1, none=True),
+        check_integer("num_shards", num_shards, 1, none=True),
+        check_integer("max_shard_bytes", max_shard_bytes, 1, none=True),
+        check_integer("max_shard_records", max_shard_records, 1, none=True),
     ]
     url = locate(os.fspath(pattern), filesystem)
     if is_numbered(url) and limits == [None] * 3:
@@ -158,7 +158,7 @@ def target_of(
     return ShardTarget(
         url,
         TFRecordOptions.of(options),
-        flag("overwrite", overwrite),
+        check_flag("overwrite", overwrite),
         None if manifest is None else locate(os.fspath(manifest), filesystem),
         *limits,
     )

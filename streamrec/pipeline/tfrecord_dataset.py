@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from streamrec.arguments import flag, integer
+from streamrec.arguments import check_flag, check_integer
 from streamrec.pipeline import sources
 from streamrec.pipeline.dataset import Dataset
 from streamrec.pipeline.engine.description import AUTOTUNE, Chain
@@ -74,8 +74,8 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         ValueError: An argument is out of range. Errors of files are raised when it is iterated.
     """
     retry = check_source(storage_options, filesystem, retry)
-    reads = integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
-    cycle = integer("cycle_length", cycle_length, AUTOTUNE, none=True)
+    reads = check_integer("num_parallel_reads", num_parallel_reads, AUTOTUNE, none=True)
+    cycle = check_integer("cycle_length", cycle_length, AUTOTUNE, none=True)
     for name, value in (("num_parallel_reads", reads), ("cycle_length", cycle)):
         if value == 0:
             raise ValueError(f"{name} is 0: it must be 1 or more, AUTOTUNE, or None")
@@ -85,14 +85,14 @@ def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes t
         Plan.of(cycle, block_length, deterministic),
         ReadOptions(
             compression_type,
-            flag("verify", verify),
-            integer("max_record_bytes", max_record_bytes, 1),
-            integer("buffer_size", buffer_size, 1, none=True),
+            check_flag("verify", verify),
+            check_integer("max_record_bytes", max_record_bytes, 1),
+            check_integer("buffer_size", buffer_size, 1, none=True),
             on_error,
             max_skipped,
             on_loss,
         ),
-        SourceStores(storage_options, filesystem, retry, integer("max_connections", max_connections, 1)),
+        SourceStores(storage_options, filesystem, retry, check_integer("max_connections", max_connections, 1)),
     )
     return Dataset(Chain(shards))
 

@@ -27,7 +27,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Literal, get_args
 
-from streamrec.arguments import choice
+from streamrec.arguments import check_choice
 from streamrec.display import display_repr
 from streamrec.shards.manifest import ShardInfo
 from streamrec.shards.options import Expected, ShardPlace, ShardRange
@@ -145,7 +145,7 @@ def even_count(total: int, readers: int, even: Even) -> int:
 
 
 def check_even(even: str | None) -> None:
-    choice("even", even, (*get_args(Even), None))
+    check_choice("even", even, (*get_args(Even), None))
 
 
 def _assign_by_size(shards: Sequence[ShardSize], numbers: Sequence[int], readers: int) -> list[list[int]]:

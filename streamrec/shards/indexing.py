@@ -22,7 +22,7 @@ import anyio
 from fsspec import AbstractFileSystem
 
 from streamrec import bridge
-from streamrec.arguments import flag, integer
+from streamrec.arguments import check_flag, check_integer
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import Index, IndexedShard, IndexEncoder
 from streamrec.shards.indexed_records import open_index, read_blocks
@@ -143,8 +143,8 @@ async def write_index(
     url = locate(index, filesystem)
     names = [locate(name, filesystem) for name in to_names(filenames)]
     target = url if part is None else part_of(url, *part)
-    flag("update", update)
-    integer("parallel", parallel, 1)
+    check_flag("update", update)
+    check_integer("parallel", parallel, 1)
     check_keywords("write_index", store)
     async with Storages(**store) as storages:
         paths = await find_shards(storages, names)
@@ -229,7 +229,7 @@ def part_of(index: str, number: int, parts: int) -> str:
         >>> part_of("s3://bucket/train.index", 0, 16)
         's3://bucket/train.index.part-00000-of-00016'
     """
-    if not 0 <= integer("part", number, 0) < integer("parts", parts, 1):
+    if not 0 <= check_integer("part", number, 0) < check_integer("parts", parts, 1):
         raise ValueError(f"part {number} of {parts}: parts are 0 to {parts - 1}")
     return f"{index}.part-{number:05d}-of-{parts:05d}"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from streamrec.arguments import function
+from streamrec.arguments import check_function
 from streamrec.errors import ManifestError, ObjectChangedError
 from streamrec.storage import ObjectInfo
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
@@ -49,7 +49,7 @@ class ReadOptions:
         check_compression_type(self.compression_type)
         check_on_error(self.on_error, self.max_skipped)
         if self.on_loss is not None:
-            function("on_loss", self.on_loss)
+            check_function("on_loss", self.on_loss)
         if self.block_bytes is not None and self.block_bytes < 1:
             raise ValueError(f"block_bytes={self.block_bytes} must be at least 1")
 

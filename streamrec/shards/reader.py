@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 import anyio
 
 from streamrec import kernels
-from streamrec.arguments import integer, refusal
+from streamrec.arguments import check_integer, refuse_with
 from streamrec.display import display_name
 from streamrec.errors import ClosedError, CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.shards.byte_ranges import RangeStream
@@ -428,7 +428,7 @@ class OpeningShard(AbstractAsyncContextManager[ShardReader]):
         return await self._opening.__aexit__(*raised)
 
     if not TYPE_CHECKING:  # so that type checkers refuse it
-        __enter__ = __exit__ = __iter__ = __aiter__ = __await__ = refusal(
+        __enter__ = __exit__ = __iter__ = __aiter__ = __await__ = refuse_with(
             "write `async with open_shard(...) as shard`; without asyncio, `for record in TFRecordDataset(...)`"
         )
 
@@ -481,7 +481,7 @@ def open_shard(
     options = ReadOptions(compression_type, verify, max_record_bytes, block_bytes, on_error, max_skipped, on_loss)
     byte_range = ShardRange(start or 0, end) if start or end is not None else None
     url = locate(os.fspath(url), store.get("filesystem"))
-    buffer_bytes = integer("buffer_bytes", buffer_bytes, 0)
+    buffer_bytes = check_integer("buffer_bytes", buffer_bytes, 0)
     check_keywords("open_shard", store)
     return OpeningShard(_opened(url, options, byte_range, buffer_bytes, store))
 

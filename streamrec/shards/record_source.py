@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import bridge
-from streamrec.arguments import describe_value, flag, integer
+from streamrec.arguments import check_flag, check_integer, describe_value
 from streamrec.display import display_name
 from streamrec.shards.index import Index, Numbers
 from streamrec.shards.indexed_records import CACHE_BYTES, PARALLEL, IndexedRecords, Places, open_index
@@ -92,8 +92,8 @@ class RecordSource:
         check_keywords("RecordSource", store)
         filesystem = store.get("filesystem")
         check_source(store.get("storage_options"), filesystem, store.get("retry"))
-        verify = flag("verify", verify)
-        parallel, cache = integer("parallel", parallel, 1), integer("cache_bytes", cache_bytes, 0)
+        verify = check_flag("verify", verify)
+        parallel, cache = check_integer("parallel", parallel, 1), check_integer("cache_bytes", cache_bytes, 0)
         storages = partial(Storages, **store)
         opened: Index = bridge.run(index_at, storages, locate(os.fspath(index), filesystem))
         self.index = opened.follow(None if shard_root is None else locate(shard_root, filesystem))

@@ -34,7 +34,7 @@ import anyio
 import numpy as np
 
 from streamrec import kernels
-from streamrec.arguments import flag, integer, refusal
+from streamrec.arguments import check_flag, check_integer, refuse_with
 from streamrec.display import display_name, display_text
 from streamrec.errors import ClosedError, StreamrecError
 from streamrec.shards.index import IndexedShard, encode_index
@@ -408,10 +408,10 @@ class ShardWriter:
         self._target = ShardTarget(
             locate(os.fspath(pattern), filesystem),
             TFRecordOptions.of(options),
-            flag("overwrite", overwrite),
+            check_flag("overwrite", overwrite),
             None if manifest is None else locate(os.fspath(manifest), filesystem),
-            max_shard_bytes=integer("max_shard_bytes", max_shard_bytes, 1, none=True),
-            max_shard_records=integer("max_shard_records", max_shard_records, 1, none=True),
+            max_shard_bytes=check_integer("max_shard_bytes", max_shard_bytes, 1, none=True),
+            max_shard_records=check_integer("max_shard_records", max_shard_records, 1, none=True),
             index=None if index is None else locate(os.fspath(index), filesystem),
         )
         check_keywords("ShardWriter", store)
@@ -452,7 +452,7 @@ class ShardWriter:
         await (self.close() if error is None else self.abort())
 
     if not TYPE_CHECKING:  # so that type checkers refuse it
-        __enter__ = __exit__ = refusal(
+        __enter__ = __exit__ = refuse_with(
             "write `async with ShardWriter(...)`; without asyncio, `with TFRecordWriter(...)`"
         )
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import numpy as np
 
 from streamrec import kernels
-from streamrec.arguments import choice, describe_value, integer
+from streamrec.arguments import check_choice, check_integer, describe_value
 from streamrec.errors import CorruptRecordError, MissingExtraError, TruncatedShardError
 from streamrec.tfrecord.frames import HEADER_BYTES
 
@@ -98,7 +98,7 @@ C library may return memory to the kernel after each use, and the kernel clears 
 
 def check_compression_type(name: str | None) -> CompressionType | None:
     """Checks the name of a compression type; None stays None, and any other name is a ValueError."""
-    return choice("compression_type", name, (*COMPRESSION_TYPES, None))
+    return check_choice("compression_type", name, (*COMPRESSION_TYPES, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +151,10 @@ class TFRecordOptions:
 
     def __post_init__(self) -> None:
         check_compression_type(self.compression_type)
-        if choice("library", self.library, ("zlib", "isal")) == "isal":
+        if check_choice("library", self.library, ("zlib", "isal")) == "isal":
             self._check_isal()
         if self.compression_threads is not None:
-            integer("compression_threads", self.compression_threads, 1)
+            check_integer("compression_threads", self.compression_threads, 1)
             if self.compression_type != "ZSTD":
                 raise ValueError(f"compression_threads are for ZSTD, not {self.compression_type!r}")
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import describe_value, with_article
+from streamrec.arguments import add_article, describe_value
 from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import CompositeTensor
 from streamrec.example.dtypes import dtype_by_name
@@ -72,7 +72,7 @@ class _Packing:
             if isinstance(value, np.generic):
                 return ["scalar", *self._raw(np.asarray(value))]
             raise TypeError(
-                f"{with_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a cache file: map "
+                f"{add_article(f'{kind.__module__}.{kind.__qualname__}')} cannot be stored in a cache file: map "
                 "elements to arrays, records, numbers, strings, or dicts, tuples and lists of them, or cache in memory"
             )
         match value:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import describe_value, with_article
+from streamrec.arguments import add_article, describe_value
 from streamrec.errors import FeatureError
 from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.example.dtypes import tensor_dtype
@@ -118,7 +118,7 @@ def conform(spec: Any, value: Any) -> Any:
         return conform_array(spec, value)
     wanted = RaggedTensor if isinstance(spec, RaggedTensorSpec) else SparseTensor
     if not isinstance(value, wanted):
-        raise TypeError(f"it is {describe_value(value)}, where {with_article(wanted.__name__)} is wanted")
+        raise TypeError(f"it is {describe_value(value)}, where {add_article(wanted.__name__)} is wanted")
     return value
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from streamrec.arguments import integer
+from streamrec.arguments import check_integer
 from streamrec.display import logger
 
 
@@ -46,7 +46,7 @@ def rank_of(rank: int | None, world_size: int | None) -> Rank | None:
         return None
     if rank is None or world_size is None:
         raise ValueError(f"rank={rank} and world_size={world_size}: pass both, or neither")
-    return Rank(integer("rank", rank), integer("world_size", world_size))
+    return Rank(check_integer("rank", rank), check_integer("world_size", world_size))
 
 
 def reader_here(rank: Rank | None = None) -> Reader:

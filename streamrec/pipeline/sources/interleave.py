@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
-from streamrec.arguments import flag, integer
+from streamrec.arguments import check_flag, check_integer
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import in_turn
 from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
@@ -64,10 +64,10 @@ class Plan:
     @classmethod
     def of(cls, cycle_length: int | None, block_length: int = 1, deterministic: bool | None = True) -> Plan:
         """The plan of a user's arguments; a `cycle_length` of None or AUTOTUNE is `AUTO_CYCLE`."""
-        cycle = integer("cycle_length", AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length, 1)
+        cycle = check_integer("cycle_length", AUTO_CYCLE if cycle_length in (None, AUTOTUNE) else cycle_length, 1)
         if deterministic is not None:
-            flag("deterministic", deterministic)
-        return cls(cycle, integer("block_length", block_length, 1), deterministic)
+            check_flag("deterministic", deterministic)
+        return cls(cycle, check_integer("block_length", block_length, 1), deterministic)
 
     @property
     def open_inputs(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from streamrec.arguments import number
+from streamrec.arguments import check_number
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Positions, StageState, shift
 from streamrec.pipeline.engine.description import name_of
@@ -28,7 +28,7 @@ NO_CLASSES: Final[npt.NDArray[np.int64]] = np.empty(0, np.int64)
 
 def distribution(name: str, probabilities: Any) -> tuple[float, ...]:
     """The probability of each class, which must sum to 1; errors use `name`."""
-    checked = tuple(number(name, probability, 0) for probability in probabilities)
+    checked = tuple(check_number(name, probability, 0) for probability in probabilities)
     if not checked or not np.isclose(sum(checked), 1):
         raise ValueError(f"{name}={list(checked)} must hold a probability for each class; they must sum to 1.0")
     return checked

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from streamrec.arguments import choice
+from streamrec.arguments import check_choice
 from streamrec.display import display_name
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
@@ -68,7 +68,7 @@ class GlobalShuffle(AssignedSource):
 
     def __post_init__(self) -> None:
         check_even(self.even)
-        choice("quality", self.quality, ("exact", "blocks", None))
+        check_choice("quality", self.quality, ("exact", "blocks", None))
         if self.slot_groups is not None and (self.batch or self.slot_groups) % self.slot_groups:
             raise ValueError(f"slot_groups={self.slot_groups} must divide global_batch_size={self.batch}")
         if self.shards.options.compression_type:
