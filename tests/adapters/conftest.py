@@ -1,32 +1,28 @@
 """Shared by the tests of all adapters: bad input and its checks, and the environment of programs that use a store."""
 
-from __future__ import annotations
-
+import json
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streamrec import (
-    Dataset,
-    FixedLenFeature,
-    RetryPolicy,
-    StreamrecError,
-    TFRecordDataset,
-    encode_example,
-    encode_records,
-)
+import streamrec
+from streamrec import Dataset, StreamrecError, TFRecordDataset, TFRecordWriter, encode_example, encode_records
+from streamrec.errors import PositionMismatchError
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
 from tests.servers.real import Store
 
-QUICK = RetryPolicy(attempts=2, backoff_base=0.01, connect_timeout=2.0, first_byte_timeout=2.0, stall_timeout=2.0)
+QUICK = streamrec.RetryPolicy(
+    attempts=2, backoff_base=0.01, connect_timeout=2.0, first_byte_timeout=2.0, stall_timeout=2.0
+)
 RECORDS = 160
-FEATURES = {"id": FixedLenFeature((), np.int64)}
+FEATURES = {"id": streamrec.FixedLenFeature((), np.int64)}
 Load = Callable[[Dataset[Any]], Iterable[Any]]
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +31,10 @@ LOADER_WARNINGS = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than there are cores
     pytest.mark.filterwarnings("ignore:.*is multi-threaded, use of fork"),  # Python 3.12 says so of any DataLoader
 ]
+
+
+def needs(package: str, *marks: pytest.MarkDecorator) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed"), *marks]
 
 
 def write_examples(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -48,9 +48,40 @@ def write_numbered(path: Path, count: int) -> str:
     return write_examples(path, ({"id": number} for number in range(count)))
 
 
+def store_examples(store: Store, folder: str, shards: int, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Writes Examples in turn to shards in a bucket; returns the pattern of their URLs."""
+    records = [encode_example(row) for row in rows]
+    for shard in range(shards):
+        with TFRecordWriter(f"{store.url}/{folder}/train-{shard}", storage_options=store.options) as writer:
+            for record in records[shard::shards]:
+                writer.write(record)
+    return f"{store.url}/{folder}/train-*"
+
+
 def ids(batches: Iterable[Any]) -> list[int]:
     """The ids of all batches, in order."""
     return [number for batch in batches for number in batch["id"].tolist()]
+
+
+def check_states(make: Callable[[], Any]) -> None:
+    """A loader resumes after each batch from its state, and its next iteration is the next epoch."""
+    whole, first, before = ids(make()), make(), list[int]()
+    assert first.state_dict() == {}
+    assert ids(first) == whole
+    second = ids(first)
+    assert second != whole
+    first.set_epoch(0)
+    for batch in first:
+        before += batch["id"].tolist()
+        again = make()
+        again.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert before + ids(again) == whole
+        assert ids(again) == second
+    assert before == whole
+    with pytest.raises(PositionMismatchError, match="it must be a dict that `state_dict"):
+        first.load_state_dict({"step": 3})
+    first.load_state_dict({})
+    assert sorted(ids(first)) == sorted(whole)
 
 
 def free_port() -> str:
@@ -91,36 +122,29 @@ def failure(batches: Iterable[Any], between: Callable[[], object] = lambda: None
     return seen, "\n".join([f"{caught.type.__name__}: {caught.value}", *getattr(caught.value, "__notes__", [])])
 
 
-def check_damage(folder: Path, load: Load, alone: bool = True) -> None:
-    """All records before the damage come, then an error that names it; several readers number their own records."""
+def check_bad_input(folder: Path, leaving: Leaving, load: Load, alone: bool = True) -> None:
+    """Damage, a missing feature and a server that goes away are each one clear error, after all that came before.
+
+    Of several readers, which are not `alone`, each numbers its own records.
+    """
     data = bytearray(encode_records([encode_example({"id": number}) for number in range(64)]))
     data[len(data) * 50 // 64] ^= 1
     (folder / "damaged").write_bytes(data)
     dataset = TFRecordDataset(str(folder / "damaged")).distribute().batch(4).parse_example(FEATURES)
-    seen, said = failure(load(dataset))
-    assert "CorruptRecordError: " in said
-    assert f"{folder / 'damaged'}, " in said
-    if alone:
-        assert seen == 50
-        assert f"{folder / 'damaged'}, record 50, byte" in said
-
-
-def check_missing_feature(folder: Path, load: Load) -> None:
-    """After a shuffle, too, the error names the record that lacks it."""
+    seen, message = failure(load(dataset))
+    assert "CorruptRecordError: " in message
+    assert f"{folder / 'damaged'}, " + "record 50, byte" * alone in message
+    assert seen == 50 or not alone
     write_examples(folder / "shard", ({"id": number} if number != 10 else {"other": 1} for number in range(21)))
     dataset = TFRecordDataset(str(folder / "shard")).distribute().shuffle(8).batch(4).parse_example(FEATURES)
-    _, said = failure(load(dataset))
-    assert "FeatureError: " in said
-    assert "feature 'id': found nothing" in said
-    assert f"{folder / 'shard'}, record 10" in said
-
-
-def check_leaving(leaving: Leaving, load: Load) -> None:
-    """A server that goes away is one error that names the object."""
-    seen, said = failure(load(leaving.dataset), leaving.server.close)
+    _, message = failure(load(dataset))
+    assert "FeatureError: " in message
+    assert "feature 'id': found nothing" in message
+    assert f"{folder / 'shard'}, record 10" in message
+    seen, message = failure(load(leaving.dataset), leaving.server.close)
     assert 0 < seen < RECORDS
-    assert "StorageError: " in said
-    assert "s3://bucket/train-" in said
+    assert "StorageError: " in message
+    assert "s3://bucket/train-" in message
 
 
 def client_environment(store: Store) -> dict[str, str]:

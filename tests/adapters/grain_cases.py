@@ -1,7 +1,5 @@
 """streamrec.grain; `test_in_processes.py` runs these tests in a process of their own."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -18,16 +16,7 @@ from absl import flags
 from streamrec import Dataset, TFRecordDataset
 from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
-from tests.adapters.conftest import (
-    FEATURES,
-    Leaving,
-    check_damage,
-    check_leaving,
-    check_missing_feature,
-    ids,
-    write_numbered,
-)
-from tests.effort import THOROUGH
+from tests.adapters.conftest import FEATURES, Leaving, check_bad_input, ids, write_numbered
 
 flags.FLAGS.mark_as_parsed()  # Grain asks for flags of absl, which a program reads from its command line
 
@@ -114,10 +103,7 @@ def test_a_wrong_state_and_a_closed_iterator_are_errors() -> None:
 
 @pytest.mark.parametrize("load", [iter, in_a_worker])
 def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving, load: Any) -> None:
-    check_leaving(leaving, lambda dataset: load(IterDataset(dataset)))
-    if THOROUGH or load is iter:
-        check_damage(tmp_path, lambda dataset: load(IterDataset(dataset)))
-        check_missing_feature(tmp_path, lambda dataset: load(IterDataset(dataset)))
+    check_bad_input(tmp_path, leaving, lambda dataset: load(IterDataset(dataset)))
 
 
 def test_an_iterator_that_is_open_at_exit_prints_nothing() -> None:

@@ -1,8 +1,5 @@
 """streamrec.jax on eight devices of the CPU; `test_in_processes.py` runs these tests in a process of their own."""
 
-from __future__ import annotations
-
-import json
 from functools import partial
 from pathlib import Path
 
@@ -13,16 +10,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from streamrec import Dataset, FixedLenFeature, RaggedTensor, SparseTensor, TFRecordDataset, VarLenFeature
-from streamrec.errors import PositionMismatchError
 from streamrec.jax import Loader, rank_among
-from tests.adapters.conftest import (
-    Leaving,
-    check_damage,
-    check_leaving,
-    check_missing_feature,
-    ids,
-    write_examples,
-)
+from tests.adapters.conftest import Leaving, check_bad_input, check_states, write_examples
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
 ROWS = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
@@ -68,34 +57,7 @@ def test_without_a_sharding_batches_are_on_the_default_device() -> None:
 def test_a_state_of_any_step_resumes_there(tmp_path: Path, prefetch: int) -> None:
     dataset = TFRecordDataset(examples(tmp_path / "a", 80)).distribute().shuffle(20, seed=2)
     dataset = dataset.batch(8).parse_example(FEATURES)
-    whole = ids(Loader(dataset, ROWS))
-    first, before = Loader(dataset, ROWS, prefetch=prefetch), []
-    assert first.state_dict() == {}
-    for batch in first:
-        before += batch["id"].tolist()
-        again = Loader(dataset, ROWS, prefetch=prefetch)
-        again.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        assert before + ids(again) == whole
-    second = ids(first)
-    assert second != whole
-    first.set_epoch(0)
-    assert ids(first) == whole
-    with pytest.raises(PositionMismatchError):
-        first.load_state_dict({"step": 1})
-
-
-def test_the_epoch_is_that_of_the_next_iteration() -> None:
-    dataset = Dataset.range(16).batch(8)
-    loader, resumed, done = Loader(dataset), Loader(dataset), Loader(dataset)
-    assert loader.epoch == 0
-    list(loader)
-    next(iter(loader))
-    assert loader.epoch == 2
-    resumed.load_state_dict(loader.state_dict())
-    assert resumed.epoch == 1
-    assert [len(list(resumed)) for _ in range(resumed.epoch, 3)] == [1, 2]
-    done.load_state_dict(resumed.state_dict())
-    assert done.epoch == 3
+    check_states(lambda: Loader(dataset.with_options(epoch=0), ROWS, prefetch=prefetch))
 
 
 def test_integers_that_do_not_fit_are_an_error() -> None:
@@ -142,9 +104,7 @@ def test_bfloat16_stays_bfloat16() -> None:
 
 
 def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving) -> None:
-    check_damage(tmp_path, Loader)
-    check_missing_feature(tmp_path, Loader)
-    check_leaving(leaving, partial(Loader, prefetch=1))
+    check_bad_input(tmp_path, leaving, partial(Loader, prefetch=1))
 
 
 def test_processes_with_the_same_rows_are_one_rank() -> None:

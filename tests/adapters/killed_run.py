@@ -5,8 +5,6 @@
 The file also holds the records of each step. The program prints a line for each step.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

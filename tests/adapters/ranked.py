@@ -5,8 +5,6 @@ python -m tests.adapters.ranked torch|jax RANK WORLD_SIZE MEETING SHARDS
 The processes meet at a file (PyTorch) or a port (JAX).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

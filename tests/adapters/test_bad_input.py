@@ -3,25 +3,15 @@
 `grain_cases.py` and `jax_cases.py` test their adapters in the same way.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streamrec import Dataset
-from tests.adapters.conftest import (
-    LOADER_WARNINGS,
-    Leaving,
-    Load,
-    check_damage,
-    check_leaving,
-    check_missing_feature,
-)
+from tests.adapters.conftest import LOADER_WARNINGS, Leaving, Load, check_bad_input, needs
 
 pytestmark = LOADER_WARNINGS
 
@@ -66,34 +56,20 @@ def in_stateful_workers(dataset: Dataset[Any]) -> Iterable[Any]:
     return in_one_process(dataset, workers=2, loader=StatefulDataLoader)
 
 
-def needs(package: str, *marks: pytest.MarkDecorator) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed"), *marks]
+TORCH = needs("torch", pytest.mark.peer)
 
 
-ways = pytest.mark.parametrize(
-    "way",
+@pytest.mark.parametrize(
+    ("way", "alone"),
     [
-        iter,
-        on_the_loop,
-        pytest.param(through_arrow, marks=needs("pyarrow")),
-        pytest.param(with_the_loader, marks=needs("torch", pytest.mark.peer)),
-        pytest.param(in_one_process, marks=needs("torch", pytest.mark.peer)),
-        pytest.param(in_workers, marks=needs("torch", pytest.mark.peer)),
-        pytest.param(in_stateful_workers, marks=needs("torchdata", pytest.mark.peer)),
+        (iter, True),
+        (on_the_loop, True),
+        pytest.param(through_arrow, True, marks=needs("pyarrow")),
+        pytest.param(with_the_loader, True, marks=TORCH),
+        pytest.param(in_one_process, True, marks=TORCH),
+        pytest.param(in_workers, False, marks=TORCH),
+        pytest.param(in_stateful_workers, False, marks=needs("torchdata", pytest.mark.peer)),
     ],
 )
-
-
-@ways
-def test_damage_is_one_error(tmp_path: Path, way: Load) -> None:
-    check_damage(tmp_path, way, alone=way not in (in_workers, in_stateful_workers))
-
-
-@ways
-def test_a_missing_feature_is_one_error(tmp_path: Path, way: Load) -> None:
-    check_missing_feature(tmp_path, way)
-
-
-@ways
-def test_a_server_that_goes_away_is_one_error(leaving: Leaving, way: Load) -> None:
-    check_leaving(leaving, way)
+def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving, way: Load, alone: bool) -> None:
+    check_bad_input(tmp_path, leaving, way, alone)

@@ -1,7 +1,5 @@
 """streamrec.torch.Loader on a GPU: runs where there is one, and is skipped elsewhere."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +93,3 @@ def test_a_state_resumes_exactly(batches: Any) -> None:
     again = Loader(batches, device="cuda")
     again.load_state_dict(loader.state_dict())
     assert [checked(batch) for batch in again] == [checked(batch) for batch in elements]
-
-
-def test_bfloat16_stays_bfloat16(batches: Any) -> None:
-    types = pytest.importorskip("ml_dtypes")
-    halves = batches.map(lambda batch: batch["pixels"].astype(types.bfloat16))
-    batch = next(iter(Loader(halves, device="cuda:0")))
-    assert batch.dtype == torch.bfloat16
-    assert str(batch.device) == "cuda:0"

@@ -1,7 +1,5 @@
 """streamrec.images: what is decoded, what is refused, and where in the data it lies."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,15 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from streamrec import (
-    BytesColumn,
-    FeatureError,
-    FixedLenFeature,
-    Frames,
-    TFRecordDataset,
-    encode_example,
-    encode_records,
-)
+import streamrec
+from streamrec import BytesColumn, FeatureError, FixedLenFeature, TFRecordDataset, encode_example, encode_records
 from streamrec.errors import MissingExtraError
 from streamrec.images import decode_image, decode_jpeg
 from tests.effort import draws
@@ -128,7 +119,7 @@ def test_a_column_keeps_its_shape_and_sizes_may_differ() -> None:
         found = decode_jpeg(contents)
         assert found.shape == (3, 2)
         assert [image.shape for image in found.flat] == [(10 + row, 20, 3) for row in range(6)]
-    assert np.stack(decode_jpeg(Frames.of(images[:1] * 4))).shape == (4, 10, 20, 3)
+    assert np.stack(decode_jpeg(streamrec.Frames.of(images[:1] * 4))).shape == (4, 10, 20, 3)
     assert decode_jpeg(column[0, 0]).shape == (10, 20, 3)
     assert decode_jpeg(BytesColumn(images[0], np.array([0, len(images[0])]))).shape == (10, 20, 3)
     assert decode_jpeg([]).shape == (0,)

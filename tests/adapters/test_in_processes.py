@@ -1,7 +1,5 @@
 """streamrec.jax, streamrec.grain, streamrec.ray and `--ray`, in processes of their own: with JAX, forks warn."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adapters.conftest import free_port, write_examples
+from tests.adapters.conftest import free_port, needs, write_examples
 
 pytestmark = [
     pytest.mark.peer,
@@ -26,10 +24,6 @@ RAY = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-
-
-def needs(package: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
 
 
 def devices(count: int) -> dict[str, str]:
@@ -51,7 +45,7 @@ def test_the_cases_of_an_adapter(package: str, options: list[str], environment: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@needs("jax")
+@pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")
 def test_processes_read_their_parts_of_global_batches(tmp_path: Path) -> None:
     for shard in range(2):
         write_examples(tmp_path / f"train-{shard}", ({"id": 32 * shard + number} for number in range(32)))
@@ -76,7 +70,7 @@ def test_processes_read_their_parts_of_global_batches(tmp_path: Path) -> None:
     assert other_places == [[1, 2], [0, 1]]  # processes that hold the same rows are one rank
 
 
-@needs("ray")
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 def test_the_missing_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError('none', name='ray')")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}

@@ -1,20 +1,18 @@
 """Training runs in JAX, Grain and Accelerate that are killed at random steps resume with exactly the next records."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from streamrec import TFRecordWriter, encode_example, write_manifest_sync
-from tests.adapters.conftest import ROOT, client_environment, free_port
+from streamrec import write_manifest_sync
+from tests.adapters.conftest import ROOT, client_environment, free_port, needs, store_examples
 from tests.adapters.killed_run import EPOCHS, dataset_of
 from tests.effort import thorough
 from tests.pages import blocks
@@ -26,16 +24,9 @@ STEPS = EPOCHS * RECORDS // 8
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("adapter", ["jax", "grain"])
+@pytest.mark.parametrize("adapter", [pytest.param(adapter, marks=needs(adapter)) for adapter in ("jax", "grain")])
 def test_a_killed_run_continues_where_it_was(s3_store: Store, tmp_path: Path, adapter: str) -> None:
-    if importlib.util.find_spec(adapter) is None:
-        pytest.skip(f"not installed: {adapter}")
-    for shard in range(SHARDS):
-        url = f"{s3_store.url}/killed-{adapter}/s-{shard}"
-        with TFRecordWriter(url, storage_options=s3_store.options) as writer:
-            for number in range(shard, RECORDS, SHARDS):
-                writer.write(encode_example({"id": number}))
-    urls = f"{s3_store.url}/killed-{adapter}/s-*"
+    urls = store_examples(s3_store, f"killed-{adapter}", SHARDS, ({"id": number} for number in range(RECORDS)))
     expected = [batch["id"].tolist() for batch in dataset_of(urls, dict(s3_store.options))]
     assert len(expected) == STEPS
     command = [sys.executable, "-m", "tests.adapters.killed_run", adapter, urls]
@@ -57,17 +48,14 @@ def test_a_killed_run_continues_where_it_was(s3_store: Store, tmp_path: Path, ad
     assert learned == expected
 
 
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed")
 @pytest.mark.parametrize("ranks", [2, *thorough(1)])
 def test_a_killed_run_of_accelerate_continues_where_it_was(s3_store: Store, tmp_path: Path, ranks: int) -> None:
     """The program of docs/pytorch.md: each rank has the records and losses of a run that was not killed."""
-    if importlib.util.find_spec("accelerate") is None:
-        pytest.skip("not installed: accelerate")
-    folder = f"{s3_store.url}/killed-accelerate-{ranks}/"
-    for shard in range(SHARDS):
-        with TFRecordWriter(f"{folder}train-{shard}", storage_options=s3_store.options) as writer:
-            for number in range(shard, RECORDS, SHARDS):
-                writer.write(encode_example({"x": [number / RECORDS, 1.0], "label": number % 2, "id": number}))
-    write_manifest_sync(f"{folder}train-*", f"{folder}manifest.json", storage_options=s3_store.options)
+    rows = ({"x": [number / RECORDS, 1.0], "label": number % 2, "id": number} for number in range(RECORDS))
+    urls = store_examples(s3_store, f"killed-accelerate-{ranks}", SHARDS, rows)
+    folder = urls.removesuffix("train-*")
+    write_manifest_sync(urls, f"{folder}manifest.json", storage_options=s3_store.options)
     [block] = [block for block in blocks(ROOT / "docs/pytorch.md") if block.title == "train_accelerate.py"]
     (tmp_path / "train.py").write_text(block.text.replace('"data/', f'"{folder}'))
     (tmp_path / "whole").mkdir()

@@ -1,7 +1,5 @@
 """RecordSource as a map-style dataset of torch's DataLoader and of Grain, in one process and in workers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

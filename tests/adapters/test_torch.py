@@ -1,7 +1,5 @@
 """streamrec.torch: a Dataset in a DataLoader and a StatefulDataLoader, in one process and in workers."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import logging
@@ -17,17 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamrec import (
-    Dataset,
-    FeatureError,
-    FixedLenFeature,
-    Frames,
-    RaggedTensor,
-    SparseTensor,
-    TFRecordDataset,
-    encode_records,
-    write_manifest_sync,
-)
+import streamrec
+from streamrec import Dataset, Frames, RaggedTensor, SparseTensor, TFRecordDataset, encode_records, write_manifest_sync
 from tests.adapters.conftest import FEATURES, LOADER_WARNINGS, ids, write_examples, write_numbered
 from tests.effort import THOROUGH
 
@@ -205,20 +194,6 @@ def test_several_processes_need_distribute(tmp_path: Path) -> None:
         IterableDataset("x")  # type: ignore[arg-type]
 
 
-def test_states_before_and_after_an_epoch() -> None:
-    dataset = IterableDataset(Dataset.range(3))
-    assert dataset.state_dict() == {}
-    assert [int(number) for number in dataset] == [0, 1, 2]
-    state = dataset.state_dict()
-    other = IterableDataset(Dataset.range(3))
-    other.load_state_dict(state)
-    assert other.state_dict() == state
-    assert list(other) == []
-    assert [int(number) for number in other] == [0, 1, 2]
-    other.load_state_dict({})
-    assert len(list(other)) == 3
-
-
 def test_leaving_the_loop_ends_the_run() -> None:
     elements = iter(IterableDataset(Dataset.range(10**9)))
     assert int(next(elements)) == 0
@@ -235,7 +210,7 @@ def test_arrays_become_tensors_without_a_copy() -> None:
     copied = to_tensors(array)
     copied[1] = 9
     assert array.tolist() == [7, 1, 2]
-    with pytest.raises(FeatureError, match="feature 'x': row splits from 0 to 12 must go from 0 to 3"):
+    with pytest.raises(streamrec.FeatureError, match="feature 'x': row splits from 0 to 12 must go from 0 to 3"):
         to_tensors({"x": RaggedTensor(np.arange(3), (np.array([0, 12]),))})
     ragged = to_tensors(RaggedTensor(np.arange(3), (np.array([0, 1, 3]),)))
     assert isinstance(ragged, RaggedTensor)
@@ -256,7 +231,7 @@ def test_arrays_become_tensors_without_a_copy() -> None:
 
 def test_columns_come_as_tensors_from_workers(tmp_path: Path) -> None:
     name = write_examples(tmp_path / "a", ({"id": number, "name": b"n%d" % number} for number in range(6)))
-    features = {**FEATURES, "name": FixedLenFeature((), bytes)}
+    features = {**FEATURES, "name": streamrec.FixedLenFeature((), bytes)}
     dataset = TFRecordDataset(name).distribute().batch(3).parse_example(features)
     batches = list(load(IterableDataset(dataset), 1))
     assert torch.equal(batches[1]["id"], torch.tensor([3, 4, 5]))

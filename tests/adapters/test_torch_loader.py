@@ -1,7 +1,5 @@
 """streamrec.torch.Loader: tensors on a device without worker processes, converted ahead of their turn."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,9 @@ import numpy as np
 import pytest
 
 from streamrec import Dataset, FixedLenFeature, TFRecordDataset, VarLenFeature
-from streamrec.errors import PositionMismatchError
-from streamrec.pipeline.engine.ranks import Rank, rank_here
+from streamrec.pipeline.engine.ranks import rank_here
 from streamrec.pipeline.loading import Epochs
-from tests.adapters.conftest import ids, write_examples
+from tests.adapters.conftest import check_states, ids, write_examples
 
 torch = pytest.importorskip("torch")
 
@@ -68,29 +65,8 @@ def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
     names = [examples(tmp_path / f"{shard}", 9 + shard, 100 * shard) for shard in range(3)]
     dataset = TFRecordDataset(names, num_parallel_reads=2).distribute().shuffle(7, seed=1).batch(4)
     dataset = dataset.parse_example(FEATURES)
-    whole = ids(Loader(dataset))
-    assert sorted(whole) == sorted(100 * shard + number for shard in range(3) for number in range(9 + shard))
-    first = Loader(dataset)
-    assert first.state_dict() == {}
-    second_epoch = ids(first) and ids(first)
-    assert second_epoch != whole
-    first.set_epoch(0)
-    before: list[int] = []
-    for batch in first:
-        before += batch["id"].tolist()
-        again = Loader(dataset)
-        again.load_state_dict(json.loads(json.dumps(first.state_dict())))
-        assert before + ids(again) == whole
-        assert ids(again) == second_epoch
-    assert before == whole
-
-
-def test_a_wrong_state_is_refused() -> None:
-    loader = Loader(Dataset.range(3))
-    with pytest.raises(PositionMismatchError, match="it must be a dict that `state_dict"):
-        loader.load_state_dict({"step": 3})
-    loader.load_state_dict({})
-    assert len(list(loader)) == 3
+    assert sorted(ids(Loader(dataset))) == sorted(100 * shard + n for shard in range(3) for n in range(9 + shard))
+    check_states(lambda: Loader(dataset.with_options(epoch=0)))
 
 
 def test_leaving_the_loop_ends_the_run_and_keeps_the_state() -> None:
@@ -204,18 +180,6 @@ def test_a_device_that_is_not_there_is_refused() -> None:
             Loader(Dataset.range(1), device="cuda")
     with pytest.raises(ValueError, match="prefetch is -1"):
         Loader(Dataset.range(1), prefetch=-1)
-
-
-def test_states_do_not_depend_on_the_elements_converted_ahead() -> None:
-    def loader() -> Epochs[Any]:
-        return Epochs(Dataset.range(20).batch(2), to_tensors, lambda tensors: tensors, 3, lambda: Rank(0, 1))
-
-    first, before = loader(), []
-    for batch in first:
-        before += batch.tolist()
-        again = loader()
-        again.load_state_dict(first.state_dict())
-        assert before + [number for rest in again for number in rest.tolist()] == list(range(20))
 
 
 def test_a_batch_that_cannot_be_moved_comes_after_those_before_it() -> None:
