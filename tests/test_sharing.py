@@ -288,7 +288,7 @@ async def test_tasks_share_an_async_iterator(numbered: str) -> None:
 
 
 async def test_states_between_several_tasks(numbered: str) -> None:
-    """A state is the place behind all that was handed out, whoever took it."""
+    """A state is the position after all that was handed out, whichever task took it."""
     dataset = TFRecordDataset(numbered)
     iterator = dataset.aiterate()
     some: list[bytes] = []
@@ -333,7 +333,7 @@ async def test_a_cancelled_anext_of_a_dataset_loses_nothing(numbered: str) -> No
 
 
 def test_trio_loses_nothing_where_anext_is_cancelled(numbered: str) -> None:
-    """There, a thread waits for the next element; it takes none when nobody is there any more."""
+    """There, a thread waits for the next element; it takes none when no task waits any more."""
 
     async def main() -> list[bytes]:
         found: list[bytes] = []

@@ -38,7 +38,7 @@ kinds = st.sampled_from(KINDS)
 
 
 def rarely(draw: Draw, one_in: int) -> bool:
-    """True once in so many times; shrinks to False."""
+    """True once in `one_in` times; shrinks to False."""
     return bool(draw(st.integers(0, one_in - 1)) == one_in - 1)
 
 

@@ -15,36 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import streamrec
 import streamrec.notebook
-from streamrec import (
-    ArrowBatch,
-    BytesColumn,
-    CorruptRecordError,
-    Dataset,
-    FeatureError,
-    FixedLenFeature,
-    FixedLenSequenceFeature,
-    RaggedFeature,
-    RaggedTensor,
-    SparseTensor,
-    StreamrecError,
-    TFRecordDataset,
-    VarLenFeature,
-    encode_example,
-    encode_examples,
-    encode_records,
-    parse_example,
-    parse_single_example,
-)
+from streamrec import ArrowBatch, FeatureError, FixedLenFeature, RaggedTensor, TFRecordDataset, encode_example
 from tests.example.strategies import ALL_PARTITIONS, partitioned
 
 FEATURES = {
     "number": FixedLenFeature([], np.int64),
     "pair": FixedLenFeature([2], np.float32),
     "name": FixedLenFeature([], bytes),
-    "ragged": RaggedFeature(np.int64),
-    "wide": RaggedFeature(np.float32, row_splits_dtype=np.int64),
-    "sparse": VarLenFeature(bytes),
+    "ragged": streamrec.RaggedFeature(np.int64),
+    "wide": streamrec.RaggedFeature(np.float32, row_splits_dtype=np.int64),
+    "sparse": streamrec.VarLenFeature(bytes),
 }
 
 
@@ -62,14 +44,14 @@ def example(index: int) -> dict[str, Any]:
 @given(count=st.integers(0, 20), string_columns=st.booleans())
 def test_every_kind_of_column_gives_its_rows(count: int, string_columns: bool) -> None:
     rows = [example(index) for index in range(count)]
-    columns = parse_example([encode_example(row) for row in rows], FEATURES, string_columns=string_columns)
+    columns = streamrec.parse_example([encode_example(row) for row in rows], FEATURES, string_columns=string_columns)
     batch = pa.record_batch(ArrowBatch(columns))
     batch.validate(full=True)
     assert batch.to_pylist() == rows
 
 
 def test_numbers_are_not_copied() -> None:
-    columns = parse_example([encode_example(example(index)) for index in range(9)], FEATURES)
+    columns = streamrec.parse_example([encode_example(example(index)) for index in range(9)], FEATURES)
     batch = pa.record_batch(ArrowBatch(columns))
     assert batch["number"].buffers()[1].address == columns["number"].ctypes.data
     assert batch["ragged"].values.buffers()[1].address == columns["ragged"].flat_values.ctypes.data
@@ -77,7 +59,7 @@ def test_numbers_are_not_copied() -> None:
 
 def test_strings_back_to_back_are_not_copied() -> None:
     data = b"onetwothree"
-    column = BytesColumn(data, np.array([[3, 6], [6, 11]]))
+    column = streamrec.BytesColumn(data, np.array([[3, 6], [6, 11]]))
     array = pa.record_batch(ArrowBatch({"s": column}))["s"]
     assert array.to_pylist() == [b"two", b"three"]
     assert array.buffers()[2].address == np.frombuffer(data, np.uint8).ctypes.data
@@ -130,7 +112,7 @@ def test_shapes_and_dtypes() -> None:
         ({5: np.zeros(2)}, "a feature's name is 5 (int): it must be a str"),
         ({"\ud800": np.zeros(2)}, "cannot be encoded as UTF-8"),
         ({"a": {"\ud800": np.zeros(2)}}, "cannot be encoded as UTF-8"),
-        ({"a": SparseTensor(np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1]))}, "RaggedFeature"),
+        ({"a": streamrec.SparseTensor(np.zeros((1, 3), np.int64), np.ones(1), np.array([1, 1, 1]))}, "RaggedFeature"),
     ],
 )
 def test_what_arrow_has_not_is_said(columns: dict[Any, Any], message: str) -> None:
@@ -141,8 +123,10 @@ def test_what_arrow_has_not_is_said(columns: dict[Any, Any], message: str) -> No
 INTS = np.arange(3)
 
 
-def sparse(indices: Any, shape: list[int]) -> SparseTensor:
-    return SparseTensor(np.array(indices, np.int64).reshape(-1, len(shape)), INTS[: len(indices)], np.array(shape))
+def sparse(indices: Any, shape: list[int]) -> streamrec.SparseTensor:
+    return streamrec.SparseTensor(
+        np.array(indices, np.int64).reshape(-1, len(shape)), INTS[: len(indices)], np.array(shape)
+    )
 
 
 UNSOUND = [
@@ -159,7 +143,7 @@ UNSOUND = [
     (sparse([[0, 0], [0, 7]], [1, 5]), r"the index \[0, 7\] of a sparse tensor is outside its dense_shape \[1, 5\]"),
     (sparse([[5, 0]], [1, 5]), "outside its dense_shape"),
     (sparse([[-1, 0]], [1, 5]), "outside its dense_shape"),
-    (SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])), "are not a sparse tensor"),
+    (streamrec.SparseTensor(np.zeros((1, 2), np.int64), INTS, np.array([1, 1])), "are not a sparse tensor"),
 ]
 CUT = [
     (sparse([[0, 0], [0, 2]], [1, 5]), "a list are in order, without gaps"),
@@ -173,8 +157,8 @@ def test_a_tensor_that_leads_outside_of_its_values_never_leaves(column: Any, mes
     with pytest.raises(FeatureError, match=f"feature 'x': {message}|{message}"):
         ArrowBatch({"x": column})
     with pytest.raises(FeatureError, match=f"feature 'x': {message}|{message}"):
-        encode_examples({"x": column})
-    rows = Dataset.from_generator(lambda: iter([{"x": column}])).unbatch()
+        streamrec.encode_examples({"x": column})
+    rows = streamrec.Dataset.from_generator(lambda: iter([{"x": column}])).unbatch()
     if "gaps" not in message:
         with pytest.raises(FeatureError):
             list(rows)
@@ -187,10 +171,15 @@ def test_it_is_not_shown_either(column: Any, message: str) -> None:
 
 
 @given(st.sampled_from(ALL_PARTITIONS).flatmap(partitioned), st.booleans())
-def test_what_records_can_be_made_of_is_valid(case: tuple[RaggedFeature, list[bytes]], string_columns: bool) -> None:
+def test_what_records_can_be_made_of_is_valid(
+    case: tuple[streamrec.RaggedFeature, list[bytes]], string_columns: bool
+) -> None:
     """Partitions come from the record: most fit, and the others are an error when they are parsed."""
     feature, records = case
-    for data, parse in [(records, parse_example), *((record, parse_single_example) for record in records)]:
+    for data, parse in [
+        (records, streamrec.parse_example),
+        *((record, streamrec.parse_single_example) for record in records),
+    ]:
         with suppress(FeatureError):
             found = parse(data, {"x": feature}, string_columns=string_columns)
             pa.array(ArrowBatch(found)).validate(full=True)
@@ -206,7 +195,7 @@ def test_the_other_byte_order_is_turned(dtype: str) -> None:
 
 def test_strings_that_changed_are_checked() -> None:
     places = np.array([[0, 3], [3, 6]])
-    column = BytesColumn(b"onetwo", places)
+    column = streamrec.BytesColumn(b"onetwo", places)
     places[1] = 3, 2**40
     for leave in (lambda: ArrowBatch({"s": column}), lambda: pa.array(column)):
         with pytest.raises(ValueError, match="span"):
@@ -215,7 +204,7 @@ def test_strings_that_changed_are_checked() -> None:
 
 def shard(folder: Path, count: int = 100) -> str:
     path = folder / "x.tfrecord"
-    path.write_bytes(encode_records([encode_example(example(index)) for index in range(count)]))
+    path.write_bytes(streamrec.encode_records([encode_example(example(index)) for index in range(count)]))
     return str(path)
 
 
@@ -252,7 +241,7 @@ def test_damage_comes_out_of_arrow_with_its_place(tmp_path: Path) -> None:
     data[-5] ^= 1
     path.write_bytes(data)
     reader = TFRecordDataset(str(path)).batch(10).parse_example(FEATURES).to_arrow()
-    with pytest.raises(CorruptRecordError, match=r"x\.tfrecord, record 99, byte"):
+    with pytest.raises(streamrec.CorruptRecordError, match=r"x\.tfrecord, record 99, byte"):
         reader.read_all()
 
 
@@ -262,7 +251,7 @@ def test_a_missing_feature_comes_out_of_arrow_with_its_place(tmp_path: Path, shu
         rows: list[dict[str, int]] = [{"id": 0}] * 100
         if number == 1:
             rows[57] = {"other": 1}
-        data = encode_records([encode_example(row) for row in rows])
+        data = streamrec.encode_records([encode_example(row) for row in rows])
         (tmp_path / f"{number}.tfrecord").write_bytes(data)
     records = TFRecordDataset(f"{tmp_path}/*.tfrecord")
     if shuffled:
@@ -279,9 +268,9 @@ def test_a_missing_feature_comes_out_of_arrow_with_its_place(tmp_path: Path, shu
 
 def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) -> None:
     features: dict[str, Any] = {
-        "ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True),
-        "pair": FixedLenSequenceFeature([2], np.float32, allow_missing=True),
-        "sparse": FixedLenSequenceFeature([], bytes, allow_missing=True),
+        "ragged": streamrec.FixedLenSequenceFeature([], np.int64, allow_missing=True),
+        "pair": streamrec.FixedLenSequenceFeature([2], np.float32, allow_missing=True),
+        "sparse": streamrec.FixedLenSequenceFeature([], bytes, allow_missing=True),
     }
     dataset = TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features)
     wanted = [example(index) for index in range(6)]
@@ -290,17 +279,18 @@ def test_a_sequence_feature_is_what_was_written_without_padding(tmp_path: Path) 
     ]
     parallel = TFRecordDataset(shard(tmp_path, 6)).batch(4).parse_example(features, num_parallel_calls=2)
     assert pa.table(parallel) == pa.table(dataset)
-    uneven = {"ragged": FixedLenSequenceFeature([2], np.int64, allow_missing=True)}
+    uneven = {"ragged": streamrec.FixedLenSequenceFeature([2], np.int64, allow_missing=True)}
     with pytest.raises(FeatureError, match=r"^record 1, feature 'ragged': found 1 values, but the shape") as caught:
         TFRecordDataset(shard(tmp_path, 4)).batch(4).parse_example(uneven).to_arrow()
     assert caught.value.__notes__[0].endswith(f"{tmp_path}/x.tfrecord, record 1")
 
 
 def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
-    features = {"ragged": FixedLenSequenceFeature([], np.int64, allow_missing=True)}
+    features = {"ragged": streamrec.FixedLenSequenceFeature([], np.int64, allow_missing=True)}
     dataset = TFRecordDataset(shard(tmp_path, 4)).batch(2).parse_example(features).map(dict)
     with pytest.raises(
-        StreamrecError, match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], but was .*\[1\]"
+        streamrec.StreamrecError,
+        match=r"column 'ragged' is fixed_size_list<item: int64 not null>\[3\], but was .*\[1\]",
     ):
         dataset.to_arrow().read_all()
 
@@ -309,10 +299,10 @@ def test_batches_of_another_shape_are_refused(tmp_path: Path) -> None:
 def test_text_is_a_string_for_all_that_read_arrow(tmp_path: Path, string_columns: bool) -> None:
     rows = [{"name": "Zoë" * (n % 3), "tags": ["ü"] * (n % 4), "raw": b"\xff"} for n in range(10)]
     path = tmp_path / "text.tfrecord"
-    path.write_bytes(encode_records([encode_example(row, kinds={"tags": bytes}) for row in rows]))
+    path.write_bytes(streamrec.encode_records([encode_example(row, kinds={"tags": bytes}) for row in rows]))
     features: dict[str, Any] = {
         "name": FixedLenFeature([], bytes),
-        "tags": RaggedFeature(bytes),
+        "tags": streamrec.RaggedFeature(bytes),
         "raw": FixedLenFeature([], bytes),
     }
     dataset = TFRecordDataset(str(path)).batch(4).parse_example(features, string_columns=string_columns)
@@ -328,9 +318,9 @@ def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"name": "a", "tags": ["b", "c"], "id": 1}] * 100
     rows[57] = {"name": b"\xe9", "tags": ["b", b"\xe9"], "id": 1}
     for number in range(2):
-        data = encode_records([encode_example(row) for row in (rows if number else rows[:50])])
+        data = streamrec.encode_records([encode_example(row) for row in (rows if number else rows[:50])])
         (tmp_path / f"{number}.tfrecord").write_bytes(data)
-    features: dict[str, Any] = {"name": FixedLenFeature([], bytes), "tags": RaggedFeature(bytes)}
+    features: dict[str, Any] = {"name": FixedLenFeature([], bytes), "tags": streamrec.RaggedFeature(bytes)}
     features["id"] = FixedLenFeature([], "int64")
     dataset = TFRecordDataset(f"{tmp_path}/*.tfrecord").batch(16).parse_example(features)
     for name in ("name", "tags"):
@@ -345,7 +335,7 @@ def test_text_that_is_none_is_named_with_its_record(tmp_path: Path) -> None:
         dataset.to_arrow(text=["id"])
     with pytest.raises(TypeError, match="give a list of names"):
         dataset.to_arrow(text="name")
-    halves = BytesColumn("éé".encode(), np.array([[0, 1], [1, 4]]))
+    halves = streamrec.BytesColumn("éé".encode(), np.array([[0, 1], [1, 4]]))
     with pytest.raises(FeatureError, match="record 0, feature 'half'"):
         ArrowBatch({"half": halves}, text=["half"])
 
@@ -359,4 +349,4 @@ def test_each_stream_is_an_epoch(tmp_path: Path) -> None:
 
 def test_elements_that_are_not_batches_are_refused() -> None:
     with pytest.raises(TypeError, match="call batch"):
-        Dataset.range(5).to_arrow()
+        streamrec.Dataset.range(5).to_arrow()

@@ -10,17 +10,7 @@ import pytest
 from google.protobuf import json_format, text_format
 
 from streamrec.example import messages
-from streamrec.example.messages import (
-    BytesList,
-    Example,
-    Feature,
-    FeatureList,
-    FeatureLists,
-    Features,
-    FloatList,
-    Int64List,
-    SequenceExample,
-)
+from streamrec.example.messages import Example, Feature, SequenceExample
 
 FOREIGN = """
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -56,11 +46,11 @@ def run(*parts: str) -> None:
 
 def make() -> Example:
     return Example(
-        features=Features(
+        features=messages.Features(
             feature={
-                "label": Feature(int64_list=Int64List(value=[-1, 2])),
-                "name": Feature(bytes_list=BytesList(value=[b"\x00\xff"])),
-                "score": Feature(float_list=FloatList(value=[0.5])),
+                "label": Feature(int64_list=messages.Int64List(value=[-1, 2])),
+                "name": Feature(bytes_list=messages.BytesList(value=[b"\x00\xff"])),
+                "score": Feature(float_list=messages.FloatList(value=[0.5])),
                 "none": Feature(),
             }
         )
@@ -68,15 +58,15 @@ def make() -> Example:
 
 
 def make_sequence() -> SequenceExample:
-    steps = [Feature(int64_list=Int64List(value=[1])), Feature()]
+    steps = [Feature(int64_list=messages.Int64List(value=[1])), Feature()]
     return SequenceExample(
         context=make().features,
-        feature_lists=FeatureLists(feature_list={"steps": FeatureList(feature=steps)}),
+        feature_lists=messages.FeatureLists(feature_list={"steps": messages.FeatureList(feature=steps)}),
     )
 
 
 def test_wire_format() -> None:
-    example = Example(features=Features(feature={"a": Feature(int64_list=Int64List(value=[1, 300]))}))
+    example = Example(features=messages.Features(feature={"a": Feature(int64_list=messages.Int64List(value=[1, 300]))}))
     assert example.SerializeToString() == b"\n\x0e\n\x0c\n\x01a\x12\x07\x1a\x05\n\x03\x01\xac\x02"
 
 
@@ -112,7 +102,7 @@ def test_which_oneof() -> None:
 
 
 def test_unpacked_numbers_parse() -> None:
-    assert list(Int64List.FromString(b"\x08\x01\x08\x02").value) == [1, 2]
+    assert list(messages.Int64List.FromString(b"\x08\x01\x08\x02").value) == [1, 2]
 
 
 def test_names_are_tensorflows() -> None:

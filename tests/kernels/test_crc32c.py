@@ -70,7 +70,7 @@ def test_random_buffers(name: str, size: int, seed: int, crc: int) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="pages are protected by mprotect")
 @pytest.mark.parametrize("name", NATIVE)
 def test_bytes_outside_the_buffer_are_not_touched(name: str) -> None:
-    """The buffer begins, or ends, where a page that nobody may read does."""
+    """The buffer begins, or ends, where a page that must not be read does."""
     page = mmap.PAGESIZE
     pages = mmap.mmap(-1, 3 * page)
     middle = memoryview(pages)[page : 2 * page]

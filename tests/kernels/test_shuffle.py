@@ -191,7 +191,7 @@ def test_the_same_as_the_oracle(pairs: list[tuple[tuple[int, int], int]], keys: 
 
 
 def test_what_it_gives_stays() -> None:
-    """Seeds that somebody trained with give the same order for ever."""
+    """Seeds of finished trainings give the same order in all later releases."""
     assert permuted(range(10), 10) == EXPECTED
 
 

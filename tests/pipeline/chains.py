@@ -298,7 +298,7 @@ def sources(files: list[str]) -> st.SearchStrategy[Made]:
 
 @st.composite
 def staged(draw: st.DrawFn, made: Made, most: int, alike_only: bool) -> Made:
-    """Up to `most` stages behind a chain."""
+    """Up to `most` stages after a chain."""
     for _ in range(draw(st.integers(0, most))):
         fitting = [
             verb
@@ -312,11 +312,11 @@ def staged(draw: st.DrawFn, made: Made, most: int, alike_only: bool) -> Made:
 
 @st.composite
 def chains(draw: st.DrawFn, files: list[str], alike_only: bool = False, most: int = 4) -> Made:
-    """Any chain: of one source, or of two that are joined, and stages before and behind.
+    """Any chain: of one source, or of two that are joined, and stages before and after.
 
     Args:
         files: Those of `shards`.
-        alike_only: Whether both must give the same elements: nothing that depends on the order behind a shuffle.
+        alike_only: Whether both must give the same elements: nothing that depends on the order after a shuffle.
         most: Of stages in a row.
     """
     made = draw(sources(files).flatmap(lambda source: staged(source, most, alike_only)))

@@ -15,7 +15,7 @@ from tests.servers.resuming import plain
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
 ENOUGH = 90
-"""Chains may repeat what they repeat: so many elements of one are looked at."""
+"""Chains may repeat what they repeat: at most this many elements of one are looked at."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def run(dataset: Any, state: Any, most: int) -> tuple[list[Any], list[Any]]:
 @given(data=st.data())
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_random_chains_resume_anywhere(files: list[str], data: st.DataObject) -> None:
-    """From a random place, and once more from a random place behind that, within any budget."""
+    """From a random place, and once more from a random place after that, within any budget."""
     made: Made = data.draw(chains(files), "chain")
     budget = data.draw(st.sampled_from([1 << 28, 1 << 16, 1 << 13]), "budget")
     dataset = made.ours.with_options(memory_budget=budget)
@@ -45,7 +45,7 @@ def test_random_chains_resume_anywhere(files: list[str], data: st.DataObject) ->
     state = state_of(dataset.chain, 0, position)
     elements, states = run(dataset, state, ENOUGH)
     first = data.draw(st.integers(0, len(elements)), "first")
-    behind, more = run(dataset, states[first], ENOUGH - first)
-    assert behind == elements[first:]
-    second = data.draw(st.integers(0, len(behind)), "second")
+    rest, more = run(dataset, states[first], ENOUGH - first)
+    assert rest == elements[first:]
+    second = data.draw(st.integers(0, len(rest)), "second")
     assert run(dataset, more[second], ENOUGH - first - second)[0] == elements[first + second :]

@@ -223,9 +223,9 @@ def test_random_numbers() -> None:
     assert drawn.dtype == np.int64
     assert 0 <= drawn.min() < 1e6
     assert 4e9 < drawn.max() < 2**32
-    same, anew = Dataset.random(seed=1).take(3), Dataset.random(seed=1, rerandomize_each_iteration=True).take(3)
+    same, fresh = Dataset.random(seed=1).take(3), Dataset.random(seed=1, rerandomize_each_iteration=True).take(3)
     assert list(same) == list(same)
-    assert list(anew) != list(anew)
+    assert list(fresh) != list(fresh)
 
 
 def test_len() -> None:

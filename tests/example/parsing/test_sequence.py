@@ -36,7 +36,7 @@ def test_an_empty_context_feature_is_not_missing() -> None:
 
 
 def test_a_step_ends_where_its_first_list_ends() -> None:
-    """TensorFlow reads on behind the first list, whatever the step's length says."""
+    """TensorFlow reads on after the first list, whatever the step's length says."""
     twice = strings(b"a") + strings(b"b")  # the second list looks like a step that holds a string
     with pytest.raises(FeatureError, match="feature 'w': "):
         lists([sequence([], [("w", [twice])])], {"w": VarLenFeature(bytes)})

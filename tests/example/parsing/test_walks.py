@@ -137,7 +137,7 @@ ways = [way for way in range(4) if _native.decode_varints(b"", np.empty(0, np.in
 @pytest.mark.parametrize("way", ways)
 @given(short | st.lists(numbers, max_size=300), st.binary(max_size=12), st.integers(0, 320))
 def test_runs_of_varints(way: int, values: list[int], tail: bytes, room: int) -> None:
-    """Every way of reading runs, beyond the room and with damage behind, agrees with the twin."""
+    """Every way of reading runs, beyond the room and with damage after it, agrees with the twin."""
     data = b"".join(map(varint, values)) + tail
     array = np.full(room, 77, dtype=np.int64)
     count = _native.decode_varints(data, array, way)
@@ -173,7 +173,7 @@ PADDED: dict[str, Feature] = {
 
 
 def sentence(rng: np.random.Generator, most: int) -> bytes:
-    """Up to so many values of each, packed or not; some are left out, or have none."""
+    """Up to `most` values of each, packed or not; some are left out, or have none."""
     count = int(rng.integers(0, most + 1))
     columns = {
         "ints": rng.integers(-(2**40), 2**40, count).tolist(),
@@ -215,7 +215,7 @@ def test_a_padded_slot_needs_what_it_is_filled_up_with(fill: bytes | None) -> No
 
 
 def test_ways_of_reading_runs() -> None:
-    """The plain way is everywhere; whoever names another way than there is gets -2."""
+    """The plain way is everywhere; a way that does not exist gives -2."""
     assert ways[0] == 0
     assert _native.decode_varints(b"\1", np.empty(1, np.int64), 4) == -2
 

@@ -56,7 +56,7 @@ def test_the_epoch_option_says_where_counting_begins() -> None:
 
 
 def test_states_carry_the_epoch_and_counting_continues_after_it() -> None:
-    """In a new program, as `for epoch in range(start, 5)` behind a resumed epoch wants it."""
+    """In a new program, as `for epoch in range(start, 5)` after a resumed epoch wants it."""
     dataset = shuffled().batch(4)
     epochs = [[batch.tolist() for batch in dataset] for _ in range(4)]
     stopped = shuffled().batch(4)
@@ -131,7 +131,7 @@ def test_without_a_seed_orders_differ_in_each_epoch_and_program() -> None:
 
 
 def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
-    """In other epochs, on other ranks, and behind a resume in another program."""
+    """In other epochs, on other ranks, and after a resume in another program."""
     kept = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
     order = numbers(kept)
     assert numbers(kept.with_options(epoch=3)) == numbers(kept.with_options(rank=0, world_size=2)) == order
@@ -143,7 +143,7 @@ def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
 
 
 def test_a_cache_in_memory_is_filled_once() -> None:
-    """By whichever of the Datasets that were made of it is read first, with `for`, `async for` and behind a state."""
+    """By whichever of the Datasets that were made of it is read first, with `for`, `async for` and after a state."""
     source = Upstream("numbers", 1000)
     cached = Dataset.from_generator(source).cache()
     batched = cached.shuffle(100, seed=1).batch(10)

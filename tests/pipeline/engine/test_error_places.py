@@ -1,4 +1,4 @@
-"""An error behind any source and stage names the shard and the record that the element was made of."""
+"""An error after any source and stage names the shard and the record that the element was made of."""
 
 import asyncio
 from collections.abc import Callable
@@ -70,7 +70,7 @@ CHAINS: dict[str, Chain] = {
     "unique": lambda files: batches(TFRecordDataset(files).skip(SHARD * RECORDS).unique()),
     "map": lambda files: TFRecordDataset(files).shuffle(50).map(one),
     "parallel map": lambda files: TFRecordDataset(files).shuffle(50).map(one, num_parallel_calls=3),
-    "behind a parallel map": lambda files: batches(TFRecordDataset(files).map(bytes, num_parallel_calls=3).shuffle(9)),
+    "after a parallel map": lambda files: batches(TFRecordDataset(files).map(bytes, num_parallel_calls=3).shuffle(9)),
     "unbatch": lambda files: TFRecordDataset(files).batch(8).unbatch().map(one),
     "unbatch of lists": lambda files: TFRecordDataset(files).map(bytes).batch(7).unbatch().map(one),
     "a shuffle of unbatched": lambda files: batches(TFRecordDataset(files).batch(8).unbatch().shuffle(50)),

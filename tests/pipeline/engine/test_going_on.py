@@ -112,7 +112,7 @@ CHAINS: dict[str, Chain] = {
     "ignored in threads": lambda numbers: numbers.map(checked, num_parallel_calls=4).ignore_errors().enumerate(),
     "ignored before a shuffle": lambda numbers: numbers.map(checked).ignore_errors().shuffle(5, seed=1),
     "scan's function": lambda numbers: numbers.scan(0, summed),
-    "scan's function, behind an error": lambda numbers: numbers.map(lambda n: checked(n + 1)).scan(0, summed),
+    "scan's function, after an error": lambda numbers: numbers.map(lambda n: checked(n + 1)).scan(0, summed),
     "signature": generated,
     "class_func": lambda numbers: numbers.rejection_resample(is_even, [0.3, 0.7], seed=1),
     "rejection_resample": lambda numbers: numbers.map(checked).rejection_resample(lambda n: n % 2, [0.3, 0.7], seed=1),
@@ -126,7 +126,7 @@ CHAINS: dict[str, Chain] = {
         len, [9], [4, 1], padded_shapes=[1]
     ),
     "unequal at the end": lambda numbers: numbers.take(20).map(ragged).batch(3),
-    "map in threads behind map": lambda numbers: numbers.map(checked).map(lambda n: n + 1, num_parallel_calls=3),
+    "map in threads after map": lambda numbers: numbers.map(checked).map(lambda n: n + 1, num_parallel_calls=3),
     "parse in threads": lambda numbers: numbers.map(lambda n: checked(n + 3)).map(checked, num_parallel_calls=2),
     "shuffle": lambda numbers: numbers.map(checked).shuffle(5, seed=1),
     "shuffle of all": lambda numbers: numbers.map(checked).shuffle(100, seed=1),

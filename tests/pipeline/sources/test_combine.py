@@ -97,9 +97,9 @@ def test_a_seed_says_the_choices() -> None:
     sample = partial(Dataset.sample_from_datasets, parts)
     assert numbers(sample(seed=3)) == numbers(sample(seed=3)) != numbers(sample(seed=4))
     assert numbers(sample()) != numbers(sample())
-    anew = partial(sample, seed=3, rerandomize_each_iteration=True)
-    epochs = numbers(anew().repeat(2))
-    assert epochs[:200] == numbers(anew()) != epochs[200:]
+    fresh = partial(sample, seed=3, rerandomize_each_iteration=True)
+    epochs = numbers(fresh().repeat(2))
+    assert epochs[:200] == numbers(fresh()) != epochs[200:]
     for seed in (3, None):
         for rerandomize in (None, False):
             dataset = sample(seed=seed, rerandomize_each_iteration=rerandomize)
@@ -286,7 +286,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Gated(Source):
-    """Three chunks of five numbers each, behind a gate."""
+    """Three chunks of five numbers each, after a gate opens."""
 
     first: int
     gate: Gate

@@ -126,7 +126,7 @@ def read_again(dataset: Dataset[Any], state: dict[str, Any]) -> tuple[list[Any],
 
 @pytest.mark.parametrize("shards", [IMAGES, SMALL], ids=["images", "small"])
 def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) -> None:
-    """At the end of the input no other byte is read: so many as the plan says, in so many requests."""
+    """At the end of the input no other byte is read: as many as the plan says, in as many requests."""
     urls = stored(s3_store, shards)
     total, held = sum(map(len, shards)), 30
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(held, seed=1)

@@ -257,7 +257,7 @@ async def test_closing_while_the_callable_is_called() -> None:
     first = asyncio.ensure_future(anext(chunks))
     await called.wait()
     first.cancel()
-    loop.call_soon(release.set)  # behind the cancellation
+    loop.call_soon(release.set)  # after the cancellation
     with pytest.raises(asyncio.CancelledError):
         await first
 

@@ -126,7 +126,7 @@ def stretches_from(size: int | None) -> Iterator[None]:
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 9), skip=st.integers(0, 3))
-@draws(300)
+@draws(150)
 def test_only_what_is_awaited_needs_to_go_on(
     stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int, skip: int
 ) -> None:
@@ -148,7 +148,7 @@ def test_only_what_is_awaited_needs_to_go_on(
 
 @pytest.mark.parametrize("stretch", [None, 1])
 @given(lengths=LENGTHS, plan=PLANS, seed=st.integers(0, 9), batch=st.integers(1, 5))
-@draws(200)
+@draws(100)
 def test_every_turn_resumes_exactly(stretch: int | None, lengths: list[int], plan: Plan, seed: int, batch: int) -> None:
     expected = all_records(lengths, plan)
     seen = 0

@@ -133,7 +133,7 @@ def test_broken_bodies_go_on_where_they_broke(stored: Shards) -> None:
 
 
 def test_what_came_before_a_network_that_fails_for_good_is_given_first(stored: Shards) -> None:
-    """Each body of one shard ends behind its first record: no attempt gets further than another record."""
+    """Each body of one shard ends after its first record: no attempt gets further than another record."""
     assert stored.store is not None
     first = len(encode_records(records_of(0)[:1]))
     stored.files[0].write_bytes(encode_records([records_of(0)[0], bytes(60_000)]))

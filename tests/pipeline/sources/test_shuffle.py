@@ -64,7 +64,7 @@ def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, mon
 
 @pytest.mark.parametrize("taken", [0, 5, 37])
 def test_batches_of_large_records_are_copied_once(tmp_path: Path, taken: int) -> None:
-    """Chunks end between two batches, from the start and behind a place in the middle; so few batches are joined."""
+    """Chunks end between two batches, from the start and after a place in the middle: few batches are joined."""
     for shard in range(4):
         (tmp_path / f"{shard}").write_bytes(encode_records([bytes([shard, number]) * 10_000 for number in range(100)]))
     paths = [str(path) for path in sorted(tmp_path.iterdir())]
@@ -228,7 +228,7 @@ def test_another_shuffle_is_refused(files: list[str]) -> None:
 
 
 def test_an_input_that_shrank_is_refused() -> None:
-    """Where elements are held by number, and a function changed behind its name."""
+    """Where elements are held by number, and a function changed but not its name."""
     left = [60]
     dataset = Dataset.range(100).take_while(lambda number: number < left[0]).shuffle(30, seed=1)
     _, state = stop_after(dataset, 25)
@@ -343,7 +343,7 @@ def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk
     yield from buffer.drain()
 
 
-@draws(40)
+@draws(20)
 @given(
     capacity=st.integers(1, 400),
     limit=st.sampled_from([1 << 40, 40_000, 3_000, 0]),
@@ -379,7 +379,7 @@ def test_chunks_weigh_what_their_positions_keep_alive() -> None:
 
 
 def test_places_of_the_input_are_known_for_each_round_of_the_buffer() -> None:
-    """So a resumed run goes back to the oldest element held, and to one round before it at the most."""
+    """So a resumed run goes back to the oldest element held, and to at most one round before it."""
     buffer = ShuffleBuffer(ShuffleRule(100, 1 << 40, 1), False, start={"next": 0})
     farthest = 0
     for first in range(0, 100_000, 50):

@@ -84,7 +84,7 @@ def test_few_records_of_many_keep_no_block_alive(tmp_path: Path) -> None:
 
 
 def test_what_ended_takes_nothing_that_earlier_stages_still_hold(files: list[str]) -> None:
-    """The last, smaller batch comes when the input ends, behind the end that `take_while` found."""
+    """The last, smaller batch comes when the input ends, after the end that `take_while` found."""
     once = Dataset.range(10).batch(4).unbatch().take_while(lambda number: number in (0, 8))
     assert list(once) == [0]
 
@@ -191,7 +191,7 @@ def test_a_record_that_is_not_an_example_is_an_error_after_those_before(examples
 
 
 def sequences(lengths: list[int], chunk: int = 100) -> Dataset[Any]:
-    """Arrays of these lengths with their numbers, so many in a chunk."""
+    """Arrays of these lengths with their numbers, `chunk` of them in a chunk."""
     rows = [(np.full(length, index), index) for index, length in enumerate(lengths)]
     return Dataset.range(len(rows)).batch(chunk).unbatch().map(lambda number: rows[number])
 

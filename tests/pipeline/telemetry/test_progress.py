@@ -95,7 +95,7 @@ def in_terminal(code: str, interrupt_at: bytes = b"") -> tuple[int, bytes]:
         while True:
             try:
                 got = os.read(ours, 1 << 16)
-            except OSError:  # what Linux says when nobody has the other end open
+            except OSError:  # what Linux says when the other end is closed
                 break
             if not got:
                 break

@@ -33,8 +33,8 @@ from streamrec import Dataset, TFRecordDataset  # noqa: E402
 from streamrec.bridge import run  # noqa: E402
 
 SECONDS = 20.0
-"""What cleaning up may take where nobody waits for it, on a machine with much else to do: clients are closed when
-nobody has used them for five seconds."""
+"""What cleaning up may take where the program does not wait for it, on a machine with much else to do: clients are
+closed when they were not used for five seconds."""
 
 LASTING = ("MainThread", "streamrec-loop", "asyncio_")
 """Threads that the process keeps: its own, the bridge's, and those of the loops' executors."""

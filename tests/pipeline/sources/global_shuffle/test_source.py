@@ -79,7 +79,7 @@ def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: s
 
 
 def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
-    """Seed, epoch, position and digest of the index; whatever stages stand behind."""
+    """Seed, epoch, position and digest of the index; whatever stages follow."""
 
     def state(rank: int, quality: str) -> dict[str, Any]:
         dataset = data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8)
