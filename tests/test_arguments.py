@@ -1,4 +1,4 @@
-"""What is wrong with a call is said by the call: the argument's name, what came, and what is wanted."""
+"""What is wrong with a call is said by the call: the argument's name, what came, and what is expected."""
 
 import pickle
 import re
@@ -98,7 +98,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.interleave(TFRecordDataset, 1.5), "cycle_length is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: ds.interleave(TFRecordDataset, 2, "1"), "block_length is '1' (str)"),  # type: ignore[arg-type]
     (lambda: ds.flat_map(5), "map_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
-    (lambda: ds.concatenate(5), "dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
+    (lambda: ds.concatenate(5), "dataset is 5 (int): a streamrec Dataset is expected"),  # type: ignore[arg-type]
     (lambda: ds.rebatch([2, 1.5]), "batch_size is 1.5 (float)"),  # type: ignore[list-item]
     (lambda: ds.rebatch([]), "batch_size=[] must hold at least one number"),
     (lambda: ds.window(0), "size is 0: it must be a whole number, 1 or more"),
@@ -133,9 +133,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.bucket_by_sequence_length(len, [1], [1, 2.5]), "bucket_batch_sizes is 2.5 (float)"),  # type: ignore[list-item]
     (lambda: Dataset.range("5"), "range is '5' (str): it must be a whole number"),  # type: ignore[arg-type]
     (lambda: Dataset.from_generator(5), "generator is 5 (int): it must be a function"),  # type: ignore[arg-type]
-    (lambda: Dataset.zip(ds, 5), "datasets is 5 (int): a streamrec Dataset is wanted"),
-    (lambda: Dataset.choose_from_datasets([ds], 5), "choice_dataset is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[arg-type]
-    (lambda: Dataset.sample_from_datasets([ds, 5]), "datasets is 5 (int): a streamrec Dataset is wanted"),  # type: ignore[list-item]
+    (lambda: Dataset.zip(ds, 5), "datasets is 5 (int): a streamrec Dataset is expected"),
+    (lambda: Dataset.choose_from_datasets([ds], 5), "choice_dataset is 5 (int): a streamrec Dataset is expected"),  # type: ignore[arg-type]
+    (lambda: Dataset.sample_from_datasets([ds, 5]), "datasets is 5 (int): a streamrec Dataset is expected"),  # type: ignore[list-item]
     (lambda: Dataset.sample_from_datasets([ds], seed=1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: Dataset.list_files(5), "a file name is 5 (int): give a URL or path, a pattern, or a list of them"),  # type: ignore[arg-type]
     (lambda: Dataset.list_files("a", shuffle="yes"), "shuffle is 'yes' (str)"),  # type: ignore[arg-type]
@@ -164,7 +164,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: list(streamrec.open_shard("a")), "write `async with open_shard(...) as shard`; without asyncio"),  # type: ignore[call-overload]
     (lambda: streamrec.__getattr__("torch"), "has no attribute 'torch': write `import streamrec.torch`"),  # type: ignore[attr-defined]
     (lambda: streamrec.infer_features("s3://b/a"), "records is 's3://b/a' (str): give the records, such as TFRecordD"),  # type: ignore[arg-type]
-    (lambda: streamrec.infer_features(ds.batch(2)), "records holds an ndarray where a serialized Example is wanted"),
+    (lambda: streamrec.infer_features(ds.batch(2)), "records holds an ndarray where a serialized Example is expected"),
     (lambda: TFRecordDataset("a", compression_type=LONG), "compression_type is 'xxxx"),
     (lambda: ds.batch(LONG), "batch_size is 'xxxx"),
     (lambda: TFRecordDataset([LONG]).shuffle(None), "number is unknown here: pass buffer_size"),  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: streamrec.FixedLenFeature([], LONG), "is not a kind that an Example holds"),
     (
         lambda: parse_example([RECORD], {LONG: INT}),
-        "found nothing where 1 int64 values are wanted: give a default_value",
+        "found nothing where 1 int64 values are expected: give a default_value",
     ),
     (lambda: parse_example([MANY], {"name": INT}), "this record has 'name9', 'name8', 'name7', 'name0'"),
     (lambda: parse_example([RECORD], {"a": streamrec.FixedLenFeature([], int, LONG)}), "(str): it must be an int64"),
@@ -181,7 +181,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.map_and_batch(len, 2), "'map_and_batch': write dataset.map(...).batch(...)"),
     (lambda: len(ds.repeat()), "this dataset has no len(): it has no end. A torch DataLoader wants"),
     (lambda: ds.iterate("{}"), "the state is '{}' (str): it must be a dict that `state_dict()` returned"),  # type: ignore[arg-type]
-    (lambda: Epochs([1, 2], len, len, 0, len), "dataset is [1, 2] (list): a streamrec Dataset is wanted, such as"),  # type: ignore[arg-type]
+    (lambda: Epochs([1, 2], len, len, 0, len), "dataset is [1, 2] (list): a streamrec Dataset is expected, such as"),  # type: ignore[arg-type]
     (lambda: ds.cache("a", storage_options="abc"), "storage_options is 'abc' (str)"),  # type: ignore[arg-type]
     (lambda: ShardWriter("a{shard}", max_shard_bytes=1.5), "max_shard_bytes is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: ShardWriter("a", overwrite="no"), "overwrite is 'no' (str)"),  # type: ignore[arg-type]
@@ -193,7 +193,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         lambda: parse_example([RECORD], {"lable": INT}),
         "give a default_value if it may be missing; this record has 'label'",
     ),
-    (lambda: list(ds.map(lambda _: None).batch(2)), "None where numbers or bytes are wanted: does the function of map"),
+    (
+        lambda: list(ds.map(lambda _: None).batch(2)),
+        "None where numbers or bytes are expected: does the function of map",
+    ),
     (lambda: parse_example([STEPS], {"label": INT}), "a SequenceExample that has it as a feature list"),
     (
         lambda: parse_sequence_example([RECORD], {}, {"label": LIST}),

@@ -158,7 +158,7 @@ def parse_joined(words: list[str], *joins: str) -> tuple[Any, ...]:
         words.pop(0)
         return found
     if not re.match("[A-Za-z_`]", word) or word in ("and", "or", "the end"):
-        raise ValueError(f"{word!r} where the name of a feature is wanted")
+        raise ValueError(f"{word!r} where the name of a feature is expected")
     if words[:1] and words[0] in COMPARISONS:
         return words.pop(0), word.strip("`"), parse_literal(words.pop(0) if words else "the end")
     return "has", word.strip("`")
@@ -170,7 +170,7 @@ def parse_literal(word: str) -> str | int | float:
     try:
         return int(word) if re.fullmatch("[+-]?[0-9]+", word) else float(word)
     except ValueError:
-        raise ValueError(f"{word!r} where a number or 'text' is wanted") from None
+        raise ValueError(f"{word!r} where a number or 'text' is expected") from None
 
 
 class Sources(tuple[str, ...]):

@@ -2,7 +2,7 @@
 
 - A name that ends in `.json` is a manifest, one that ends in `.index` an index; both stand for their shards.
 - A directory (a URL that ends in `/` or is a bucket, a local path that is one) stands for all objects below it. Where
-  records are wanted, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and so is
+  records are read, manifests, indexes and names that begin with `.` or `_` (as `_SUCCESS`) are left out; and so is
   text (`TEXT`), unless all is: a line says what. A `manifest.json` tells how many records those shards hold that have
   the size and version which it says. Of the others a warning tells.
 - All else is what `TFRecordDataset` takes: a URL, a path, a glob, braces.

@@ -63,7 +63,7 @@ async def remove_all(paths: list[str], storage_options: Mapping[str, Any]) -> No
 
 
 def compression_of(name: str, wanted: str | None) -> str:
-    """How an object of this name is compressed: as is wanted, or else as its ending says.
+    """How an object of this name is compressed: as `wanted` says, or else as its ending does.
 
     Examples:
         >>> compression_of("a.tfrecord.gz", None), compression_of("a.gz", "none"), compression_of("a", "zstd")

@@ -117,7 +117,7 @@ def arrow_array(name: str, column: Any, text: bool = False) -> Any:
         return _strings(name, column.shape if isinstance(column, BytesColumn) else (len(column),), column, text)
     if not isinstance(column, Mapping):
         if np.ma.is_masked(column):
-            raise FeatureError("a masked array where all values are wanted: fill it first", name)
+            raise FeatureError("a masked array where all values are expected: fill it first", name)
         array = with_nulls(column, np.asarray(column))
         if array.dtype.kind == "S":  # strings of limited length, of which NumPy drops the zeros at the end
             array = array.astype(object)

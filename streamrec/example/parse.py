@@ -258,7 +258,7 @@ def single_record(serialized: Any, name: Any) -> tuple[list[bytes], list[Any] | 
         raise FeatureError(f"the name of one example is {name!r}; it must be a str")
     item = np.asarray(serialized).item() if hasattr(serialized, "dtype") else serialized
     if not isinstance(item, bytes | bytearray | memoryview):
-        raise TypeError(f"serialized holds {name_type(item)} where bytes are wanted")
+        raise TypeError(f"serialized holds {name_type(item)} where bytes are expected")
     return [bytes(item)], None if name is None else [name]
 
 
@@ -273,11 +273,11 @@ def as_records(serialized: Any, spanned: bool) -> Records:
     if hasattr(serialized, "dtype"):
         serialized = _to_list(np.asarray(serialized))
     if not isinstance(serialized, Iterable) or isinstance(serialized, str):
-        raise TypeError(f"serialized is {name_type(serialized)} where messages are wanted, as a list of bytes")
+        raise TypeError(f"serialized is {name_type(serialized)} where messages are expected, as a list of bytes")
     items = tuple(serialized)
     for item in items:
         if not isinstance(item, bytes):
-            raise TypeError(f"serialized holds {name_type(item)} where bytes are wanted")
+            raise TypeError(f"serialized holds {name_type(item)} where bytes are expected")
     if not spanned:
         return Records(items)
     joined = BytesColumn.of(items)

@@ -225,7 +225,7 @@ def infer_features(
     message_type, count = SequenceExample if kind == "sequence_example" else Example, 0
     for record, data in enumerate(islice(records, sample)):
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"records holds {name_type(data)} where a serialized Example is wanted, as bytes")
+            raise TypeError(f"records holds {name_type(data)} where a serialized Example is expected, as bytes")
         if not count and is_example_list(data):
             raise FeatureError("an ExampleListWithContext: infer those of its examples and its context", None, record)
         try:

@@ -67,7 +67,7 @@ def serialize_tensor(tensor: Any) -> bytes:
     if array.dtype.kind not in "OSUT":
         name = array.dtype.name
         if name not in TENSOR_DTYPES:
-            raise FeatureError(f"{name} values where a dtype of TensorFlow's is wanted; convert them first")
+            raise FeatureError(f"{name} values where a dtype of TensorFlow's is expected; convert them first")
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)
         return TensorProto(
             dtype=TENSOR_DTYPES[name], tensor_shape=_shape_message(array), tensor_content=little.tobytes()
@@ -103,7 +103,7 @@ def _string(item: object) -> bytes:
         return item
     if isinstance(item, str):
         return item.encode()
-    raise FeatureError(f"{name_type(item)} in an object array where bytes or str is wanted; convert it")
+    raise FeatureError(f"{name_type(item)} in an object array where bytes or str is expected; convert it")
 
 
 def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**28) -> npt.NDArray[Any]:
@@ -124,7 +124,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     if isinstance(serialized, np.ndarray) and serialized.ndim == 0:
         serialized = serialized.item()
     if not isinstance(serialized, bytes | bytearray | memoryview):
-        raise FeatureError(f"{name_type(serialized)} where the bytes of one tensor are wanted")
+        raise FeatureError(f"{name_type(serialized)} where the bytes of one tensor are expected")
     dtype = tensor_dtype(out_type)
     try:
         message = TensorProto.FromString(bytes(serialized))
@@ -134,7 +134,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
     if message.dtype != wanted:
         found = "string" if message.dtype == _STRING else _NAMES.get(message.dtype, f"dtype {message.dtype}")
         raise FeatureError(
-            f"{add_article(found)} tensor where {_NAMES.get(wanted, 'string')} is wanted; ask for its dtype"
+            f"{add_article(found)} tensor where {_NAMES.get(wanted, 'string')} is expected; ask for its dtype"
         )
     shape = _shape(message)
     values = _strings(message, shape) if wanted == _STRING else _numbers(message, dtype, shape)
@@ -147,7 +147,7 @@ def parse_tensor(serialized: Any, out_type: object, *, max_fill_bytes: int = 2**
 def _shape(message: TensorProto) -> tuple[int, ...]:
     shape = tuple(dim.size for dim in message.tensor_shape.dim)
     if any(size < 0 for size in shape):
-        raise FeatureError(f"the shape {_short(shape)} has a negative size where a full shape is wanted")
+        raise FeatureError(f"the shape {_short(shape)} has a negative size where a full shape is expected")
     return shape
 
 
@@ -168,7 +168,7 @@ def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...])
             f"{math.prod(shape) * dtype.itemsize}; the tensor is damaged"
         )
     if dtype == np.bool_ and max(content) > 1:
-        raise FeatureError("content with bytes over 1 where bool is wanted; the tensor is damaged")
+        raise FeatureError("content with bytes over 1 where bool is expected; the tensor is damaged")
     return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype)
 
 
@@ -256,7 +256,7 @@ def decode_raw(
     """
     dtype = tensor_dtype(out_type)
     if dtype.kind == "O":
-        raise FeatureError("strings where numbers are wanted; the bytes are strings already")
+        raise FeatureError("strings where numbers are expected; the bytes are strings already")
     strings = _string_array(input_bytes)
     items = strings.ravel().tolist()
     length = len(items[0]) if items else 0
@@ -265,14 +265,14 @@ def decode_raw(
         length = fixed_length
     elif other is not None:
         raise FeatureError(
-            f"string {other} has {len(items[other])} bytes where {length} are wanted, as in the first one; "
+            f"string {other} has {len(items[other])} bytes where {length} are expected, as in the first one; "
             "pass fixed_length to cut and fill"
         )
     if fixed_length is not None and fixed_length <= 0:
         raise FeatureError(f"fixed_length is {fixed_length}; it must be greater than 0")
     if length % dtype.itemsize:
         what = "strings of" if fixed_length is None else "a fixed_length of"
-        wanted = f"a multiple of {dtype.itemsize}, the size of {dtype.name}, is wanted"
+        wanted = f"a multiple of {dtype.itemsize}, the size of {dtype.name}, is expected"
         raise FeatureError(f"{what} {length} bytes where {wanted}")
     joined = b"".join(item[:length].ljust(length, b"\x00") for item in items)
     shape = (*strings.shape, length // dtype.itemsize)
@@ -333,14 +333,14 @@ def _string_array(value: Any) -> npt.NDArray[Any]:
     try:
         array = value if isinstance(value, np.ndarray) else np.array(value, dtype=object)
     except ValueError as error:
-        raise FeatureError(f"a ragged list where an array of bytes is wanted: {error}") from error
+        raise FeatureError(f"a ragged list where an array of bytes is expected: {error}") from error
     try:
         items = [item.encode() if isinstance(item, str) else item for item in array.ravel().tolist()]
     except UnicodeEncodeError as error:
-        raise FeatureError(f"a str without a UTF-8 form where bytes are wanted: {error}") from error
+        raise FeatureError(f"a str without a UTF-8 form where bytes are expected: {error}") from error
     for item in items:
         if not isinstance(item, bytes):
-            raise FeatureError(f"{name_type(item)} where bytes are wanted")
+            raise FeatureError(f"{name_type(item)} where bytes are expected")
     strings = np.empty(len(items), dtype=object)
     strings[:] = items
     return strings.reshape(array.shape)

@@ -135,7 +135,7 @@ def _of_composite(value: Any, declared: Dtype | None, name: str | None) -> KindV
     """The values of a sparse tensor of one dimension, as parse_single_example returns it."""
     if len(getattr(value, "dense_shape", ())) != 1:
         advice = "encode_examples and write(batched=True) take a batch; an Example holds one list of each feature"
-        raise FeatureError(f"{name_type(value)} of several rows where one list is wanted; {advice}", name)
+        raise FeatureError(f"{name_type(value)} of several rows where one list is expected; {advice}", name)
     indices = check_indices(value, name)[:, 0]
     wrong = np.flatnonzero(indices != np.arange(len(indices)))
     if len(wrong):
@@ -157,7 +157,7 @@ def _check_declared(kind: Dtype | None, found: str, declared: Dtype | None, name
     advice = f"give {declared.__name__} or declare another kind"
     if declared is np.int64 and "float" in found:
         advice = "round or cut the values yourself and convert them with .astype(np.int64)"
-    raise FeatureError(f"{found} where {declared.__name__} is wanted; {advice}", name)
+    raise FeatureError(f"{found} where {declared.__name__} is expected; {advice}", name)
 
 
 def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindValues:
@@ -166,7 +166,7 @@ def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindV
     if field is None:
         if hasattr(feature, "int64_list"):
             return _NOTHING
-        raise FeatureError(f"{name_type(feature)} message where a Feature is wanted", name)
+        raise FeatureError(f"{name_type(feature)} message where a Feature is expected", name)
     value = list(getattr(feature, field).value)
     kind = FIELDS[field]
     _check_declared(kind, f"{kind.__name__} (in a Feature)", declared, name)
@@ -176,7 +176,7 @@ def _of_message(feature: Any, declared: Dtype | None, name: str | None) -> KindV
 def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
     if value is None or not hasattr(value, "__array__"):
         advice = "leave the feature out of the record" if value is None else "convert it"
-        raise FeatureError(f"{name_type(value)} where {_ACCEPTED} is wanted; {advice}", name)
+        raise FeatureError(f"{name_type(value)} where {_ACCEPTED} is expected; {advice}", name)
     try:
         return with_nulls(value, np.asarray(value))
     except Exception as error:  # whatever a foreign tensor raises when it gives no array
@@ -186,7 +186,7 @@ def _as_array(value: Any, name: str | None) -> npt.NDArray[Any]:
 
 def _of_array(array: npt.NDArray[Any], declared: Dtype | None, name: str | None) -> KindValues:
     if np.ma.is_masked(array):
-        raise FeatureError("a masked array where all values are wanted; fill it first", name)
+        raise FeatureError("a masked array where all values are expected; fill it first", name)
     if array.dtype.kind in "SUTO":
         leaves = array.ravel().tolist()
         empty = None if array.dtype.kind == "O" else bytes
@@ -196,7 +196,7 @@ def _of_array(array: npt.NDArray[Any], declared: Dtype | None, name: str | None)
         kind = _ml_dtype_kind(array.dtype.name)
     if kind is None:
         advice = "view or convert it to int64 or float32, or serialize_tensor it"
-        raise FeatureError(f"{array.dtype} values where {_ACCEPTED} is wanted; {advice}", name)
+        raise FeatureError(f"{array.dtype} values where {_ACCEPTED} is expected; {advice}", name)
     kind = _check_declared(kind, str(array.dtype), declared, name)
     return KindValues(kind, _to_floats(array) if kind is np.float32 else _to_int64(array, name))
 
@@ -210,7 +210,7 @@ def _to_floats(array: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
 
 def _to_int64(array: npt.NDArray[Any], name: str | None) -> npt.NDArray[np.int64]:
     if array.dtype.kind == "u" and array.dtype.itemsize == 8 and array.size and array.max() > _INT64.max:
-        raise FeatureError(f"uint64 {array.max()} where int64 is wanted; the largest is {_INT64.max}", name)
+        raise FeatureError(f"uint64 {array.max()} where int64 is expected; the largest is {_INT64.max}", name)
     return np.ascontiguousarray(array, dtype=_LITTLE_INT64).ravel()
 
 
@@ -265,10 +265,10 @@ def _of_leaves(
         return KindValues(kind, np.array(numbers, dtype=_LITTLE_INT64))
     except OverflowError as error:
         if kind is np.float32:
-            raise FeatureError("an int too large for any float where float32 is wanted", name) from error
+            raise FeatureError("an int too large for any float where float32 is expected", name) from error
         found = next(number for number in map(int, leaves) if not _INT64.min <= number <= _INT64.max)
         bounds = f"{_INT64.min} to {_INT64.max}"
-        raise FeatureError(f"the int {found} where int64 is wanted, which goes from {bounds}", name) from error
+        raise FeatureError(f"the int {found} where int64 is expected, which goes from {bounds}", name) from error
 
 
 def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[Any], name: str | None) -> Dtype | None:
@@ -279,11 +279,11 @@ def _kind_of_types(types: set[type], declared: Dtype | None, leaves: Sequence[An
         return np.float32
     for leaf in leaves:
         if natural_kind(type(leaf)) is None:
-            raise FeatureError(f"{name_type(leaf)} where {_ACCEPTED} is wanted; leave it out or convert it", name)
+            raise FeatureError(f"{name_type(leaf)} where {_ACCEPTED} is expected; leave it out or convert it", name)
     ordered = list(dict.fromkeys(map(type, leaves)))
     other = next(found for found in ordered if natural_kind(found) is not natural_kind(ordered[0]))
     raise FeatureError(
-        f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is wanted; convert them to one", name
+        f"mixed types: {ordered[0].__name__} and {other.__name__} where one kind is expected; convert them to one", name
     )
 
 
@@ -295,7 +295,7 @@ def _to_bytes(leaf: Any, name: str | None) -> bytes:
     try:
         return leaf.encode()
     except UnicodeEncodeError as error:
-        raise FeatureError(f"{describe_value(leaf)} has no UTF-8 form where bytes is wanted", name) from error
+        raise FeatureError(f"{describe_value(leaf)} has no UTF-8 form where bytes is expected", name) from error
 
 
 def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = None) -> list[PackedColumn]:
@@ -305,7 +305,7 @@ def to_columns(columns: Mapping[str, Any], kinds: Mapping[str, Any] | None = Non
     for column in packed:
         if column.rows != packed[0].rows:
             raise FeatureError(
-                f"{column.rows:,} rows where {packed[0].rows:,} are wanted, as in {packed[0].name!r}; "
+                f"{column.rows:,} rows where {packed[0].rows:,} are expected, as in {packed[0].name!r}; "
                 "every column needs one row for each record",
                 column.name,
             )
@@ -327,10 +327,10 @@ def to_column(name: str, value: Any, declared: Dtype | None = None) -> PackedCol
 
 def _of_spans(name: str, value: Any, declared: Dtype | None) -> PackedColumn:
     if declared is not None and declared is not bytes:
-        raise FeatureError(f"byte strings where {declared.__name__} is wanted", name)
+        raise FeatureError(f"byte strings where {declared.__name__} is expected", name)
     spans = np.ascontiguousarray(value.spans, dtype="<i8")
     if spans.ndim < 2 or spans.shape[-1] != 2:
-        raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is wanted", name)
+        raise FeatureError(f"spans of shape {list(spans.shape)} where [n, 2] is expected", name)
     return PackedColumn(name, bytes, value.buffer, spans.reshape(-1, 2), math.prod(spans.shape[1:-1]), len(spans))
 
 
@@ -340,13 +340,13 @@ def _column_array(name: str, value: Any) -> npt.NDArray[Any]:
         raw = value.to_numpy()
     if not hasattr(raw, "__array__"):
         raise FeatureError(
-            f"{name_type(value)} where a column is wanted: an array, a list with a row for each "
+            f"{name_type(value)} where a column is expected: an array, a list with a row for each "
             "record, a ragged tensor, or Frames",
             name,
         )
     array = with_nulls(value, raw if isinstance(raw, np.ndarray) else np.asarray(raw))
     if array.ndim == 0:
-        raise FeatureError(f"one {array.dtype} where a column with a row for each record is wanted", name)
+        raise FeatureError(f"one {array.dtype} where a column with a row for each record is expected", name)
     return array
 
 
@@ -388,7 +388,7 @@ def _of_list(name: str, value: Sequence[Any], declared: Dtype | None) -> PackedC
             raise FeatureError(error.reason, name, index) from error
         kind = found if kind is None else kind
         if found is not None and kind is not None and found is not kind:
-            what = f"{found.__name__} where {kind.__name__} is wanted, as in the rows before"
+            what = f"{found.__name__} where {kind.__name__} is expected, as in the rows before"
             raise FeatureError(f"{what}; convert the rows to one kind, or declare it", name, index)
         rows.append(data)
     splits = np.zeros(len(rows) + 1, dtype="<i8")

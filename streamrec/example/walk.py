@@ -221,7 +221,7 @@ def _plan(part: MessagePart, items: tuple[tuple[str, Feature], ...]) -> ParsePla
         encode_name(name)
         if not isinstance(feature, _FEATURES[part]):
             wanted = ", ".join(kind.__name__ for kind in _FEATURES[part])
-            raise FeatureError(f"{type(feature).__name__} where one of {wanted} is wanted", name)
+            raise FeatureError(f"{type(feature).__name__} where one of {wanted} is expected", name)
         if isinstance(feature, FixedLenSequenceFeature) and part != "lists" and not feature.allow_missing:
             raise FeatureError("a FixedLenSequenceFeature of an Example needs allow_missing=True", name)
         if isinstance(feature, FixedLenSequenceFeature) and part == "lists" and feature.default_value is not None:
@@ -336,17 +336,17 @@ def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int
     wanted = slot.dtype.__name__
     kind = next((dtype for dtype, number in NUMBERS.items() if number == found), None)
     if code is Code.KIND and kind is None:
-        reason = f"found an unknown kind of values where {wanted} is wanted; write the record again"
+        reason = f"found an unknown kind of values where {wanted} is expected; write the record again"
     elif code is Code.KIND and kind is not None:
         dtype = "bytes" if kind is bytes else f"np.{kind.__name__}"
-        reason = f"found {kind.__name__} values where {wanted} is wanted: write {dtype} as the feature's dtype"
+        reason = f"found {kind.__name__} values where {wanted} is expected: write {dtype} as the feature's dtype"
     elif code is Code.LIST:
         reason = f"the {wanted} values are damaged; write the record again"
     elif code is Code.COUNT:
         multiple = "" if slot.dense else "a multiple of "
         reason = f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
     else:
-        reason = f"found nothing where {slot.size:,} {wanted} values are wanted"
+        reason = f"found nothing where {slot.size:,} {wanted} values are expected"
     return FeatureError(reason, slot.name, record)
 
 

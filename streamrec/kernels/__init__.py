@@ -115,5 +115,5 @@ def copy_bytes(target: memoryview, source: Buffer) -> None:
         return
     content = np.frombuffer(memoryview(source), np.uint8)
     if len(content) != len(target):
-        raise ValueError(f"{len(content)} bytes where {len(target)} are wanted")
+        raise ValueError(f"{len(content)} bytes where {len(target)} are expected")
     np.frombuffer(target, np.uint8)[:] = content

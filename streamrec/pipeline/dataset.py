@@ -976,7 +976,7 @@ def check_dataset(name: str, dataset: Any) -> Chain:
     """The chain of an argument that must be a Dataset."""
     if not isinstance(dataset, Dataset):
         raise TypeError(
-            f"{name} is {describe_value(dataset)}: a streamrec Dataset is wanted, such as TFRecordDataset(...)"
+            f"{name} is {describe_value(dataset)}: a streamrec Dataset is expected, such as TFRecordDataset(...)"
         )
     return dataset.chain
 

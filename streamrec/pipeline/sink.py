@@ -170,7 +170,7 @@ AMBIGUOUS = (
     "a dict with arrays: say batched=False where each dict is one Example, batched=True where it is a batch of them "
     "in columns"
 )
-WANTED = "a record (bytes), a batch of records, or a dict of features is wanted; "
+WANTED = "a record (bytes), a batch of records, or a dict of features is expected; "
 
 
 class Encoder:

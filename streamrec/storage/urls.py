@@ -169,7 +169,7 @@ def split_object(url: str) -> tuple[str, str]:
     scheme, bucket, key = split_prefix(url)
     if not key:
         raise StorageError(
-            f"this URL names a bucket where an object is wanted: write {scheme}://{bucket}/key, or "
+            f"this URL names a bucket where an object is expected: write {scheme}://{bucket}/key, or "
             f"{scheme}://{bucket}/*.tfrecord* for the shards in it",
             url,
         )

@@ -197,8 +197,8 @@ def test_a_missing_feature_is_null(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        ({"id": [1, 2], "pair": [1, 2]}, "feature 'id': found 2 values where 1 is wanted"),
-        ({"id": 1, "pair": [1]}, "feature 'pair': found 1 values where 2 are wanted"),
+        ({"id": [1, 2], "pair": [1, 2]}, "feature 'id': found 2 values where 1 is expected"),
+        ({"id": 1, "pair": [1]}, "feature 'pair': found 1 values where 2 are expected"),
         ({"id": "one", "pair": [1, 2]}, "feature 'id': "),
         ({"id": 1, "pair": [1, 2], "new": 3}, "feature 'new': no record that was looked at has it: give features"),
     ],

@@ -190,7 +190,7 @@ def test_several_processes_need_distribute(tmp_path: Path) -> None:
         list(load(dataset, 2))
     with pytest.raises(ValueError, match=r"call .distribute\(\)"):
         list(IterableDataset(Dataset.range(3).with_options(rank=0, world_size=2)))
-    with pytest.raises(TypeError, match=r"dataset is .x. \(str\): a streamrec Dataset is wanted"):
+    with pytest.raises(TypeError, match=r"dataset is .x. \(str\): a streamrec Dataset is expected"):
         IterableDataset("x")  # type: ignore[arg-type]
 
 

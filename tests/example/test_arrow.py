@@ -106,7 +106,7 @@ def test_shapes_and_dtypes() -> None:
         ({"a": np.zeros(2), "b": np.zeros(3)}, "different numbers of rows (a: 2, b: 3)"),
         ({"a": np.zeros(2, complex)}, "dtype complex128 has no counterpart"),
         ({"a": np.array([1, "x"], object)}, "unless it is of bytes"),
-        ({"a": np.ma.array([1, 2], mask=[False, True])}, "a masked array where all values are wanted"),
+        ({"a": np.ma.array([1, 2], mask=[False, True])}, "a masked array where all values are expected"),
         ({"a": pa.array([1, None])}, "unless it is of bytes"),
         ({"a": np.int64(3)}, "call batch first"),
         ({5: np.zeros(2)}, "a feature's name is 5 (int): it must be a str"),

@@ -101,7 +101,7 @@ def test_shapes_and_unknown_fields() -> None:
 @pytest.mark.parametrize(
     ("out_type", "serialized", "words"),
     [
-        ("int32", message(1, [1], float_val=[1]), "a float32 tensor where int32 is wanted"),
+        ("int32", message(1, [1], float_val=[1]), "a float32 tensor where int32 is expected"),
         ("int32", message(7, [1]), "a string tensor where int32"),
         (bytes, message(3, [1]), "an int32 tensor where string"),
         ("int32", message(103, [1]), "a dtype 103 tensor where int32"),
@@ -208,7 +208,7 @@ def test_raw_values(args: tuple[Any, ...], wanted: np.ndarray[Any, Any]) -> None
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (([b"\1\0", b"\2\0\3\0"], np.int16), "string 1 has 4 bytes where 2 are wanted"),
+        (([b"\1\0", b"\2\0\3\0"], np.int16), "string 1 has 4 bytes where 2 are expected"),
         (([b"", b"\1\0"], np.int16), "string 1 has 2 bytes where 0"),
         ((b"\1\0\3", np.int16), "strings of 3 bytes where a multiple of 2, the size of int16"),
         ((b"\1\0", np.int16, True, 3), "a fixed_length of 3 bytes where a multiple of 2"),

@@ -171,7 +171,7 @@ class _Values:
     """One slot's values, as they are found.
 
     Args:
-        slot: What is wanted.
+        slot: What is expected.
         sequence: Whether the rules of a SequenceExample hold.
         spans: Whether byte strings are kept as spans.
     """

@@ -308,12 +308,12 @@ def test_batch_takes_tfdatas_arguments() -> None:
 SIGNATURES: list[tuple[Any, Any, str]] = [
     (TensorSpec([], np.int64), [1, 2, 2.5], "element 2 of the generator does not fit output_signature: it is 2.5"),
     (TensorSpec([], np.int32), [1, 2**40], "element 1 .* does not fit in int32"),
-    (TensorSpec([2], np.int64), [[1, 2], [1, 2, 3]], r"element 1 .* shape \[3\], where \[2\] is wanted"),
-    (TensorSpec([], bytes), [b"a", 5], "element 1 .* where bytes are wanted"),
+    (TensorSpec([2], np.int64), [[1, 2], [1, 2, 3]], r"element 1 .* shape \[3\], where \[2\] is expected"),
+    (TensorSpec([], bytes), [b"a", 5], "element 1 .* where bytes are expected"),
     ((TensorSpec([], np.int64),) * 2, [(1, 2), 3], r"element 1 .* it is 3 \(int\), where a tuple of 2 parts"),
-    ({"a": TensorSpec([], np.int64)}, [{"a": 1}, {"b": 2}], "element 1 .* where a dict of .'a'. is wanted"),
+    ({"a": TensorSpec([], np.int64)}, [{"a": 1}, {"b": 2}], "element 1 .* where a dict of .'a'. is expected"),
     (TensorSpec([None], np.float32), [np.zeros(2), np.zeros(2, int)], "element 0 .* of float64, which does not fit"),
-    (RaggedTensorSpec([None, None], np.int64), [5], "element 0 .* where a RaggedTensor is wanted"),
+    (RaggedTensorSpec([None, None], np.int64), [5], "element 0 .* where a RaggedTensor is expected"),
 ]
 
 

@@ -126,7 +126,7 @@ def test_sparse_and_ragged_columns_are_written_again(place: str) -> None:
         with pytest.raises(TypeError, match=r"^element 0 of this run is a dict with arrays: say batched=False"):
             ambiguous.write_sync(f"{place}/x")
     rows = TFRecordDataset(f"{place}/in").batch(3).map(lambda _: {"s": SPARSE, "n": np.arange(2)})
-    with pytest.raises(FeatureError, match="feature 'n': 2 rows where 3 are wanted, as in 's'"):
+    with pytest.raises(FeatureError, match="feature 'n': 2 rows where 3 are expected, as in 's'"):
         rows.write_sync(f"{place}/x", batched=True)
 
 
@@ -136,7 +136,7 @@ SPARSE = streamrec.SparseTensor(np.array([[0, 0], [2, 0]]), np.array([1, 2]), np
 @pytest.mark.parametrize(
     ("element", "message"),
     [
-        ("text", r"is 'text' \(str\): a record .* or a dict of features is wanted; map it to one by .encode\(\)"),
+        ("text", r"is 'text' \(str\): a record .* or a dict of features is expected; map it to one by .encode\(\)"),
         (7, r"is 7 \(int\): a record \(bytes\), a batch of records, or a dict"),
         (np.zeros(3), r"is array.* map it to one, as by serialize_tensor"),
         (np.int64(3), r"is np.int64\(3\)"),

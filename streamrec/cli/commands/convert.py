@@ -338,7 +338,7 @@ async def read(found: Sequence[Item], how: Conversion, meter: Meter) -> AsyncGen
 
 
 def select_features(frames: Frames, first: int, how: Conversion) -> Frames:
-    """The records with the features that are wanted, under their new names."""
+    """The records with the chosen features, under their new names."""
     selected = []
     for number, record in enumerate(frames, first):
         row = {name: values for name, values in features_of(record, number).items() if how.reading.wants(name)}

@@ -169,7 +169,7 @@ async def scan(
 ) -> ShardScan:
     """Reads one shard to its end, past all damage, with every CRC32C checked.
 
-    The copy of its good records, if one is wanted, joins `objects`; on a worker of a cluster that is None.
+    The copy of its good records, if there is one, joins `objects`; on a worker of a cluster that is None.
     """
     shard, copy = work
     async with AsyncExitStack() as stack:

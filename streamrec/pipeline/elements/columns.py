@@ -205,7 +205,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         raise TypeError("a masked array has masked values: fill them first")
     if array.dtype.hasobject and (odd := [one for one in array.flat if not hasattr(one, "__len__")]):
         if value is None:
-            raise TypeError("None where numbers or bytes are wanted: does the function of map return its element?")
+            raise TypeError("None where numbers or bytes are expected: does the function of map return its element?")
         raise TypeError(
             f"{describe_value(None if None in odd else odd[0])} in {name_type(value)} where numbers or bytes are "
             "wanted: fill or convert it"

@@ -118,17 +118,17 @@ def conform(spec: Any, value: Any) -> Any:
         return conform_array(spec, value)
     wanted = RaggedTensor if isinstance(spec, RaggedTensorSpec) else SparseTensor
     if not isinstance(value, wanted):
-        raise TypeError(f"it is {describe_value(value)}, where {add_article(wanted.__name__)} is wanted")
+        raise TypeError(f"it is {describe_value(value)}, where {add_article(wanted.__name__)} is expected")
     return value
 
 
 def conform_parts(spec: Any, value: Any) -> Any:
     if isinstance(spec, dict):
         if not isinstance(value, dict) or value.keys() != spec.keys():
-            raise TypeError(f"it is {describe_value(value)}, where a dict of {list(spec)} is wanted")
+            raise TypeError(f"it is {describe_value(value)}, where a dict of {list(spec)} is expected")
         return {key: conform(part, value[key]) for key, part in spec.items()}
     if not isinstance(value, tuple | list) or len(value) != len(spec):
-        raise TypeError(f"it is {describe_value(value)}, where a tuple of {len(spec)} parts is wanted")
+        raise TypeError(f"it is {describe_value(value)}, where a tuple of {len(spec)} parts is expected")
     parts = [conform(*pair) for pair in zip(spec, value, strict=True)]
     return type(spec)(*parts) if hasattr(spec, "_fields") else tuple(parts)
 
@@ -139,11 +139,11 @@ def conform_array(spec: TensorSpec, value: Any) -> Any:
     if spec.dtype.kind == "O":
         array = strings(np.asarray(as_array(value), object).ravel().tolist()).reshape(np.shape(as_array(value)))
         if not all(isinstance(one, bytes) for one in array.flat):
-            raise TypeError(f"it is {describe_value(value)}, where bytes are wanted")
+            raise TypeError(f"it is {describe_value(value)}, where bytes are expected")
     else:
         array = cast(np.asarray(as_array(value)), value, spec.dtype)
     if not fits(array.shape, spec.shape):
-        raise ValueError(f"it has the shape {list(array.shape)}, where {list(spec.shape)} is wanted")
+        raise ValueError(f"it has the shape {list(array.shape)}, where {list(spec.shape)} is expected")
     return array if array.ndim else array[()]
 
 

@@ -119,7 +119,7 @@ class Generated(Source):
         if inspect.iscoroutine(generator):
             generator.close()
             raise TypeError(
-                f"{name_of(self.function)} returned a coroutine where an iterator or an async iterator is wanted: a"
+                f"{name_of(self.function)} returned a coroutine where an iterator or an async iterator is expected: a"
                 " `yield` makes an `async def` an async generator"
             )
         run(generator, start, ahead, self.signature)

@@ -202,7 +202,7 @@ def test_a_sparse_tensor_is_its_rows() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (sparse([[0, 0]], [7], [1, 1]), "a SparseTensor of several rows where one list is wanted; encode_examples"),
+        (sparse([[0, 0]], [7], [1, 1]), "a SparseTensor of several rows where one list is expected; encode_examples"),
         (RaggedTensor(np.arange(3), (np.array([0, 3]),)), "a RaggedTensor of several rows"),
         (sparse([[0], [2]], [7, 8], [3]), "index 2 of a sparse tensor is not the next one"),
         (sparse([[5]], [7], [3]), r"the index .5. of a sparse tensor is outside its dense_shape"),
@@ -219,15 +219,15 @@ def test_declared_kinds_hold_for_every_row() -> None:
     batch = encode_examples({"x": [[], [1], [2.5]], "y": [1, 2, 3]}, kinds={"x": np.float32, "y": "float32"})
     found = [plain(Example.FromString(record).features.feature["x"]) for record in batch]
     assert found == [("float_list", []), ("float_list", [1.0]), ("float_list", [2.5])]
-    with pytest.raises(FeatureError, match="record 1, feature 'x': float where int64 is wanted"):
+    with pytest.raises(FeatureError, match="record 1, feature 'x': float where int64 is expected"):
         encode_examples({"x": [[1], [0.5]]}, kinds={"x": np.int64})
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"a": [1, 2], "b": [1]}, "feature 'b': 1 rows where 2 are wanted, as in 'a'"),
-        ({"a": [[1], [0.5]]}, "record 1, feature 'a': float32 where int64 is wanted, as in the rows before"),
+        ({"a": [1, 2], "b": [1]}, "feature 'b': 1 rows where 2 are expected, as in 'a'"),
+        ({"a": [[1], [0.5]]}, "record 1, feature 'a': float32 where int64 is expected, as in the rows before"),
         ({"a": [[1], None]}, "record 1, feature 'a': None where"),
         ({"a": [["b", 2.5]]}, "mixed types: str and float"),
         ({"a": np.array(3)}, "one int64 where a column"),
@@ -242,7 +242,7 @@ def test_declared_kinds_hold_for_every_row() -> None:
         ({"a": sparse([[0, 0, 0]], [7], [2, 1, 1])}, "a sparse tensor has 3 dimensions: it must have 2"),
         ({"a": sparse([[0, 0]], [7, 8], [2, 1])}, "indices of shape .1, 2., 2 values"),
         ({"a": sparse([[0, 0]], [7], [-1, 1])}, "a negative size"),
-        ({"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]}, "feature 'b': 1 rows where 3 are wanted, as in 'a'"),
+        ({"a": sparse([[0, 0]], [7], [3, 1]), "b": [1]}, "feature 'b': 1 rows where 3 are expected, as in 'a'"),
         ({"a": BytesColumn.over(b"abc", np.array([[0, 4]]))}, "spans that leave their buffer"),
         ({"a": BytesColumn.over(b"abc", np.array([[2, 1]]))}, "spans that leave their buffer"),
         ({"a": BytesColumn(b"abc", np.array([0, 1]))}, r"spans of shape \[2\]"),

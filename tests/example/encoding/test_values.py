@@ -164,8 +164,8 @@ def test_tensors_by_the_array_protocol() -> None:
 @pytest.mark.parametrize(
     ("value", "kinds", "words"),
     [
-        (1.5, np.int64, "'x': float where int64 is wanted; round"),
-        (np.array([1.5]), np.int64, "float64 where int64 is wanted; round"),
+        (1.5, np.int64, "'x': float where int64 is expected; round"),
+        (np.array([1.5]), np.int64, "float64 where int64 is expected; round"),
         (float_feature(1), np.int64, "float32.* where int64"),
         ("a", np.int64, "str where int64"),
         (1, bytes, "int where bytes"),

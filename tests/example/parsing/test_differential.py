@@ -1,7 +1,7 @@
 """TensorFlow as the oracle: equal results where it gives one, an error where it raises; both walks agree.
 
 TensorFlow also gives results where partitions lead outside of their values, or where values of one record become
-values of another. There an error is wanted: `fits` says which records these are, in plain Python.
+values of another. There an error is expected: `fits` says which records these are, in plain Python.
 
 Descriptions of every kind, and messages that fit them or nearly fit them, well formed and damaged: 5,200 of them
 in a run, each as a batch and alone. Every test counts what it compared, and fails if a kind of feature or of

@@ -107,7 +107,7 @@ def test_a_length_past_the_end_is_cut() -> None:
 
 def test_kinds_are_reported() -> None:
     record = example(("x", floats(1.5)))
-    with pytest.raises(FeatureError, match="found float32 values where int64 is wanted") as raised:
+    with pytest.raises(FeatureError, match="found float32 values where int64 is expected") as raised:
         parse_example([example(("x", ints(1))), record], INT, ["first", "second"])
     error = raised.value
     assert (error.record, error.feature, error.example) == (1, "x", "second")
@@ -154,8 +154,8 @@ def test_every_form_of_serialized() -> None:
     ("serialized", "error", "message"),
     [
         (["text"], TypeError, "str where bytes"),
-        (None, TypeError, "None where messages are wanted"),
-        ("text", TypeError, "str where messages are wanted"),
+        (None, TypeError, "None where messages are expected"),
+        ("text", TypeError, "str where messages are expected"),
         (np.array([b"a\0"]), TypeError, "trailing NULs"),
         (np.array([[b"a"]], dtype=object), FeatureError, "must be a vector"),
         (SimpleNamespace(buffer=b"abc", spans=np.array([[0, 4]])), ValueError, "leaves a buffer of 3 bytes"),
@@ -219,9 +219,9 @@ def test_threads_share_a_description() -> None:
 @pytest.mark.parametrize(
     ("wanted", "value", "advice"),
     [
-        (np.float32, 7, "found int64 values where float32 is wanted: write np.int64 as the feature's dtype"),
-        (bytes, 0.5, "found float32 values where bytes is wanted: write np.float32 as the feature's dtype"),
-        (np.int64, b"x", "found bytes values where int64 is wanted: write bytes as the feature's dtype"),
+        (np.float32, 7, "found int64 values where float32 is expected: write np.int64 as the feature's dtype"),
+        (bytes, 0.5, "found float32 values where bytes is expected: write np.float32 as the feature's dtype"),
+        (np.int64, b"x", "found bytes values where int64 is expected: write bytes as the feature's dtype"),
     ],
 )
 def test_the_dtype_that_the_file_has_is_named(wanted: Any, value: Any, advice: str) -> None:
@@ -231,7 +231,7 @@ def test_the_dtype_that_the_file_has_is_named(wanted: Any, value: Any, advice: s
 
 def test_missing_and_empty() -> None:
     for record in (b"", example(("x", b"")), example(("X", ints(1)))):
-        with pytest.raises(FeatureError, match="found nothing where 1 int64 values are wanted"):
+        with pytest.raises(FeatureError, match="found nothing where 1 int64 values are expected"):
             parse_example([record], INT)
         assert parse_example([record], {"x": FixedLenFeature([], np.int64, 7)})["x"].tolist() == [7]
         assert parse_example([record], INTS)["x"].dense_shape.tolist() == [1, 0]

@@ -249,7 +249,7 @@ def test_an_error_comes_once_after_what_came_before(dataset: Dataset[Any], wante
 def test_a_function_that_makes_no_dataset_is_named() -> None:
     elements = iter(Dataset.range(1, -1, -1).interleave(not_a_dataset, 1))
     assert [next(elements) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(TypeError, match=r"not_a_dataset returned a list where a Dataset is wanted"):
+    with pytest.raises(TypeError, match=r"not_a_dataset returned a list where a Dataset is expected"):
         next(elements)
 
 

@@ -259,7 +259,7 @@ def make_chains(function: Callable[..., Any], elements: Sequence[Any]) -> list[C
             chain = getattr(dataset, "chain", None)
             if not isinstance(chain, Chain):
                 raise TypeError(
-                    f"{name_of(function)} returned {name_type(dataset)} where a Dataset is wanted: the function of "
+                    f"{name_of(function)} returned {name_type(dataset)} where a Dataset is expected: the function of "
                     "interleave and flat_map must make a Dataset of each element, as TFRecordDataset does of a name"
                 )
             chains.append(chain)
