@@ -130,7 +130,7 @@ def upload(task: Task) -> Callable[[], int]:
 
 
 def training(task: Task) -> Callable[[], int]:
-    """A loop that holds the interpreter's lock for half of each step, beside a stream."""
+    """A loop that holds the GIL for half of each step, next to a stream."""
     batches = shards(task).batch(32)
 
     def run() -> int:

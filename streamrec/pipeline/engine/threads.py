@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 HOP_SECONDS: Final = 0.5e-3
 """Shorter work runs on the event loop. A hop to a thread and back takes a quarter of this time, and four changes of the
-interpreter's lock, for each of which a training loop on the main thread may have to wait."""
+GIL, for each of which a training loop on the main thread may have to wait."""
 
 LEAVE_SECONDS = 5.0
 """How long a cancelled caller waits for its call. Not tuned."""

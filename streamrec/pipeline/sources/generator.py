@@ -130,7 +130,7 @@ class ElementBuffer:
     """Elements between a generator (the maker) and its consumer (the taker).
 
     Neither side takes a lock for an element. Each first writes its own step (an element, what was taken, "I wait") and
-    then reads the other's, and the interpreter's lock orders the writes, so neither can miss the other. A spurious
+    then reads the other's, and the GIL orders the writes, so neither can miss the other. A spurious
     wake-up is harmless: both look again. The loop is woken only if it waits.
 
     Args:

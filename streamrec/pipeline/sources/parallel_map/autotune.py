@@ -4,7 +4,7 @@
   go many at a time; long calls go alone, or their results would come in bursts.
 - `CallCount`: how many calls run at once. While the consumer waits and all calls are busy, it tries twice as many;
   after that failed once, half as many more. It keeps them if they give at least half of the speed that they would give
-  without a bottleneck such as the processor, the interpreter's lock or a service. It removes one call when the
+  without a bottleneck such as the processor, the GIL or a service. It removes one call when the
   consumer has not waited for long.
 - `PrefetchDepth`: how many bytes a prefetch runs ahead. It grows when the queue is empty after it was full, since then
   it was too small to bridge a gap. If the queue never filled up, a larger one would not help.
