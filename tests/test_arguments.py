@@ -179,7 +179,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: parse_example([RECORD], {"a": streamrec.FixedLenFeature([], int, LONG)}), "(str): it must be an int64"),
     (lambda: ds.state_dict(), "has no attribute 'state_dict': write run = dataset.iterate(), and run.state_dict()"),
     (lambda: ds.map_and_batch(len, 2), "'map_and_batch': write dataset.map(...).batch(...)"),
-    (lambda: len(ds.repeat()), "this dataset has no len(): it has no end. A torch DataLoader wants"),
+    (lambda: len(ds.repeat()), "this dataset has no len(): it has no end. A torch DataLoader needs"),
     (lambda: ds.iterate("{}"), "the state is '{}' (str): it must be a dict that `state_dict()` returned"),  # type: ignore[arg-type]
     (lambda: Epochs([1, 2], len, len, 0, len), "dataset is [1, 2] (list): a streamrec Dataset is expected, such as"),  # type: ignore[arg-type]
     (lambda: ds.cache("a", storage_options="abc"), "storage_options is 'abc' (str)"),  # type: ignore[arg-type]

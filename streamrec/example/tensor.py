@@ -164,7 +164,7 @@ def _numbers(message: TensorProto, dtype: np.dtype[Any], shape: tuple[int, ...])
         return np.empty(0, dtype)
     if len(content) != math.prod(shape) * dtype.itemsize:
         raise FeatureError(
-            f"{len(content)} bytes of content where the shape {_short(shape)} of {dtype.name} wants "
+            f"{len(content)} bytes of content where the shape {_short(shape)} of {dtype.name} needs "
             f"{math.prod(shape) * dtype.itemsize}; the tensor is damaged"
         )
     if dtype == np.bool_ and max(content) > 1:
@@ -219,7 +219,7 @@ def _fill(values: npt.NDArray[Any], count: int, max_fill_bytes: int) -> npt.NDAr
         return values[:count].copy()
     if count * values.dtype.itemsize > max_fill_bytes:
         raise FeatureError(
-            f"{len(values)} values where the shape wants {count}: repeating the last one takes "
+            f"{len(values)} values where the shape needs {count}: repeating the last one takes "
             f"{count * values.dtype.itemsize:,} bytes, and at most {max_fill_bytes:,} are filled; "
             "pass max_fill_bytes if the tensor is right"
         )

@@ -321,7 +321,7 @@ class Code(enum.IntEnum):
     MESSAGE = 1  # the record is not an Example
     KIND = 2  # a Feature that holds another kind than the one wanted
     LIST = 3  # a Feature whose list of values is damaged
-    COUNT = 4  # another number of values than the shape wants
+    COUNT = 4  # another number of values than the shape needs
     MISSING = 5  # no such key, and no default
 
 
@@ -344,7 +344,7 @@ def failure(code: Code, record: int, slot: FeatureSlot | None = None, found: int
         reason = f"the {wanted} values are damaged; write the record again"
     elif code is Code.COUNT:
         multiple = "" if slot.dense else "a multiple of "
-        reason = f"found {found:,} values where the shape {list(slot.shape)} wants {multiple}{slot.size:,}"
+        reason = f"found {found:,} values where the shape {list(slot.shape)} needs {multiple}{slot.size:,}"
     else:
         reason = f"found nothing where {slot.size:,} {wanted} values are expected"
     return FeatureError(reason, slot.name, record)

@@ -253,7 +253,7 @@ class Runnable(Generic[T]):
         if count < 0:
             why = "it has no end" if count == INFINITE_CARDINALITY else "how many elements it has depends on its data"
             raise TypeError(
-                f"this dataset has no len(): {why}. A torch DataLoader wants streamrec.torch.IterableDataset(dataset)"
+                f"this dataset has no len(): {why}. A torch DataLoader needs streamrec.torch.IterableDataset(dataset)"
             )
         return count
 

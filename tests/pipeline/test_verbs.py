@@ -232,7 +232,7 @@ def test_len() -> None:
     assert len(numbers.batch(4)) == 6
     assert bool(Dataset.range(0))
     assert bool(numbers.filter(bool))
-    with pytest.raises(TypeError, match=r"depends on its data\. A torch DataLoader wants streamrec\.torch\.Iter"):
+    with pytest.raises(TypeError, match=r"depends on its data\. A torch DataLoader needs streamrec\.torch\.Iter"):
         len(numbers.filter(bool))
     with pytest.raises(TypeError, match="has no end"):
         len(numbers.repeat())

@@ -198,7 +198,7 @@ async def sweep_written(sources: Sequence[str], seconds: float, storage_options:
     """Writes shards below the one directory that was named, measures with them, and removes them."""
     folder = directory_of(sources[0])
     if folder is None or len(sources) > 1:
-        raise click.UsageError("--write wants one directory: a URL that ends in /")
+        raise click.UsageError("--write takes one directory: a URL that ends in /")
     name = f"{folder}streamrec-bench-{uuid4().hex[:8]}"
     paths = [f"{name}-{number}.tfrecord" for number in range(WRITTEN_SHARDS)]
     frames = streamrec.Frames.of([urandom(100_000)] * 320)

@@ -122,12 +122,12 @@ def test_kinds_are_reported() -> None:
 @pytest.mark.parametrize(
     ("config", "value", "message"),
     [
-        (FixedLenFeature([2], np.int64), ints(1), r"found 1 values where the shape \[2\] wants 2"),
-        (FixedLenFeature([2], np.int64), ints(*range(99)), r"found 99 values where the shape \[2\] wants 2"),
-        (FixedLenFeature([2], np.float32), floats(), r"found 0 values where the shape \[2\] wants 2"),
+        (FixedLenFeature([2], np.int64), ints(1), r"found 1 values where the shape \[2\] needs 2"),
+        (FixedLenFeature([2], np.int64), ints(*range(99)), r"found 99 values where the shape \[2\] needs 2"),
+        (FixedLenFeature([2], np.float32), floats(), r"found 0 values where the shape \[2\] needs 2"),
         (FixedLenFeature([], np.float32), feature(np.float32, [1] * 9, packed=False), "found 9 values"),
-        (FixedLenFeature([2], bytes), strings(b"a"), r"found 1 values where the shape \[2\] wants 2"),
-        (FixedLenSequenceFeature([2], np.int64, True), ints(1, 2, 3), r"wants a multiple of 2"),
+        (FixedLenFeature([2], bytes), strings(b"a"), r"found 1 values where the shape \[2\] needs 2"),
+        (FixedLenSequenceFeature([2], np.int64, True), ints(1, 2, 3), r"needs a multiple of 2"),
     ],
 )
 def test_counts_are_reported(config: Feature, value: bytes, message: str) -> None:

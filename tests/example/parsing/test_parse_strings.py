@@ -77,7 +77,7 @@ def test_arrow(items: list[bytes]) -> None:
     assert array.to_pylist() == items
 
 
-def test_arrow_wants_one_dimension() -> None:
+def test_arrow_takes_one_dimension() -> None:
     with pytest.raises(ValueError, match="reshape it"):
         BytesColumn(BUFFER, SPANS).reshape(2, 2).__arrow_c_array__()
 

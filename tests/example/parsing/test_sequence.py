@@ -49,8 +49,8 @@ def test_a_step_ends_where_its_first_list_ends() -> None:
     ("record", "message"),
     [
         (b"", "record 0, feature 't': found nothing"),
-        (sequence([], [("t", [ints(1, 2)])]), "found 2 values where the shape .. wants 1"),
-        (sequence([], [("t", [b""])]), "found 0 values where the shape .. wants 1"),
+        (sequence([], [("t", [ints(1, 2)])]), "found 2 values where the shape .. needs 1"),
+        (sequence([], [("t", [b""])]), "found 0 values where the shape .. needs 1"),
         (sequence([], [("t", [floats(1)])]), "found float32 values where int64 is expected"),
         (sequence([], [("t", [b"\x1a"])]), "int64 values are damaged"),
         (field(2, entry("t", field(1, ints(1)), value_first=True)), "not a serialized message"),
