@@ -12,6 +12,7 @@ No foreign exception leaves this package: each backend wraps the calls of its cl
 from __future__ import annotations
 
 import enum
+import re
 import resource
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -319,6 +320,9 @@ def retry_after_seconds(header: str | None, now: datetime | None = None) -> floa
     return max(0.0, (then - (now or datetime.now(UTC))).total_seconds())
 
 
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII | re.IGNORECASE)
+
+
 def http_body_range(status: int, headers: Mapping[str, str], start: int = 0, end: int | None = None) -> int | None:
     """Checks that an HTTP answer has the requested bytes, and returns the object's size, or None if it is unknown.
 
@@ -331,7 +335,9 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int = 0, end
             raise TransientError(Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was wanted")
         return int(length) if length is not None and length.isdigit() else None
     content_range = headers.get("Content-Range", "")
-    first, last, size = _parse_content_range(content_range)
+    if (found := _CONTENT_RANGE.fullmatch(content_range)) is None:
+        raise TransientError(Cause.WRONG_ANSWER, f"a 206 with Content-Range {content_range!r}")
+    first, last, size = int(found[1]), int(found[2]), None if found[3] == "*" else int(found[3])
     want = end if size is None else (size if end is None else min(end, size))
     if first != start or (want is not None and last + 1 != want):
         raise TransientError(
@@ -339,13 +345,3 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int = 0, end
             f"Content-Range {content_range!r} where bytes {start}-{'' if end is None else end - 1} were wanted",
         )
     return size
-
-
-def _parse_content_range(header: str) -> tuple[int, int, int | None]:
-    """Parses "bytes 0-9/100" (or "/*") into first byte, last byte and size; else raises a TransientError."""
-    unit, _, rest = header.partition(" ")
-    span, _, size = rest.partition("/")
-    first, _, last = span.partition("-")
-    if unit.lower() != "bytes" or not (first.isdigit() and last.isdigit() and (size.isdigit() or size == "*")):
-        raise TransientError(Cause.WRONG_ANSWER, f"a 206 with Content-Range {header!r}")
-    return int(first), int(last), None if size == "*" else int(size)

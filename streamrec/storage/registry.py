@@ -30,7 +30,7 @@ from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity, identities
 from streamrec.storage.options import COMMON_OPTIONS, ClientOptions, parameter_names, suggest_name
 from streamrec.storage.retry import attempt
-from streamrec.storage.statistics import Statistics, current, log_statistics
+from streamrec.storage.statistics import Statistics, log_statistics, run_statistics
 from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
@@ -134,7 +134,7 @@ class Storages:
         self.connections = Connections(buffer_bytes, KneeSearch(START, max_connections))
         self.storage_options = dict(storage_options or {})
         self._filesystem = filesystem
-        self.statistics = current()
+        self.statistics = run_statistics.get() or Statistics()
         self._report_interval = report_interval
         self._timer: asyncio.TimerHandle
         self._stack = AsyncExitStack()

@@ -336,7 +336,8 @@ class Statistics:
         )
 
 
-_collecting: ContextVar[Statistics | None] = ContextVar("streamrec_statistics", default=None)
+run_statistics: ContextVar[Statistics | None] = ContextVar("streamrec_statistics", default=None)
+"""Those of the enclosing `collecting`."""
 
 
 @contextmanager
@@ -345,16 +346,11 @@ def collecting(statistics: Statistics) -> Iterator[None]:
 
     A run creates its Storages deep inside, a repeated one several in succession; all count as one run.
     """
-    token = _collecting.set(statistics)
+    token = run_statistics.set(statistics)
     try:
         yield
     finally:
-        _collecting.reset(token)
-
-
-def current() -> Statistics:
-    """Returns the Statistics of the enclosing `collecting`, or new ones."""
-    return _collecting.get() or Statistics()
+        run_statistics.reset(token)
 
 
 _logger = logging.getLogger("streamrec")

@@ -129,7 +129,10 @@ class LocalBackend(Backend):
                 if version is not None and version != info.version:
                     raise changed_error(path, start, end)
                 return BytesBody(info, data)
-            file = _wrap(opened, start)
+            opened.seek(start)
+            file: Any = aiofiles.threadpool.wrap(opened, loop=asyncio.get_running_loop())
+            # a run that is dropped while its loop ends does not close it
+            weakref.finalize(file, opened.close).atexit = False
         info = _info(path, os.fstat(file.fileno()))
         if version is not None and version != info.version:
             await finish(_close(file))
@@ -316,14 +319,6 @@ def _open(path: Path, start: int, end: int | None) -> io.FileIO | ShortFile | No
 def _close_opened(opened: io.FileIO | ShortFile | None) -> None:
     if isinstance(opened, io.FileIO):
         opened.close()
-
-
-def _wrap(file: io.FileIO, start: int) -> Any:
-    """Returns the file as one of aiofiles, positioned at `start`."""
-    file.seek(start)
-    wrapped = aiofiles.threadpool.wrap(file, loop=asyncio.get_running_loop())
-    weakref.finalize(wrapped, file.close).atexit = False  # a run that is dropped while its loop ends does not close it
-    return wrapped
 
 
 def _read_cached(file: int, buffer: memoryview, position: int) -> int | None:

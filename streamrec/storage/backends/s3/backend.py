@@ -76,7 +76,17 @@ async def connect(source: ClientOptions, policy: RetryPolicy) -> S3Backend:
         )
     # TLS protects bodies in transit, and the signed CRC32C up to the disk; SHA-256 would cost more than both
     s3 = {"payload_signing_enabled": False, **(users.get("s3") or {})}
-    config = {**_client_config(policy), **users, "s3": s3, "max_pool_connections": UNLIMITED}
+    config = {
+        "http_session_cls": OwnHostSession,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        "connect_timeout": policy.connect_timeout,
+        "read_timeout": policy.stall_timeout,  # of a body; the request layer limits the head
+        "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
+        "request_checksum_calculation": "when_required",  # uploads compute their own
+        **users,
+        "s3": s3,
+        "max_pool_connections": UNLIMITED,
+    }
     filesystem = build(S3FileSystem, source, config_kwargs=config)
     filesystem.retries = 1
     try:
@@ -150,18 +160,6 @@ def _load_descriptions(data_path: str | None) -> Loader:
         for kind in ("service-2", "endpoint-rule-set-1"):
             loader.load_service_model("s3", kind)
     return loader
-
-
-def _client_config(policy: RetryPolicy) -> dict[str, Any]:
-    """Returns the default settings of botocore: one attempt, few checksums."""
-    return {
-        "http_session_cls": OwnHostSession,
-        "retries": {"total_max_attempts": 1, "mode": "standard"},
-        "connect_timeout": policy.connect_timeout,
-        "read_timeout": policy.stall_timeout,  # of a body; the request layer limits the head
-        "response_checksum_validation": "when_required",  # some servers send the whole object's on a 206
-        "request_checksum_calculation": "when_required",  # uploads compute their own
-    }
 
 
 class S3Backend(Backend):
