@@ -85,7 +85,7 @@ PLAIN = r"""(?ix) \b (behind | anew | (no|some)body | whoever | beside | told | 
 ADVICE = r"""(?ix) \b (add | allow | ask | call | check | choose | close | convert | copy | declare | describe | exclude
     | fill | fix | give | install | leave | list | lower | make | map | must | name | needs? | only | open | parse
     | pass | put | raise | read | remove | rename | repair | reshape | restore | resume | round | run | save | say
-    | select | set | shorten | start | take | unpack | use | wait | wanted | wants? | write) \b"""
+    | select | set | shorten | start | take | unpack | use | wait | expected | wanted | wants? | write) \b"""
 """What says what to do: a verb."""
 
 
