@@ -1,7 +1,5 @@
 """The cases of test_in_processes.py: a cluster of four workers for all of them."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -74,6 +72,11 @@ def write(path: Path, count: int, first: int = 0) -> list[bytes]:
     return records
 
 
+def examples_in(pattern: str, options: Any = None) -> list[Example]:
+    """The Examples of all shards that a pattern matches."""
+    return [Example.FromString(record) for record in streamrec.TFRecordDataset(pattern, storage_options=options)]
+
+
 def damage(path: Path, position: int | None = None) -> None:
     """Flips a bit of a file, in its middle if no position is given."""
     data = bytearray(path.read_bytes())
@@ -127,10 +130,8 @@ def test_from_a_store_and_back(s3_store: Store, call: Call) -> None:
     dataset = read_tfrecords(f"{url}/*.gz", storage_options=options)  # features are inferred
     write_tfrecords(dataset, f"{url}/new", shard_bytes=1, storage_options=options)
     assert streamrec.verify_sync(f"{url}/new/manifest.json", storage_options=options).ok
-    written = streamrec.TFRecordDataset(f"{url}/new/*.tfrecord", storage_options=options)
-    found = sorted(
-        (Example.FromString(record) for record in written), key=lambda e: e.features.feature["id"].int64_list.value[0]
-    )
+    written = examples_in(f"{url}/new/*.tfrecord", options)
+    found = sorted(written, key=lambda example: example.features.feature["id"].int64_list.value[0])
     assert found == [Example.FromString(streamrec.encode_example(row, kinds=FEATURES)) for row in rows(500)]
     with pytest.raises(Exception, match="already exists"):
         write_tfrecords(dataset, f"{url}/new", storage_options=options)
@@ -145,10 +146,12 @@ def test_null_and_tensors_are_written(tmp_path: Path, caplog: pytest.LogCaptureF
     with pytest.raises(streamrec.FeatureError, match="record 1, feature 'x': a null within a list"):
         write_tfrecords(ray.data.from_arrow(pyarrow.table({"x": [[1], [2, None]]})), str(tmp_path / "d"))
     write_tfrecords(ray.data.from_numpy(np.arange(12, dtype=np.float32).reshape(3, 2, 2)), str(tmp_path / "b"))
-    found = [Example.FromString(record) for record in streamrec.TFRecordDataset(f"{tmp_path}/a/*.tfrecord")]
-    assert found == [Example.FromString(streamrec.encode_example({"id": 1, "tags": ["a"]})), Example(features={})]
-    values = [Example.FromString(record) for record in streamrec.TFRecordDataset(f"{tmp_path}/b/*.tfrecord")]
-    assert [list(each.features.feature["data"].float_list.value) for each in values][1] == [4, 5, 6, 7]
+    assert examples_in(f"{tmp_path}/a/*.tfrecord") == [
+        Example.FromString(streamrec.encode_example({"id": 1, "tags": ["a"]})),
+        Example(features={}),
+    ]
+    _, second, _ = examples_in(f"{tmp_path}/b/*.tfrecord")
+    assert list(second.features.feature["data"].float_list.value) == [4, 5, 6, 7]
 
 
 OPTIONAL: list[dict[str, Any]] = [
@@ -189,9 +192,8 @@ def test_a_missing_feature_is_null(tmp_path: Path) -> None:
     assert prices.count(None) == 1000
     assert prices.count(2.5) == 500
     write_tfrecords(dataset, f"{tmp_path}/new")
-    back = [Example.FromString(record) for record in streamrec.TFRecordDataset(f"{tmp_path}/new/*.tfrecord")]
-    examples = [Example.FromString(streamrec.encode_example(row)) for row in rows]
-    assert sorted(map(repr, back)) == sorted(map(repr, examples))
+    back = examples_in(f"{tmp_path}/new/*.tfrecord")
+    assert sorted(map(repr, back)) == sorted(map(repr, examples_in(f"{tmp_path}/a.tfrecord")))
 
 
 @pytest.mark.parametrize(
@@ -394,8 +396,7 @@ def test_the_commands_run_on_the_cluster(
     assert sum(parquet.read_table(f"{tmp_path}/c-{number}.parquet").num_rows for number in range(3)) == 500
     back = f"{tmp_path}/d-{{shard}}.tfrecord"
     call("convert", *far, f"{tmp_path}/c-*.parquet", back)
-    found = list(streamrec.TFRecordDataset(f"{tmp_path}/d-*.tfrecord"))
-    assert [Example.FromString(record) for record in found] == [Example.FromString(record) for record in wanted]
+    assert examples_in(f"{tmp_path}/d-*.tfrecord") == [Example.FromString(record) for record in wanted]
     damage(shards[1], 50)
     assert program.run(["verify", *far, "--repair", f"{tmp_path}/clean/", f"{tmp_path}/b/"]) == 1
     assert "1 shard damaged" in capsys.readouterr().out

@@ -1,8 +1,8 @@
 """Whole pipelines that end in every way, in a process of their own: says what is left of them.
 
-    python failures.py WAY URL OPTIONS
+    python failures.py WAYS URL OPTIONS
 
-WAY is the name of a function below, OPTIONS the storage options as JSON.
+WAYS are the names of functions below, OPTIONS the storage options as JSON.
 """
 
 import asyncio
@@ -31,10 +31,11 @@ atexit.register(says_how_long)  # before the bridge's own: what is registered fi
 
 from streamrec import Dataset, TFRecordDataset  # noqa: E402
 from streamrec.bridge import run  # noqa: E402
+from streamrec.storage import clients  # noqa: E402
 
+clients.IDLE = 0.5  # type: ignore[misc]  # clients that are not used are closed soon, not after five seconds
 SECONDS = 20.0
-"""What cleaning up may take where the program does not wait for it, on a machine with much else to do: clients are
-closed when they were not used for five seconds."""
+"""What cleaning up may take where the program does not wait for it, on a machine with much else to do."""
 
 LASTING = ("MainThread", "streamrec-loop", "asyncio_")
 """Threads that the process keeps: its own, the bridge's, and those of the loops' executors."""
@@ -252,8 +253,9 @@ async def async_cancel() -> None:
 
 
 if __name__ == "__main__":
-    way = globals()[sys.argv[1]]
-    if asyncio.iscoroutinefunction(way):
-        asyncio.run(way())
-    else:
-        way()
+    for name in sys.argv[1].split():
+        way = globals()[name]
+        if asyncio.iscoroutinefunction(way):
+            asyncio.run(way())
+        else:
+            way()
