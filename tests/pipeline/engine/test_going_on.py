@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import streamrec
 from streamrec import Dataset, FeatureError, FixedLenFeature, NotFoundError, TensorSpec, TFRecordDataset, encode_records
 from streamrec.errors import ClosedError
 from streamrec.example import encode_example
+from tests.pipeline.chains import BATCH, NUMBER, VERBS, Verb
 
 BAD = {3, 4, 11, 19}
 """At these numbers functions fail."""
@@ -89,24 +91,15 @@ CHAINS: dict[str, Chain] = {
     "filter": lambda numbers: numbers.filter(is_even),
     "take_while": lambda numbers: numbers.take_while(small),
     "enumerate": lambda numbers: numbers.map(checked).enumerate(),
-    "take": lambda numbers: numbers.map(checked).take(9),
-    "skip": lambda numbers: numbers.map(checked).skip(5),
-    "shard": lambda numbers: numbers.map(checked).shard(3, 1),
     "batch": lambda numbers: numbers.map(checked).batch(4),
-    "drop_remainder": lambda numbers: numbers.map(checked).batch(4, drop_remainder=True),
     "unequal": lambda numbers: numbers.map(ragged).batch(2),
     "map of batches": lambda numbers: numbers.batch(3).map(lambda batch: [checked(each) for each in batch]),
     "unbatch": lambda numbers: numbers.batch(3).map(lambda b: np.array([checked(n) for n in b])).unbatch(),
     "bucket": lambda numbers: numbers.map(checked).bucket_by_sequence_length(lambda n: int(n) % 5, [2], [3, 2]),
     "prefetch": lambda numbers: numbers.map(checked).prefetch(3).map(lambda n: n * 2),
-    "repeat": lambda numbers: numbers.map(checked).repeat(2),
     "concatenate": lambda numbers: numbers.map(checked).concatenate(numbers.map(checked)),
-    "unique": lambda numbers: numbers.map(checked).map(lambda n: int(n) % 7).unique(),
     "unique between": lambda numbers: numbers.map(lambda n: int(n) // 2).map(checked).unique().map(checked),
-    "scan": lambda numbers: numbers.map(checked).scan(0, lambda total, n: (total + int(n), total)),
     "scan of batches": lambda numbers: numbers.map(checked).batch(2).scan(0, lambda t, b: (t + int(b.sum()), t)),
-    "rebatch": lambda numbers: numbers.map(checked).batch(4).rebatch([2, 3]),
-    "rebatch, dropping": lambda numbers: numbers.map(checked).batch(1).rebatch([2, 3], drop_remainder=True),
     "two stages": lambda numbers: numbers.map(checked).map(lambda n: checked(n - 1) + 1),
     "ignored": lambda numbers: numbers.map(checked).ignore_errors().batch(4),
     "ignored in threads": lambda numbers: numbers.map(checked, num_parallel_calls=4).ignore_errors().enumerate(),
@@ -116,10 +109,7 @@ CHAINS: dict[str, Chain] = {
     "signature": generated,
     "class_func": lambda numbers: numbers.rejection_resample(is_even, [0.3, 0.7], seed=1),
     "rejection_resample": lambda numbers: numbers.map(checked).rejection_resample(lambda n: n % 2, [0.3, 0.7], seed=1),
-    "window": lambda numbers: numbers.map(checked).window(3).flat_map(as_batches),
     "window that overlaps": lambda numbers: numbers.map(checked).window(4, 1, 2).flat_map(as_batches),
-    "window with gaps": lambda numbers: numbers.map(checked).window(2, 5).flat_map(as_batches),
-    "window, dropping": lambda numbers: numbers.map(checked).window(3, 2, drop_remainder=True).flat_map(as_batches),
     "key_func": lambda numbers: numbers.group_by_window(lambda n: checked(n) % 3, keyed, 3),
     "length_func": lambda numbers: numbers.bucket_by_sequence_length(lambda n: int(checked(n)) % 5, [2], [3, 2]),
     "buckets that do not fit": lambda numbers: numbers.map(ragged).bucket_by_sequence_length(
@@ -128,7 +118,6 @@ CHAINS: dict[str, Chain] = {
     "unequal at the end": lambda numbers: numbers.take(20).map(ragged).batch(3),
     "map in threads after map": lambda numbers: numbers.map(checked).map(lambda n: n + 1, num_parallel_calls=3),
     "parse in threads": lambda numbers: numbers.map(lambda n: checked(n + 3)).map(checked, num_parallel_calls=2),
-    "shuffle": lambda numbers: numbers.map(checked).shuffle(5, seed=1),
     "shuffle of all": lambda numbers: numbers.map(checked).shuffle(100, seed=1),
     "cache": lambda numbers: numbers.map(checked).cache().repeat(2),
     "zip": lambda numbers: Dataset.zip(numbers.map(checked), numbers.skip(1).map(checked), numbers),
@@ -142,6 +131,16 @@ CHAINS: dict[str, Chain] = {
     ),
     "shuffled before": lambda numbers: numbers.shuffle(5, seed=1).map(checked),
 }
+
+
+def after_errors(verb: Verb, numbers: Dataset[Any]) -> Dataset[Any]:
+    failing = numbers.map(checked)
+    return verb.ours(failing if NUMBER in verb.kinds else failing.batch(2), 2)
+
+
+for verb in VERBS:
+    if {NUMBER, NUMBER + BATCH} & {*verb.kinds}:
+        CHAINS[f"{verb.name} in random chains"] = partial(after_errors, verb)
 
 
 def numbers() -> Dataset[Any]:

@@ -33,10 +33,10 @@ def test_range_checks_its_arguments() -> None:
         Dataset.range(1, 2, 0)
 
 
-MANY = 5_000
+MANY = 2_000
 
 
-@pytest.mark.parametrize("count", [0, 7, None, *thorough(1, 9000)])
+@pytest.mark.parametrize("count", [0, 7, None, *thorough(1, 900)])
 def test_short_epochs_are_those_of_long_ones(count: int | None) -> None:
     names = Dataset.from_tensor_slices({"x": np.arange(3), "y": (Frames.of([b"a", b"b", b"c"]), [[1.5], [2], [3]])})
     for short in (names, Dataset.range(5), Dataset.from_tensor_slices(Frames.of([b"a", b"", b"ccc"]))):
