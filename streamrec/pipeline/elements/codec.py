@@ -231,7 +231,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     raise TypeError(f"an array of dtype {dtype} cannot be stored in a cache file: map it to numbers or strings")
 
 
-def digest_of(value: Any) -> str:
+def digest_values(value: Any) -> str:
     """A digest of values; equal for equal values in different containers, such as a list and an array of numbers."""
     digest = hashlib.blake2b(digest_size=16)
     for piece in bytes_of(value):

@@ -91,7 +91,7 @@ def state_of(chain: Chain, epoch: int, position: Position) -> dict[str, Any]:
         "epoch": epoch,
         "position": position,
     }
-    return {**state, "digest": digest_of(state)}
+    return {**state, "digest": digest_state(state)}
 
 
 def state_at(chain: Chain, epoch: int, positions: Positions, index: int, seed: int) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def check_state(state: Any) -> None:
         raise PositionMismatchError(
             f"this state has format {state['format']!r}, but this release of streamrec reads format {FORMAT}: {advice}"
         )
-    if state.get("digest") != digest_of({key: value for key, value in state.items() if key != "digest"}):
+    if state.get("digest") != digest_state({key: value for key, value in state.items() if key != "digest"}):
         raise PositionMismatchError(
             "this state was changed since it was saved: a value differs or is missing; use another state, or start "
             "over without it"
@@ -143,10 +143,10 @@ def start_of_next_epoch(state: Mapping[str, Any]) -> dict[str, Any]:
     """The state before the first element of the next epoch."""
     following = {**state, "epoch": state["epoch"] + 1, "position": {"seed": state["position"]["seed"]}}
     del following["digest"]
-    return {**following, "digest": digest_of(following)}
+    return {**following, "digest": digest_state(following)}
 
 
-def digest_of(state: Mapping[str, Any]) -> str:
+def digest_state(state: Mapping[str, Any]) -> str:
     """A digest of a state, the same after JSON and back."""
     try:
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=repr)

@@ -36,7 +36,7 @@ from streamrec.arguments import name_type
 from streamrec.display import logger
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk, weigh_one
-from streamrec.pipeline.elements.codec import digest_of
+from streamrec.pipeline.elements.codec import digest_values
 from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.elements.specs import conform, record_spec
 from streamrec.pipeline.engine.budget import Share
@@ -61,7 +61,7 @@ class Generated(Source):
     signature: Any = None
 
     def lines(self) -> Iterator[str]:
-        args = f", args of digest {digest_of(self.args)}" if self.args else ""
+        args = f", args of digest {digest_values(self.args)}" if self.args else ""
         signature = "" if self.signature is None else f", signature={self.signature!r}"
         yield f"Generated({name_of(self.function)}{args}{signature})"
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, weigh
-from streamrec.pipeline.elements.codec import digest_of
+from streamrec.pipeline.elements.codec import digest_values
 from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, rows_of, window
 from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
@@ -113,7 +113,7 @@ class Slices(InMemory):
         """A copy of the rows of arrays, or of dicts and tuples of arrays."""
         rows = rows_of(tensors)
         data = Columns(map_nest(freeze, rows.nest)) if isinstance(rows, Columns) else rows
-        return cls(data, digest_of(data.nest if isinstance(data, Columns) else data))
+        return cls(data, digest_values(data.nest if isinstance(data, Columns) else data))
 
     @classmethod
     def single(cls, element: Any) -> Slices:
@@ -127,7 +127,7 @@ class Slices(InMemory):
         for part in leaves(column):
             if isinstance(part, np.ndarray):
                 part.flags.writeable = False
-        return cls(column if isinstance(column, Frames) else Columns(column), digest_of(column), origin)
+        return cls(column if isinstance(column, Frames) else Columns(column), digest_values(column), origin)
 
     @property
     def count(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from streamrec.arguments import describe_value
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.codec import digest_of, pack, unpack
+from streamrec.pipeline.elements.codec import digest_values, pack, unpack
 from streamrec.pipeline.elements.positions import (
     Derived,
     Origin,
@@ -42,7 +42,7 @@ class Scan(Stage):
     def of(cls, initial_state: Any, scan_func: Callable[..., Any]) -> Scan:
         """A scan that begins with this state; a TypeError if positions cannot hold it."""
         pack_state(initial_state)
-        return cls(scan_func, initial_state, digest_of(initial_state))
+        return cls(scan_func, initial_state, digest_values(initial_state))
 
     def __repr__(self) -> str:  # saved positions compare this text, so functions appear by their names
         return f"Scan({name_of(self.scan_func)}, initial_state of digest {self.digest})"

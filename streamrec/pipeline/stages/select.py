@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamrec.display import logger
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.codec import digest_of
+from streamrec.pipeline.elements.codec import digest_values
 from streamrec.pipeline.elements.columns import Columns, compact, select, window
 from streamrec.pipeline.elements.positions import IndexMap, Positions, StageState
 from streamrec.pipeline.elements.specs import TensorSpec
@@ -301,7 +301,7 @@ class _Unique(Step):
         return StageState(chunk.positions, self._key, digests)
 
     def _is_new(self, element: Any) -> bool:
-        digest = bytes.fromhex(digest_of(element))
+        digest = bytes.fromhex(digest_values(element))
         if digest in self._seen:
             return False
         self._seen.add(digest)

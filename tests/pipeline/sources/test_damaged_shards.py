@@ -13,7 +13,7 @@ import pytest
 import streamrec
 from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter, encode_records
 from streamrec.errors import ObjectChangedError, PositionMismatchError
-from streamrec.pipeline.engine.states import digest_of
+from streamrec.pipeline.engine.states import digest_state
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import Loss
@@ -185,7 +185,7 @@ def unversioned(state: dict[str, Any]) -> dict[str, Any]:
     source = state["position"]["source"]
     versions = {version for version, _ in source["held"]["shards"].values()}
     changed: dict[str, Any] = {**state, "position": without(state["position"])}
-    changed["digest"] = digest_of({key: value for key, value in changed.items() if key != "digest"})
+    changed["digest"] = digest_state({key: value for key, value in changed.items() if key != "digest"})
     return changed
 
 

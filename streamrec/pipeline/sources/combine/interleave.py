@@ -141,14 +141,14 @@ class DatasetPositions(InterleavedPositions):
     def state(self, positions: Sequence[Position | None]) -> dict[str, Any]:
         following: InputOrigin = self.following
         slots = [
-            slot and [slot.origin.ordinal, slot.origin.chain and digest_of(slot.origin.chain), position or None]
+            slot and [slot.origin.ordinal, slot.origin.chain and digest_chain(slot.origin.chain), position or None]
             for slot, position in zip(self.slots, positions, strict=True)
         ]
         oldest = min((slot.origin for slot in self.slots if slot), key=lambda origin: origin.ordinal, default=following)
         return {"outer": oldest.outer.at(0), "first": oldest.ordinal, "next": following.ordinal, "slots": slots}
 
 
-def digest_of(chain: Chain) -> str:
+def digest_chain(chain: Chain) -> str:
     """16 hexadecimal digits that differ for different chains."""
     return hashlib.blake2b("\n".join(chain.lines()).encode(), digest_size=8).hexdigest()
 
@@ -239,7 +239,7 @@ class InputOpener:
             if isinstance(chain, Exception):
                 entry.end_with(chain)
                 continue
-            if digest is not None and digest != digest_of(chain):
+            if digest is not None and digest != digest_chain(chain):
                 raise PositionMismatchError(
                     f"interleave: {name_of(self._source.function)} makes a different dataset of element "
                     f"{entry.origin.ordinal:,} than when this state was saved: {' > '.join(chain.lines())}; "

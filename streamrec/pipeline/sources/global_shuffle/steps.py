@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from streamrec.pipeline.engine.states import check_state, digest_of
+from streamrec.pipeline.engine.states import check_state, digest_state
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, Numbers
 from streamrec.shards import Even
 
@@ -151,7 +151,7 @@ def job_state(states: Sequence[Mapping[str, Any]], steps: int = 0) -> dict[str, 
     plain = {"position": position, "index": source["index"]}
     state = {**states[least], "position": replace_shuffle(states[least]["position"], plain)}
     del state["digest"]
-    return {**state, "digest": digest_of(state)}
+    return {**state, "digest": digest_state(state)}
 
 
 def find_shuffle(state: Mapping[str, Any]) -> tuple[tuple[int, ...], Mapping[str, Any]]:

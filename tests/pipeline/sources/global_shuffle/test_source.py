@@ -20,7 +20,7 @@ from benchmarks.shuffle_quality import accuracy, neighbours, sorted_by_label
 from benchmarks.shuffles import SHUFFLES
 from streamrec import RetryPolicy, TFRecordDataset, encode_records, write_index_sync
 from streamrec.errors import CorruptRecordError, ManifestError, ObjectChangedError, PositionMismatchError
-from streamrec.pipeline.engine.states import digest_of, sketch
+from streamrec.pipeline.engine.states import digest_state, sketch
 from streamrec.pipeline.sources.global_shuffle import source
 from streamrec.pipeline.sources.global_shuffle.order import (
     BlockOrder,
@@ -202,7 +202,7 @@ def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> 
     renamed = json.loads(json.dumps(state).replace(str(folder), str(tmp_path)))
     del renamed["digest"]
     renamed["names"] = [sketch((moved.pattern,))]
-    renamed["digest"] = digest_of(renamed)
+    renamed["digest"] = digest_state(renamed)
     with pytest.raises(PositionMismatchError, match="index of digest"):
         next(moved.shuffled().iterate(renamed))
     state["position"]["source"]["position"] += 1
