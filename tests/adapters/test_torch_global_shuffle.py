@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import streamrec.torch
-from tests.pipeline.distributed_shards import Indexed, indexed, numbered
+from tests.pipeline.stored_shards import Indexed, indexed, numbered
 
 pytestmark = [
     pytest.mark.peer,

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.small_shards import written
+from tests.pipeline.stored_shards import write_small_shards
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     """The paths of the small shards."""
-    return written(tmp_path)
+    return write_small_shards(tmp_path)
 
 
 @pytest.fixture(scope="module", params=["copied", "scattered"])

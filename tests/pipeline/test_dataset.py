@@ -15,7 +15,7 @@ import trio
 import streamrec
 from streamrec import Dataset, TFRecordDataset, TFRecordWriter, encode_records, write_index_sync, write_manifest_sync
 from streamrec.errors import ManifestError, ObjectChangedError
-from tests.pipeline.small_shards import ALL, records_of
+from tests.pipeline.stored_shards import ALL, records_of
 from tests.servers.real import Store
 
 

@@ -1,7 +1,7 @@
 """Beside TensorFlow, where it is installed: the same files, records, elements, numbers and specs, in the same order."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -297,17 +297,6 @@ def test_padding_to_the_boundary_means_the_same(lengths: list[int], shapes: Any)
     assert_same(
         mine.bucket_by_sequence_length(lambda row, _: len(row), *arguments),
         theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], *arguments),
-    )
-
-
-@given(numbers=st.lists(st.integers(-5, 20), max_size=40))
-@draws(20)
-def test_buckets_without_padding_mean_the_same(numbers: list[int]) -> None:
-    mine, theirs = slices_of_both(numbers)
-    by: Callable[[Any], Any] = lambda number: number  # noqa: E731
-    assert_same(
-        mine.bucket_by_sequence_length(by, [0, 10], [3, 4, 2], no_padding=True),
-        theirs.bucket_by_sequence_length(lambda n: tf.cast(n, tf.int32), [0, 10], [3, 4, 2], no_padding=True),
     )
 
 

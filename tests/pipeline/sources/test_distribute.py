@@ -21,7 +21,7 @@ from streamrec import Dataset, TFRecordDataset, TFRecordWriter, encode_records, 
 from streamrec.errors import CacheError, ManifestError, PositionMismatchError
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
 from tests.effort import draws
-from tests.pipeline.distributed_shards import all_records, folder_of, of, record
+from tests.pipeline.stored_shards import all_records, folder_of, of, record
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, stop_after

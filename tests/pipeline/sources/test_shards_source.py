@@ -23,8 +23,8 @@ from streamrec.pipeline.sources.shards.source import QUEUE_BYTES
 from streamrec.storage import RetryPolicy
 from streamrec.storage.backend import BLOCK_BYTES
 from streamrec.storage.connections import MAX_OPEN
-from tests.pipeline.distributed_shards import Indexed, folder_of, indexed, numbered, of
 from tests.pipeline.sources.test_shards_interleave import LENGTHS, PLANS, Arriving, all_records
+from tests.pipeline.stored_shards import Indexed, folder_of, indexed, numbered, of
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.requestlog import Entry

@@ -121,7 +121,6 @@ def test_damage_is_left_out_where_that_is_wanted(shards: Shards) -> None:
 
 def test_broken_bodies_go_on_where_they_broke(stored: Shards) -> None:
     """And requests that were refused are made again, with the shards in order."""
-    assert stored.store is not None
     stored.store.faults = Faults(first_byte=0, jitter=0, seed=3, reset=0.2, cut=0.1, unavailable=0.1)
     iterator = stored.dataset(num_parallel_reads=4, retry=QUICK).iterate()
     found = list(iterator)
@@ -134,7 +133,6 @@ def test_broken_bodies_go_on_where_they_broke(stored: Shards) -> None:
 
 def test_what_came_before_a_network_that_fails_for_good_is_given_first(stored: Shards) -> None:
     """Each body of one shard ends after its first record: no attempt gets further than another record."""
-    assert stored.store is not None
     first = len(encode_records(records_of(0)[:1]))
     stored.files[0].write_bytes(encode_records([records_of(0)[0], bytes(60_000)]))
     stored.store.faults = Faults(first_byte=0, jitter=0, reset=1.0, at=(first + 100) / stored.files[0].stat().st_size)
@@ -156,7 +154,6 @@ def test_a_missing_shard_is_reported_in_its_turn(shards: Shards) -> None:
 
 async def test_leaving_cancels_what_is_under_way(stored: Shards) -> None:
     """No task and no request is left, though none of the later shards has been answered."""
-    assert stored.store is not None
     stored.store.faults = Faults(first_byte=0.01, jitter=0.2)
     before = asyncio.all_tasks()
     async with stored.dataset(num_parallel_reads=8).aiterate() as records:

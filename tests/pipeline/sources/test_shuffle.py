@@ -27,7 +27,7 @@ from streamrec.pipeline.sources.shuffle.buffer_store import END, TAG, BufferStor
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import Scattered
 from tests.effort import draws, thorough
-from tests.pipeline.small_shards import ALL
+from tests.pipeline.stored_shards import ALL
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")

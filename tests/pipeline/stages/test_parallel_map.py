@@ -62,12 +62,6 @@ def test_results_come_in_order_or_as_they_are_ready(function: Callable[..., Any]
     assert sorted(loose) == [n * n for n in NUMBERS]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS[1:4])
-async def test_async_functions_need_no_number(function: Callable[..., Any]) -> None:
-    dataset = Dataset.range(40).map(function)
-    assert [element async for element in dataset] == [n * n for n in NUMBERS]
-
-
 def test_unexpected_awaitables_are_refused() -> None:
     with pytest.raises(TypeError, match="async def"):
         list(Dataset.range(4).map(lambda number: square_soon(number)))

@@ -13,7 +13,7 @@ import streamrec
 from streamrec import Dataset, FixedLenFeature, Frames, TFRecordDataset, VarLenFeature, encode_example, encode_records
 from streamrec.errors import PositionMismatchError
 from streamrec.example.features import Feature
-from tests.pipeline.small_shards import ALL
+from tests.pipeline.stored_shards import ALL
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
 

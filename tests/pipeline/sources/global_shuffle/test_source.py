@@ -36,7 +36,7 @@ from streamrec.shards.index import IndexedShard, encode_index
 from streamrec.shards.manifest import ShardInfo
 from streamrec.tfrecord import BLOCK, PackedLengths
 from tests.effort import few
-from tests.pipeline.distributed_shards import Indexed, indexed, numbered
+from tests.pipeline.stored_shards import Indexed, indexed, numbered
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 

@@ -1,4 +1,4 @@
-"""Shards with a manifest, to be dealt to readers, and shards with an index, for the global shuffle."""
+"""Shards that tests of pipelines read: five small ones, some with a manifest for ranks, some with an index."""
 
 import gzip
 import uuid
@@ -68,3 +68,21 @@ def indexed(folder: Path, shards: Sequence[Sequence[bytes]]) -> Indexed:
     data = Indexed(str(folder / "*.tfrecord"), str(folder / "train.index"))
     write_index_sync(data.pattern, data.url)
     return data
+
+
+SHARDS = [7, 0, 12, 1, 30]
+"""Records in each of the small shards."""
+
+
+def records_of(shard: int) -> list[bytes]:
+    return [b"%d.%d." % (shard, index) + b"x" * (index * 37 % 100) for index in range(SHARDS[shard])]
+
+
+ALL = [record for shard in range(len(SHARDS)) for record in records_of(shard)]
+
+
+def write_small_shards(folder: Path) -> list[str]:
+    """Writes the small shards to a folder; returns their paths."""
+    for shard in range(len(SHARDS)):
+        (folder / f"s-{shard}.tfrecord").write_bytes(encode_records(records_of(shard)))
+    return [str(folder / f"s-{shard}.tfrecord") for shard in range(len(SHARDS))]
