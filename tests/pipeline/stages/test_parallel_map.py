@@ -71,8 +71,8 @@ def test_async_functions_from_trio() -> None:
     async def collect(dataset: Dataset[Any]) -> list[Any]:
         return [element async for element in dataset]
 
-    for calls in (None, 4):
-        assert trio.run(collect, Dataset.range(40).map(square_soon, calls)) == [n * n for n in NUMBERS]
+    for function, calls in ((square_soon, 4), *((function, None) for function in FUNCTIONS[1:4])):
+        assert trio.run(collect, Dataset.range(40).map(function, calls)) == [n * n for n in NUMBERS]
 
 
 async def test_async_functions_run_on_the_callers_own_loop() -> None:
