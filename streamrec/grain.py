@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grain
 
 from streamrec import Dataset
-from streamrec.errors import PositionMismatchError
+from streamrec.errors import LoopThreadError, PositionMismatchError
 from streamrec.pipeline import DatasetIterator
 from streamrec.pipeline.dataset import check_dataset
 from streamrec.pipeline.engine.ranks import Rank, rank_here
@@ -132,4 +133,5 @@ class Iterator(grain.DatasetIterator):  # type: ignore[misc, type-arg, unused-ig
     def _end(self, exiting: Callable[[], bool] = sys.is_finalizing) -> None:
         run, self._run = self._run, None
         if run is not None and not exiting():  # Grain may close an iterator after modules have lost their names
-            run.close()
+            with suppress(LoopThreadError):  # the garbage collector runs this on the loop's thread, too
+                run.close()

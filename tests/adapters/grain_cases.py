@@ -13,7 +13,7 @@ import grain
 import pytest
 from absl import flags
 
-from streamrec import Dataset, TFRecordDataset
+from streamrec import Dataset, TFRecordDataset, bridge
 from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
 from tests.adapters.conftest import FEATURES, Leaving, check_bad_input, ids, write_numbered
@@ -121,3 +121,14 @@ def test_a_worker_that_is_killed_is_an_error(tmp_path: Path) -> None:
         for _ in elements:
             pass
     elements.close()
+
+
+def test_an_iteration_may_be_dropped_on_the_loops_thread() -> None:
+    """The garbage collector does that: an error there would only be printed."""
+    elements = iter(IterDataset(Dataset.range(4)))
+    assert next(elements) == 0
+
+    async def drop() -> None:
+        elements.close()
+
+    bridge.run(drop)
