@@ -9,8 +9,7 @@ from streamrec.storage.backends.fsspec import common
 from streamrec.storage.faults import Cause, TransientError
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
-from tests.storage.contract import QUICK, NotExclusiveTests, Place
-from tests.storage.roundtrip import check
+from tests.storage.contract import QUICK, NotExclusiveTests, Place, check
 
 adlfs = pytest.importorskip("adlfs")
 ClientAuthenticationError = pytest.importorskip("azure.core.exceptions").ClientAuthenticationError

@@ -5,13 +5,14 @@ The reader goes on at the byte it reached, or reads the file again: each record 
 
 import asyncio
 import gc
+import io
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from uuid import uuid4
 
 import fsspec
@@ -144,64 +145,48 @@ async def test_servers_with_one_connection(kind: str, request: pytest.FixtureReq
             assert [info.size async for info in storage.list(f"{store.url}/a/x-")] == [len(WHOLE), len(HALF)]
 
 
-class Breaks:
-    """Reads of a filesystem, of which some fail."""
-
-    reads: ClassVar[list[int]] = []
-
-    @classmethod
-    def check(cls, *failing: int) -> None:
-        cls.reads.append(0)
-        if len(cls.reads) in failing:
-            raise ConnectionResetError("the connection broke")
+READS: list[int] = []
+"""One for each read of the filesystems below."""
 
 
-class BreakingFile:
+def note_read(*failing: int) -> None:
+    READS.append(len(READS) + 1)
+    if READS[-1] in failing:
+        raise ConnectionResetError("the connection broke")
+
+
+class BreakingFile(io.BytesIO):
     """A file, of which some reads fail."""
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def read(self, size: int = -1) -> bytes:
-        Breaks.check(2, 4)
-        data: bytes = self._file.read(size)
-        return data
+    def read(self, size: int | None = -1) -> bytes:
+        note_read(2, 4)
+        return super().read(size)
 
 
 class BreakingSync(SyncOnly):
     protocol = "breakingsync"
 
-    def _open(self, path: str, *rest: Any, **more: Any) -> Any:
-        return BreakingFile(super()._open(self._strip_protocol(path), *rest, **more))
+    def _open(self, path: str, *_: Any, **__: Any) -> Any:
+        return BreakingFile(FILES[self._strip_protocol(path)])
 
 
 class BreakingCat(OnlyCatFile):
     protocol = "breakingcat"
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **more: Any) -> bytes:
-        Breaks.check(1, 2)
+        note_read(1, 2)
         return await super()._cat_file(path, start, end, **more)
 
 
 @pytest.mark.parametrize("url", ["breakingsync://a/x-0.tfrecord", "breakingcat://a/x-0.tfrecord", "dir"])
 async def test_unknown_filesystems(url: str, tmp_path: Path) -> None:
-    Breaks.reads.clear()
-    options: dict[str, Any] = {}
+    READS.clear()
     fsspec.register_implementation("breakingsync", BreakingSync, clobber=True)
     fsspec.register_implementation("breakingcat", BreakingCat, clobber=True)
     if url == "dir":
         url = "dir://x-0.tfrecord::breakingsync://a"
-    assert await read(url, options) == RECORDS
-    assert len(Breaks.reads) > 2
+    assert await read(url, {}) == RECORDS
+    assert len(READS) > 2
 
 
 Stored = tuple[str, dict[str, Any], list[Any]]

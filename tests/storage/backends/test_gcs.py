@@ -9,8 +9,7 @@ from gcsfs.core import GCSFileSystem
 from streamrec.errors import NotFoundError, StorageError
 from streamrec.storage import Storage
 from tests.servers.real import Store
-from tests.storage.contract import DATA, PART, Place, ReadingTests, RemoteTests, kill_while_writing
-from tests.storage.roundtrip import check
+from tests.storage.contract import DATA, PART, Place, ReadingTests, RemoteTests, check, kill_while_writing
 
 
 class TestGcs(RemoteTests):

@@ -21,8 +21,7 @@ from streamrec.storage import Storages, backend
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
 from tests.effort import OTHER_CLIENT, newest
 from tests.servers.real import Store, nginx
-from tests.storage.contract import QUICK
-from tests.storage.roundtrip import check
+from tests.storage.contract import QUICK, check
 
 CUSTOMER = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0123456789abcdef0123456789abcdef"}
 OWNER = "123456789012"
