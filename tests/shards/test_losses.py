@@ -16,11 +16,10 @@ from streamrec.shards import VerifyProblem, VerifyReport
 from streamrec.shards.reader import KEPT, LOGGED
 from streamrec.storage import Storages
 from streamrec.tfrecord import Loss
-from tests.effort import few
 from tests.servers.real import Store
 from tests.shards.test_reader import place, put, read
 from tests.storage.faultproxy import Fault, FaultProxy
-from tests.tfrecord.damage import random_case, starts_of
+from tests.tfrecord.damage import starts_of
 
 __all__ = ["place"]
 
@@ -172,14 +171,6 @@ async def test_a_shard_without_damage_has_no_loss(place: str) -> None:
         async with streamrec.open_shard(url, on_error=on_error) as shard:
             assert [record async for record in shard] == RECORDS
             assert (shard.losses, shard.skipped) == ([], 0)
-
-
-@pytest.mark.parametrize("kind", ["", "GZIP"])
-async def test_random_damage_loses_exactly_the_damaged_records(place: str, kind: str) -> None:
-    for seed in range(few(400)):
-        case = random_case(seed)
-        url = put(f"{place}/x", gzip.compress(case.data, 1) if kind else case.data)
-        assert await read(url, on_error="resync", compression_type=kind, block_bytes=1 + seed % 300) == case.survivors
 
 
 async def test_a_wrong_policy_is_refused_at_once(place: str) -> None:

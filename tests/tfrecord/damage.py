@@ -9,11 +9,12 @@ which ones were touched is not defined; such edits are left out here.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from streamrec import encode_record
+from streamrec import Framer, encode_record
 
 LENGTHS = (0, 1, 3, 11, 12, 40, 200, 900)
 
@@ -64,6 +65,20 @@ def damaged(records: list[bytes], edits: list[Edit], rng: np.random.Generator) -
             changed[edit.start : edit.start] = _strange(shard, edit, rng)
     survivors = [record for i, record in enumerate(records) if i not in touched]
     return Case(bytes(changed), survivors, len(touched))
+
+
+def feed(framer: Framer, data: bytes, feeding: str, seed: int = 0) -> Iterator[bytes]:
+    """The records of the data, which comes whole, in single bytes, cut anywhere, or cut and through `reserve`."""
+    cuts: Sequence[int] = range(1, len(data)) if feeding == "bytes" else ()
+    if feeding in ("cut", "landed"):
+        cuts = sorted(np.random.default_rng(seed).integers(0, len(data) + 1, 6).tolist())
+    for first, last in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        piece = data[first:last]
+        if feeding == "landed":
+            framer.reserve(len(piece) + 5)[: len(piece)] = piece
+            yield from framer.commit(len(piece))
+        else:
+            yield from framer.feed(piece)
 
 
 def _is_definite(shard: bytes, edit: Edit) -> bool:

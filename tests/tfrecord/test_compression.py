@@ -2,9 +2,7 @@
 
 import bz2
 import gzip
-import hashlib
 import io
-import json
 import lzma
 import pickle
 import random
@@ -30,14 +28,7 @@ from streamrec.errors import MissingExtraError, TruncatedShardError
 from streamrec.tfrecord import CompressionType, Deflater, Inflater, compression, detect_compression
 from streamrec.tfrecord.compression import looks_like
 from tests.effort import thorough
-from tests.kernels.streams import GOLDEN
 
-FILES = [
-    ("records.tfrecord", ""),
-    ("records.tfrecord.gz", "GZIP"),
-    pytest.param("records.level9.tfrecord.gz", "GZIP", marks=pytest.mark.thorough),
-    ("records.tfrecord.zlib", "ZLIB"),
-]
 COMPRESSED: list[CompressionType] = ["GZIP", "ZLIB", "ZSTD"]
 
 
@@ -68,21 +59,6 @@ def inflate(data: bytes, kind: CompressionType, step: int = 1000, limit: int = 1
 def deflate(data: bytes, options: TFRecordOptions) -> bytes:
     deflater = Deflater(options)
     return deflater.write(data[:100]) + deflater.flush() + deflater.write(data[100:]) + deflater.close()
-
-
-@pytest.mark.parametrize(("name", "kind"), FILES)
-def test_golden_files_are_detected(name: str, kind: str) -> None:
-    assert detect_compression((GOLDEN / name).read_bytes()[:12]) == kind
-
-
-@pytest.mark.parametrize(("name", "kind"), FILES[1:])
-@pytest.mark.parametrize("step", [1, 4096])
-def test_golden_files_inflate(name: str, kind: CompressionType, step: int) -> None:
-    data = inflate((GOLDEN / name).read_bytes(), kind, step, 100_000)
-    manifest = json.loads((GOLDEN / "manifest.json").read_text())["files"]["records.tfrecord"]
-    frames = Framer().feed(data)
-    assert len(frames) == manifest["records"]
-    assert hashlib.sha256(b"".join(frames)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
 
 
 @given(

@@ -1,7 +1,5 @@
 """Damage under each policy: what is lost is what was touched (see `damage`), however the bytes are fed."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from streamrec.tfrecord import Loss
 from streamrec.tfrecord.damage import WINDOW
 from tests.effort import few
 from tests.kernels.streams import header
-from tests.tfrecord.damage import Case, Edit, damaged, random_case, records_of, starts_of
+from tests.tfrecord.damage import Case, Edit, damaged, feed, random_case, records_of, starts_of
 
 CASES = few(1500)
 RECORDS = [b"first", b"second record", b"third" * 20, b"", b"last"]
@@ -21,24 +19,8 @@ STARTS = starts_of(RECORDS)
 SHARD = encode_records(RECORDS)
 
 
-def pieces(data: bytes, feeding: str, seed: int) -> Iterator[bytes]:
-    """The data whole, byte by byte, or cut anywhere."""
-    if feeding == "whole":
-        return iter([data])
-    if feeding == "bytes":
-        return (data[i : i + 1] for i in range(len(data)))
-    cuts = sorted(np.random.default_rng(seed).integers(0, len(data) + 1, 6).tolist())
-    return (data[first:last] for first, last in zip([0, *cuts], [*cuts, len(data)], strict=True))
-
-
 def read(framer: Framer, data: bytes, feeding: str = "whole", seed: int = 0) -> list[bytes]:
-    found: list[bytes] = []
-    for piece in pieces(data, feeding, seed):
-        if feeding == "landed":
-            framer.reserve(len(piece) + 5)[: len(piece)] = piece
-            found += framer.commit(len(piece))
-        else:
-            found += framer.feed(piece)
+    found = list(feed(framer, data, feeding, seed))
     while rest := list(framer.close()):
         found += rest
     return found
@@ -239,10 +221,3 @@ def test_unverified_payloads_are_searched_for_with_their_crc() -> None:
     found = read(framer, bytes(data))
     assert found[:2] == RECORDS[2:4]
     assert len(found) == 3
-
-
-def test_a_wrong_policy() -> None:
-    with pytest.raises(ValueError, match=r"on_error is 'ignore' \(str\): it must be one of 'raise', 'skip_record'"):
-        Framer(on_error="ignore")
-    with pytest.raises(ValueError, match="max_skipped is -1"):
-        Framer(max_skipped=-1)

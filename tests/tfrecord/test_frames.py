@@ -19,24 +19,72 @@ def frames() -> Frames:
     return Framer().feed(encode_records(RECORDS))
 
 
-def test_is_a_sequence_of_bytes(frames: Frames) -> None:
-    assert isinstance(frames, Sequence)
-    assert list(frames) == RECORDS
-    assert [frames[index] for index in range(4)] == RECORDS
-    assert frames[-1] == RECORDS[-1]
-    assert type(frames[2]) is bytes
-    assert RECORDS[2] in frames
+@pytest.fixture
+def scattered() -> Scattered:
+    return Scattered.in_turn([[Frames.of(RECORDS[::2])], [Frames.of(RECORDS[1::2])]], 1)
+
+
+@pytest.fixture(params=["frames", "scattered"])
+def either(request: pytest.FixtureRequest) -> Frames:
+    """The records in one buffer, or in two."""
+    found: Frames = request.getfixturevalue(request.param)
+    return found
+
+
+class UncopiedError(Exception):
+    """Records were copied together."""
+
+
+def test_they_are_a_sequence_of_bytes_and_looking_copies_nothing_together(
+    either: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UncopiedError
+
+    monkeypatch.setattr("streamrec.kernels.pick", refuse)
+    assert isinstance(either, Sequence)
+    assert len(either) == 4
+    assert list(either) == [either[index] for index in range(-4, 0)] == [*map(bytes, either.views())] == RECORDS
+    assert type(either[2]) is bytes
+    assert RECORDS[2] in either
+    for first, last in ((1, 4), (1, 3), (3, 1)):
+        assert list(either[first:last]) == RECORDS[first:last]
+    assert list(either.window(1, 3)) == RECORDS[1:3]
+    assert list(either[::-2]) == RECORDS[::-2]
+    assert either.nbytes == sum(map(len, RECORDS))
+    assert repr(either) == "<Frames of 4 records, 53 bytes>"
     with pytest.raises(IndexError):
-        frames[4]
+        either[4]
+    if isinstance(either, Scattered):
+        with pytest.raises(UncopiedError):
+            either.compact()
+
+
+def test_equality_is_by_records(either: Frames) -> None:
+    assert either == Frames.of(RECORDS)
+    assert either != Frames.of(RECORDS[:-1])
+    assert either != "frames"
+    with pytest.raises(TypeError):
+        hash(either)
+
+
+def test_spans_are_read_only(either: Frames) -> None:
+    assert [bytes(memoryview(either.buffer)[start:end]) for start, end in either.spans.tolist()] == RECORDS
+    with pytest.raises(ValueError, match="read-only"):
+        either.spans[0, 0] = 1
+
+
+def test_pickles_hold_only_their_records(either: Frames) -> None:
+    again = pickle.loads(pickle.dumps(either.window(1, 3)))
+    assert type(again) is Frames
+    assert list(again) == RECORDS[1:3]
+    assert memoryview(again.buffer).nbytes == 4
 
 
 def test_slices_share_the_buffer(frames: Frames) -> None:
     part = frames[1:3]
-    assert list(part) == RECORDS[1:3]
     assert part.buffer is frames.buffer
     assert part.start == frames.offset(1) == 20
-    assert list(frames[::-2]) == RECORDS[::-2]
-    assert len(frames[3:1]) == 0
 
 
 def test_a_slice_that_would_pin_a_much_larger_buffer_copies() -> None:
@@ -48,33 +96,12 @@ def test_a_slice_that_would_pin_a_much_larger_buffer_copies() -> None:
     assert frames.window(0, 1).buffer is frames.buffer
 
 
-def test_offsets_follow_the_stream(frames: Frames) -> None:
+def test_offsets_follow_the_stream(frames: Frames, scattered: Scattered) -> None:
     assert [frames.offset(index) for index in range(5)] == [0, 20, 36, 56, 117]
-    with pytest.raises(ValueError, match="come from several places"):
-        frames.take([1, 0]).offset(0)
-
-
-def test_is_immutable(frames: Frames) -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        frames.spans[0, 0] = 1
-    with pytest.raises(TypeError):
-        hash(frames)
-
-
-def test_pickles_only_its_records(frames: Frames) -> None:
-    again = pickle.loads(pickle.dumps(frames.window(1, 3)))
-    assert list(again) == RECORDS[1:3]
-    assert memoryview(again.buffer).nbytes == 4
-
-
-def test_equality_is_by_records(frames: Frames) -> None:
-    assert frames == Frames.of(RECORDS)
-    assert frames != Frames.of(RECORDS[:-1])
-    assert frames != "frames"
-
-
-def test_says_what_it_is(frames: Frames) -> None:
-    assert repr(frames) == "<Frames of 4 records, 53 bytes>"
+    assert scattered.start is None
+    for gathered in (frames.take([1, 0]), scattered):
+        with pytest.raises(ValueError, match="come from several places"):
+            gathered.offset(0)
 
 
 @given(st.lists(st.binary(max_size=20)), st.slices(12))
@@ -122,29 +149,6 @@ def test_spans_of_another_dtype_are_not_spans() -> None:
         Frames(b"catdog", np.array([[0, 3], [3, 6]], np.int32)).__arrow_c_array__()  # type: ignore[arg-type]
 
 
-LANES = [[b"a0", b"", b"a2"], [b"b0" * 9, b"b1\0"]]
-IN_TURN = [b"a0", b"b0" * 9, b"", b"b1\0", b"a2"]
-
-
-class UncopiedError(Exception):
-    """Records were copied together."""
-
-
-def in_lanes() -> Scattered:
-    return Scattered.in_turn([[Frames.of(lane)] for lane in LANES], 1)
-
-
-@pytest.fixture
-def uncopied(monkeypatch: pytest.MonkeyPatch) -> Scattered:
-    """Copying the records together is an error."""
-
-    def refuse(*_: object) -> None:
-        raise UncopiedError
-
-    monkeypatch.setattr("streamrec.kernels.pick", refuse)
-    return in_lanes()
-
-
 @st.composite
 def lanes_in_turn(draw: st.DrawFn) -> tuple[list[list[list[bytes]]], int, list[bytes]]:
     """Lanes, each cut to windows; how many come in each turn; and all records in their order."""
@@ -170,24 +174,7 @@ def test_records_come_in_turn(drawn: tuple[list[list[list[bytes]]], int, list[by
     assert list(frames.compact()) == order
 
 
-def test_looking_at_records_copies_nothing_together(uncopied: Scattered) -> None:
-    assert isinstance(uncopied, Sequence)
-    assert len(uncopied) == 5
-    assert list(uncopied) == IN_TURN
-    assert [uncopied[index] for index in range(-5, 0)] == IN_TURN
-    assert [bytes(view) for view in uncopied.views()] == IN_TURN
-    assert list(uncopied.window(1, 4)) == IN_TURN[1:4]
-    assert list(uncopied[2:]) == IN_TURN[2:]
-    assert list(uncopied[::-2]) == IN_TURN[::-2]
-    assert uncopied.nbytes == uncopied.extent == sum(map(len, IN_TURN))
-    assert repr(uncopied) == "<Frames of 5 records, 25 bytes>"
-    with pytest.raises(IndexError):
-        uncopied[5]
-    with pytest.raises(UncopiedError):
-        uncopied.compact()
-
-
-def test_a_window_in_one_buffer_is_plain(uncopied: Scattered) -> None:
+def test_a_window_in_one_buffer_is_plain() -> None:
     frames = Scattered.in_turn([[Frames.of([b"a", b"b", b"c"])], [Frames.of([b"d", b"e"])]], 2)
     part = frames.window(0, 2)
     assert type(part) is Frames
@@ -196,20 +183,9 @@ def test_a_window_in_one_buffer_is_plain(uncopied: Scattered) -> None:
     assert type(frames.window(0, 5)) is Scattered  # begins and ends in one buffer
 
 
-def test_one_buffer_is_made_once() -> None:
-    scattered = in_lanes()
-    buffer, spans = memoryview(scattered.buffer), scattered.spans
-    assert [bytes(buffer[start:end]) for start, end in spans.tolist()] == IN_TURN
+def test_one_buffer_is_made_once(scattered: Scattered) -> None:
     assert scattered.buffer is scattered.buffer
-    assert spans is scattered.spans
-    with pytest.raises(ValueError, match="read-only"):
-        spans[0, 0] = 1
-    assert scattered.start is None
-    with pytest.raises(ValueError, match="come from several places"):
-        scattered.offset(0)
-    again = pickle.loads(pickle.dumps(scattered.window(1, 3)))
-    assert type(again) is Frames
-    assert list(again) == IN_TURN[1:3]
+    assert scattered.spans is scattered.spans
 
 
 def test_a_slice_that_would_pin_much_larger_buffers_copies() -> None:
@@ -241,7 +217,7 @@ def joined(*parts: Frames) -> Frames:
     return joining.frames()
 
 
-def scattered(records: list[bytes]) -> Scattered:
+def apart(records: list[bytes]) -> Scattered:
     """Each record in a buffer of its own."""
     return Scattered.joining([Frames.of([record]) for record in records])
 
@@ -255,7 +231,7 @@ def pinned_by_one(records: list[bytes]) -> Frames:
 def test_joining_keeps_order(parts: list[list[bytes]], long: bool, gathers: int) -> None:
     """Whether records are short or long, and come in one buffer or in many."""
     grown = [[one + bytes(SCATTERED_BYTES * long) for one in part] for part in parts]
-    came = [scattered(part) if number % gathers == 0 and part else Frames.of(part) for number, part in enumerate(grown)]
+    came = [apart(part) if number % gathers == 0 and part else Frames.of(part) for number, part in enumerate(grown)]
     assert list(joined(*came)) == [one for part in grown for one in part]
 
 
@@ -279,7 +255,7 @@ def test_short_records_are_copied_to_one_buffer() -> None:
 
 def test_long_records_stay_in_their_buffers() -> None:
     first, second = Frames.of(LONG), Frames.of(LONG[:3])
-    frames = joined(first, scattered(LONG[3:]), second)
+    frames = joined(first, apart(LONG[3:]), second)
     assert list(frames) == [*LONG, *LONG[3:], *LONG[:3]]
     assert isinstance(frames, Scattered)
     assert frames.buffers[0] is first.buffer

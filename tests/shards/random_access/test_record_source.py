@@ -229,24 +229,16 @@ def test_opening_a_source_reads_no_shard(store: ObjectStore, remote: RecordSourc
     assert gets(store) == []
 
 
-STORMS = {
-    "breaks": Faults(seed=3, first_byte=0, jitter=0, reset=0.3, cut=0.2),
-    "refusals": Faults(seed=4, first_byte=0, jitter=0, unavailable=0.15, truncate=0.2),
-    "wrong ranges": Faults(seed=5, first_byte=0, jitter=0, wrong_content_range=0.3, ignore_range=0.3),
-    "stalls": Faults(seed=6, first_byte=0, jitter=0, stall=0.2, slow=0.2, slow_first_byte=0.3),
-}
-
-
-@pytest.mark.parametrize("storm", STORMS)
-def test_storms_change_no_byte(store: ObjectStore, remote: RecordSource, tmp_path: Path, storm: str) -> None:
+def test_a_storm_changes_no_byte(store: ObjectStore, remote: RecordSource, tmp_path: Path) -> None:
     retry = RetryPolicy(attempts=30, backoff_base=0.01, backoff_cap=0.05, stall_timeout=0.5)
     source = source_of(store, tmp_path, retry=retry, parallel=8)
-    store.faults = STORMS[storm]
-    draw = random.Random(storm)
-    for _ in range(8):
+    lies = {"truncate": 0.1, "wrong_content_range": 0.1, "ignore_range": 0.1}
+    store.faults = Faults(seed=3, first_byte=0, jitter=0, reset=0.1, cut=0.1, unavailable=0.1, stall=0.05, **lies)
+    draw = random.Random(3)
+    for _ in range(16):
         numbers = draw.sample(range(len(ALL)), 20)
         assert list(source.__getitems__(numbers)) == [ALL[number] for number in numbers]
-    assert store.counters.by_fault
+    assert store.counters.by_fault.keys() >= {"reset", "cut", "unavailable", "stall", *lies}
 
 
 def test_an_object_that_changes_during_a_read_is_one_clear_error(store: ObjectStore, remote: RecordSource) -> None:
