@@ -20,7 +20,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -30,94 +29,45 @@ from streamrec import TFRecordDataset, TFRecordWriter
 from streamrec.torch import IterableDataset
 from tests.servers.real import Store, seaweedfs
 
-__all__ = ["Combination", "check", "drawn", "exits", "put", "repetition"]
+__all__ = ["check", "exits", "put", "repetition"]
 
 LIMIT: Final = 120.0
-WAYS: Final = ("end", "raise", "exit")
+WAYS: Final = {"end": 0, "raise": 1, "exit": 3}
+"""How a program ends, and its exit code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """One way to read.
-
-    Attributes:
-        ranks: How many processes train; each has its own DataLoader.
-        workers: `num_workers` of each.
-        counts: Records of each shard.
-        compressed: Whether each shard is.
-        batch: Records of a batch.
-        parallel: `num_parallel_reads`.
-        shuffle: Size of the shuffle buffer; 0 for none.
-        persistent: Whether workers are kept for a second epoch.
-    """
-
-    ranks: int
-    workers: int
-    counts: tuple[int, ...]
-    compressed: tuple[bool, ...]
-    batch: int
-    parallel: int
-    shuffle: int
-    persistent: bool
-
-
-def drawn(seed: int, workers: int | None = None) -> Combination:
-    """A combination.
-
-    Args:
-        seed: Which.
-        workers: How many; None to draw that too.
-    """
-    choose = random.Random(seed)
-    shards = choose.randint(1, 12)
-    return Combination(
-        ranks=choose.randint(1, 4),
-        workers=choose.randint(0, 3) if workers is None else workers,
-        counts=tuple(choose.choice([0, 1, choose.randint(2, 30), choose.randint(30, 400)]) for _ in range(shards)),
-        compressed=tuple(choose.random() < 0.2 for _ in range(shards)),
-        batch=choose.choice([1, choose.randint(2, 10), choose.randint(10, 200)]),
-        parallel=choose.randint(1, 8),
-        shuffle=choose.choice([0, 0, choose.randint(1, 100)]),
-        persistent=choose.random() < 0.3,
-    )
-
-
-def check(store: Store, name: str, given: Combination) -> int:
-    """Reads a combination, and holds it to each record once an epoch.
+def check(store: Store, name: str, seed: int, workers: int | None = None) -> None:
+    """Reads in a way that is drawn from the seed, under a prefix of its own: each record comes once an epoch.
 
     Args:
         store: Where.
-        name: A prefix of its own in the store.
-        given: The combination.
-
-    Returns:
-        How many batches came.
-
-    Raises:
-        AssertionError: A record is missing or came twice.
+        name: The prefix.
+        seed: Of all that is drawn.
+        workers: Workers of each rank's DataLoader; None to draw that too.
     """
-    records = [[b"%02d/%04d" % (shard, n) for n in range(count)] for shard, count in enumerate(given.counts)]
-    put(store, name, records, given.compressed)
+    draw = random.Random(seed)
+    counts = [draw.choice([0, 1, draw.randint(2, 30), draw.randint(30, 400)]) for _ in range(draw.randint(1, 12))]
+    records = [[b"%02d/%04d" % (shard, n) for n in range(count)] for shard, count in enumerate(counts)]
+    put(store, name, records, [draw.random() < 0.2 for _ in counts])
     dataset = TFRecordDataset(
-        f"{store.url}/{name}/*", num_parallel_reads=given.parallel, storage_options=store.options
+        f"{store.url}/{name}/*", num_parallel_reads=draw.randint(1, 8), storage_options=store.options
     ).distribute()
-    if given.shuffle:
-        dataset = dataset.shuffle(given.shuffle, seed=1)
-    epochs: list[list[bytes]] = [[], []]
-    batches = 0
-    for rank in range(given.ranks):
-        shared = IterableDataset(dataset.batch(given.batch).with_options(rank=rank, world_size=given.ranks))
-        kept: dict[str, Any] = {"persistent_workers": True} if given.persistent and given.workers else {}
-        loader: Any = DataLoader(shared, batch_size=None, num_workers=given.workers, **kept)
-        for seen in epochs if kept else epochs[:1]:
+    if shuffle := draw.choice([0, 0, draw.randint(1, 100)]):
+        dataset = dataset.shuffle(shuffle, seed=1)
+    ranks, batch_size = draw.randint(1, 4), draw.choice([1, draw.randint(2, 10), draw.randint(10, 200)])
+    workers = draw.randint(0, 3) if workers is None else workers
+    kept: dict[str, Any] = {"persistent_workers": True} if workers and draw.random() < 0.3 else {}
+    epochs: list[list[bytes]] = [[], []] if kept else [[]]
+    for rank in range(ranks):
+        shared = IterableDataset(dataset.batch(batch_size).with_options(rank=rank, world_size=ranks))
+        loader: Any = DataLoader(shared, batch_size=None, num_workers=workers, **kept)
+        for seen in epochs:
             for batch in loader:
                 seen += batch
-                batches += 1
-                assert 0 < len(batch) <= given.batch, given
+                assert 0 < len(batch) <= batch_size, seed
     wanted = sorted(record for shard in records for record in shard)
-    for seen in epochs if given.persistent and given.workers else epochs[:1]:
-        assert sorted(seen) == wanted, f"{len(seen)} records where {len(wanted)} were wanted: {given}"
-    return batches
+    for seen in epochs:
+        assert sorted(seen) == wanted, f"seed {seed}: {len(seen)} records where {len(wanted)} were wanted"
 
 
 def put(store: Store, name: str, shards: Sequence[Sequence[bytes]], compressed: Sequence[bool] = ()) -> None:
@@ -146,11 +96,10 @@ def repetition(dataset: Any, number: int) -> None:
 
 def leave(url: str, options: str, way: str) -> None:
     """The program that ends with a DataLoader open."""
-    dataset = IterableDataset(TFRecordDataset(url, storage_options=json.loads(options)).distribute().batch(4))
-    loader: Any = DataLoader(dataset, batch_size=None, num_workers=2)
-    batches = iter(loader)
+    records = TFRecordDataset(url, storage_options=json.loads(options))
+    loader: Any = DataLoader(IterableDataset(records.distribute().batch(4)), batch_size=None, num_workers=2)
+    batches, plain = iter(loader), iter(IterableDataset(records))
     next(batches)
-    plain = iter(IterableDataset(TFRecordDataset(url, storage_options=json.loads(options))))
     next(plain)
     if way == "raise":
         raise RuntimeError("on purpose")
@@ -159,29 +108,17 @@ def leave(url: str, options: str, way: str) -> None:
 
 
 def exits(store: Store, name: str, number: int) -> None:
-    """Runs that program.
-
-    Raises:
-        AssertionError: It ended otherwise than it should.
-        subprocess.TimeoutExpired: It did not end.
-    """
-    way = WAYS[number % len(WAYS)]
-    command = [
-        sys.executable,
-        "-m",
-        "tests.soak.loaders",
-        "--leave",
-        f"{store.url}/{name}/*",
-        json.dumps(dict(store.options)),
-        way,
-    ]
+    """Runs that program: it ends in time, with its exit code."""
+    way = list(WAYS)[number % len(WAYS)]
+    command = [sys.executable, "-m", "tests.soak.loaders", "--leave", f"{store.url}/{name}/*"]
+    command += [json.dumps(dict(store.options)), way]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
-    assert done.returncode == {"end": 0, "raise": 1, "exit": 3}[way], (way, done.returncode, done.stderr)
+    assert done.returncode == WAYS[way], (way, done.returncode, done.stderr)
     assert ("on purpose" in done.stderr) == (way == "raise"), done.stderr
 
 
 def timed(count: int, once: Callable[[int], object]) -> str:
-    """Does it so often, each within the limit."""
+    """Calls `once` that many times, each within the limit."""
     longest, began = 0.0, time.monotonic()
     for number in range(count):
         faulthandler.dump_traceback_later(LIMIT, exit=True)
@@ -194,10 +131,8 @@ def timed(count: int, once: Callable[[int], object]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--combinations", type=int, default=200)
-    parser.add_argument("--repetitions", type=int, default=500)
-    parser.add_argument("--exits", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
+    for name, count in (("combinations", 200), ("repetitions", 500), ("exits", 50), ("seed", 1)):
+        parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--leave", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than there are cores
@@ -207,7 +142,7 @@ def main() -> None:
     with seaweedfs() as store:
         first = given.seed * 1_000_003
         workers = [2, None]  # every other time as many as were drawn
-        said = timed(given.combinations, lambda n: check(store, f"combination-{n}", drawn(first + n, workers[n % 2])))
+        said = timed(given.combinations, lambda n: check(store, f"combination-{n}", first + n, workers[n % 2]))
         print(f"combinations: {said}", flush=True)
         put(store, "repeated", [[b"%d" % n for n in range(50)]] * 3)
         records = TFRecordDataset(f"{store.url}/repeated/*", storage_options=store.options)

@@ -12,7 +12,7 @@ from tests.servers.real import Store
 from tests.soak import reading, training, writing
 
 ROUNDS = 3
-KILLS = 3 if THOROUGH else 1
+KILLS = 2 if THOROUGH else 1
 
 
 @pytest.mark.thorough
@@ -21,22 +21,20 @@ def test_reading_gives_all_records_and_nothing_twice(request: pytest.FixtureRequ
     with reading.Soak(request.getfixturevalue(kind), seed=7) as soak:
         for _ in range(ROUNDS):
             soak.round()
-        assert soak.report.rounds == ROUNDS
         assert soak.report.faults.keys() >= {"reset", "unavailable", "stall", "slow"}
         assert soak.report.requests > 32 * ROUNDS
 
 
-@pytest.mark.parametrize("kind", ["s3_store", *thorough("gcs_store", "local")])
+@pytest.mark.parametrize("kind", ["s3", *thorough("gcs")])
 def test_a_killed_writer_leaves_nothing_partial_and_can_run_again(request: pytest.FixtureRequest, kind: str) -> None:
-    store = None if kind == "local" else request.getfixturevalue(kind)
-    seen = writing.soak(kind.removesuffix("_store"), kills=KILLS, seed=4, store=store)
+    seen = writing.soak(kind, KILLS, 4, request.getfixturevalue(f"{kind}_store"))
     assert seen.killed == KILLS
 
 
-@pytest.mark.parametrize(("shape", "ranks"), [("process", 1), ("ranks", 4)])
-def test_a_killed_run_sees_what_an_undisturbed_one_sees(shape: str, ranks: int) -> None:
-    seen = training.soak(shape, kills=4, seed=3)
-    assert seen.kills == 4 * ranks
+@pytest.mark.parametrize(("shape", "kills", "ranks"), [("process", 4, 1), ("ranks", 2, 4)])
+def test_a_killed_run_sees_what_an_undisturbed_one_sees(shape: str, kills: int, ranks: int) -> None:
+    seen = training.soak(shape, kills, seed=3)
+    assert seen.kills == kills * ranks
     assert seen.again
 
 
@@ -67,7 +65,7 @@ class TestLoaders:
     @pytest.mark.parametrize("workers", [2, None])
     def test_each_record_comes_once_an_epoch(self, s3_store: Store, loaders: Any, workers: int | None) -> None:
         for number in range(few(24) // 2):
-            loaders.check(s3_store, f"combination-{workers}-{number}", loaders.drawn(number, workers))
+            loaders.check(s3_store, f"combination-{workers}-{number}", number, workers)
 
     def test_loaders_end_when_they_are_left(self, loaders: Any, repeated: Any) -> None:
         for number in range(few(60)):

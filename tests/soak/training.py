@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from streamrec import Dataset, TFRecordDataset, encode_records, write_manifest_sync
 
@@ -34,6 +34,9 @@ COUNTS = (190, 61, 0, 240, 33, 130)
 
 AHEAD = 3
 """How many steps a process may be ahead of its parent: it is killed within one of them, or between two."""
+
+SAVED_EVERY = 5
+"""Steps from one saved state to the next."""
 
 END = b"end"
 WORKERS = 2
@@ -45,39 +48,22 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank does.
+    """What a rank does with the shards of a folder, and where its state is saved."""
 
-    Args:
-        shards: Names of the shards.
-        manifest: URL of their manifest.
-        states: Where its state is saved.
-        rank: Which it is.
-        world_size: Of how many.
-        epochs: How often it goes through its share.
-        batch: Records to a step.
-        every: Steps from one saved state to the next.
-    """
-
-    shards: str
-    manifest: str
+    folder: str
     states: str
     rank: int
     world_size: int
-    epochs: int = 2
-    batch: int = 4
-    every: int = 5
+
+    @property
+    def epochs(self) -> int:
+        return 2 * self.world_size
 
     def dataset(self, epochs: int) -> Dataset[Any]:
-        records = TFRecordDataset(self.shards, num_parallel_reads=3).distribute(
-            self.rank, self.world_size, even="pad", manifest=self.manifest
+        records = TFRecordDataset(f"{self.folder}/train-*", num_parallel_reads=3).distribute(
+            self.rank, self.world_size, even="pad", manifest=f"{self.folder}/manifest.json"
         )
-        return records.shuffle(60, seed=5).repeat(epochs).batch(self.batch)
-
-
-class Stepping(Protocol):
-    """A loader that reports its position."""
-
-    def state_dict(self) -> dict[str, Any]: ...
+        return records.shuffle(60, seed=5).repeat(epochs).batch(4)
 
 
 def run_trainee(parent: Connection, job: Job) -> None:
@@ -86,13 +72,13 @@ def run_trainee(parent: Connection, job: Job) -> None:
         train(parent, job, step, batches, batches)
 
 
-def train(parent: Connection, job: Job, step: int, loader: Stepping, batches: Iterator[Any]) -> None:
+def train(parent: Connection, job: Job, step: int, loader: Any, batches: Iterator[Any]) -> None:
     for batch in batches:
         parent.recv_bytes()
         ids = b",".join(record[:8] for record in batch)
         parent.send_bytes(b"%d %s" % (step, ids))
         step += 1
-        if step % job.every == 0:
+        if step % SAVED_EVERY == 0:
             save(job, step, loader.state_dict())
     parent.recv_bytes()
     parent.send_bytes(END)
@@ -288,9 +274,7 @@ class Soak:
             rank.start(self._processes, self._target)
 
     def _job(self, name: str, rank: int) -> Job:
-        folder = str(self._folder)
-        state = f"{folder}/{name}-{rank}.json"
-        return Job(f"{folder}/train-*", f"{folder}/manifest.json", state, rank, self._count, epochs=2 * self._count)
+        return Job(str(self._folder), f"{self._folder}/{name}-{rank}.json", rank, self._count)
 
 
 SHAPES = ("process", "ranks", "loader")

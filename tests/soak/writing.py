@@ -1,4 +1,4 @@
-"""Writers that are killed: `python -m tests.soak.writing --kills 100 --seed 1 [--store s3] [--store gcs] ...`.
+"""Writers that are killed: `python -m tests.soak.writing --kills 100 --seed 1 [--store s3] [--store gcs]`.
 
 Each round starts a process that writes three shards (two of several parts, one of one) and a manifest, kills it
 (SIGKILL) at a random moment, and looks at the store with other clients than ours: every object under a final
@@ -21,7 +21,6 @@ import asyncio
 import multiprocessing
 import random
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -51,8 +50,8 @@ FAULTS = Faults(
     slow=0.05,
     slow_first_byte=0.5,
 )
-BACKENDS = [f"streamrec.storage.backends.{name}" for name in ("s3", "gcs", "local")]
-SHARD_BYTES = 17 << 20
+SERVERS = {"s3": seaweedfs, "gcs": fake_gcs}
+SHARD_BYTES = 11 << 20
 RECORD_BYTES = 250_000
 POLICY = RetryPolicy(  # patient with many faults, impatient with each: a stall costs two seconds
     attempts=20,
@@ -96,31 +95,6 @@ def run_writer(begun: Connection, url: str, options: Mapping[str, Any], version:
 # The parent.
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a soak writes.
-
-    Attributes:
-        kind: "s3", "gcs" or "local".
-        url: A directory of its own.
-        options: Storage options.
-        others: A client that is not ours.
-        proxy: What writers go through; None: they don't.
-        portal: Calls the proxy.
-    """
-
-    kind: str
-    url: str
-    options: Mapping[str, Any]
-    others: fsspec.AbstractFileSystem
-    proxy: FaultProxy | None = None
-    portal: BlockingPortal | None = None
-
-    @property
-    def writers_options(self) -> dict[str, Any]:
-        return {**self.options, **({} if self.proxy is None else {"endpoint_url": self.proxy.url})}
-
-
 @dataclass
 class Seen:
     """What a soak saw: writers killed before their end, whole objects found after a kill, orphans that were ended.
@@ -140,34 +114,24 @@ class Seen:
         return (
             f"{self.rounds} rounds, {self.killed} writers killed at work; after the kills {self.whole} whole objects,"
             f" 0 partial ones, {self.orphans} unfinished uploads; after the next runs none"
-            + (f"; {self.requests:,} requests met {met}" if met else "")
+            f"; {self.requests:,} requests met {met}"
         )
 
 
 @contextmanager
-def at_store(kind: str, store: Store | None = None) -> Iterator[Place]:
-    """A place in a store, which is started if none is given."""
-    if kind == "local":
-        with tempfile.TemporaryDirectory(prefix="streamrec-soak-") as directory:
-            yield Place(kind, f"{directory}/shards", {}, fsspec.filesystem("file"))
-        return
-    if store is None:
-        with seaweedfs() if kind == "s3" else fake_gcs() as started, at_store(kind, started) as place:
-            yield place
-        return
+def other_client(kind: str, store: Store) -> Iterator[fsspec.AbstractFileSystem]:
+    """A client of the store that is not ours."""
     cls = fsspec.get_filesystem_class("s3") if kind == "s3" else GCSFileSystem
     others = cls(**store.options, skip_instance_cache=True, use_listings_cache=False)
     try:
-        proxy = FaultProxy(store.endpoint)
-        with in_a_thread(proxy) as portal:
-            yield Place(kind, f"{store.url}/soak", store.options, others, proxy, portal)
+        yield others
     finally:
         if kind == "s3" and others._s3 is not None:  # else its finalizer closes it, in whichever loop runs then
             sync(others.loop, others._s3creator.__aexit__, None, None, None)
 
 
 def expected(version: int, directory: str) -> dict[str, bytes]:
-    """What must lie in the store under each name, the manifest aside."""
+    """What must be in the store under each name, the manifest aside."""
     asyncio.run(write(f"memory://{directory}", {}, version))
     memory = fsspec.filesystem("memory")
     found = {name.rpartition("/")[2]: memory.cat_file(name) for name in memory.find(f"/{directory}")}
@@ -176,19 +140,26 @@ def expected(version: int, directory: str) -> dict[str, bytes]:
 
 
 class Soak:
-    """One place, and the objects that must be there.
+    """A directory of a store, and the objects that must be there.
 
     Args:
-        place: Where to write.
+        store: The server.
+        others: A client of it that is not ours.
+        proxy: What writers go through.
+        portal: Calls the proxy.
         seed: Of the moments.
     """
 
-    def __init__(self, place: Place, seed: int) -> None:
-        self._place = place
+    def __init__(
+        self, store: Store, others: fsspec.AbstractFileSystem, proxy: FaultProxy, portal: BlockingPortal, seed: int
+    ) -> None:
+        self._url, self._options, self._others = f"{store.url}/soak", store.options, others
+        self._proxy, self._portal = proxy, portal
         self._seed = seed
         self._random = random.Random(seed)
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["tests.soak.writing", *BACKENDS])
+        backends = [f"streamrec.storage.backends.{name}" for name in SERVERS]
+        self._processes.set_forkserver_preload(["tests.soak.writing", *backends])
         self._versions = [expected(version, f"soak-{seed}-{version}") for version in (0, 1)]
         self.seen = Seen()
         self._seconds = self._run(0)
@@ -197,7 +168,7 @@ class Soak:
         number = self.seen.rounds
         fresh, version = number % 4 in (0, 3), number % 2
         if fresh and self._names():
-            self._place.others.rm(self._place.url, recursive=True)
+            self._others.rm(self._url, recursive=True)
         self.seen.killed += self._kill(version, self._random.uniform(0, 1.05 * self._seconds))
         self.seen.orphans += len(self._orphans())
         self.seen.whole += self._check_whole([version] if fresh else [version, 1 - version])
@@ -208,20 +179,16 @@ class Soak:
     @contextmanager
     def _faults(self, what: str) -> Iterator[None]:
         """Sets new faults for a block, and counts them; at its end no request is still on its way to the store."""
-        proxy, portal = self._place.proxy, self._place.portal
-        if proxy is None or portal is None:
-            yield
-            return
         seed = random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32)
-        proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=seed))
+        self._proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=seed))
         yield
-        portal.call(proxy.rest)  # no request of a dead writer is still under way
+        self._portal.call(self._proxy.rest)  # no request of a dead writer is still under way
         self.seen.requests += drawn.asked.total()
         self.seen.faults.update(drawn.met)
 
     def _start(self, version: int) -> Any:
         ours, theirs = self._processes.Pipe(duplex=False)
-        arguments = (theirs, self._place.url, self._place.writers_options, version)
+        arguments = (theirs, self._url, {**self._options, "endpoint_url": self._proxy.url}, version)
         process = self._processes.Process(target=run_writer, args=arguments)
         process.start()
         theirs.close()
@@ -253,7 +220,7 @@ class Soak:
         """Whatever has a final name is whole; returns how many shards have one."""
         names = [name for name in self._names() if name.startswith("train-")]
         for name in names:
-            data = self._place.others.cat_file(f"{self._place.url}/{name}")
+            data = self._others.cat_file(f"{self._url}/{name}")
             assert any(data == self._versions[version][name] for version in versions), f"{name} is not whole"
         return len(names)
 
@@ -264,47 +231,45 @@ class Soak:
         assert self._names() == sorted(wanted), self._names()
         self._check_whole([version])
         assert not self._orphans()
-        report = verify_sync(f"{self._place.url}/manifest.json", storage_options=self._place.options)
+        report = verify_sync(f"{self._url}/manifest.json", storage_options=self._options)
         assert report.ok, str(report)
 
     def _remove_secured(self) -> None:
         """Removes the old objects that a writer killed within its replacement has secured, as `doctor` says to do."""
         for name in [name for name in self._names() if ".streamrec-old-" in name]:
-            old, url = name.partition(".streamrec-old-")[0].removeprefix("."), f"{self._place.url}/{name}"
+            old, url = name.partition(".streamrec-old-")[0].removeprefix("."), f"{self._url}/{name}"
             if old.startswith("train-"):
-                data = self._place.others.cat_file(url)
+                data = self._others.cat_file(url)
                 assert any(data == version[old] for version in self._versions), f"{name} is not whole"
-            self._place.others.rm_file(url)
+            self._others.rm_file(url)
 
     def _names(self) -> list[str]:
-        others = self._place.others
-        others.invalidate_cache()
-        root = others._strip_protocol(self._place.url) + "/"
-        found = others.find(self._place.url) if others.exists(self._place.url) else []
+        self._others.invalidate_cache()
+        root = self._others._strip_protocol(self._url) + "/"
+        found = self._others.find(self._url) if self._others.exists(self._url) else []
         return sorted(name.removeprefix(root) for name in found if name.startswith(root))
 
     def _orphans(self) -> list[str]:
-        """The visible remains of an unfinished upload: a multipart upload, a temporary file."""
-        if self._place.kind == "local":
-            return [name for name in self._names() if name.startswith(".")]
-        if self._place.kind == "gcs":
-            return []  # sessions cannot be listed; the store drops them
-        bucket, _, key = self._place.url.removeprefix("s3://").partition("/")
-        page = self._place.others.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
+        """Unfinished multipart uploads. The sessions of GCS cannot be listed; the store drops them."""
+        if self._url.startswith("gs"):
+            return []
+        bucket, _, key = self._url.removeprefix("s3://").partition("/")
+        page = self._others.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key)
         return [upload["Key"] for upload in page.get("Uploads", ())]
 
 
-def soak(kind: str, kills: int, seed: int, store: Store | None = None) -> Seen:
+def soak(kind: str, kills: int, seed: int, store: Store) -> Seen:
     """Kills a number of writers at a store; see the top of this file.
 
     Args:
-        kind: "s3" (SeaweedFS), "gcs" (fake-gcs-server) or "local".
+        kind: "s3" (SeaweedFS) or "gcs" (fake-gcs-server).
         kills: How many; those that come too late, after the writer's end, are not counted.
         seed: Of the random moments.
-        store: A server that runs; None: one is started.
+        store: The server.
     """
-    with at_store(kind, store) as place:
-        rounds = Soak(place, seed)
+    proxy = FaultProxy(store.endpoint)
+    with other_client(kind, store) as others, in_a_thread(proxy) as portal:
+        rounds = Soak(store, others, proxy, portal, seed)
         while rounds.seen.killed < kills:
             try:
                 rounds.round()
@@ -318,11 +283,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Kills writers at random moments and looks at what they leave.")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--store", action="append", choices=["s3", "gcs", "local"], help="default: all")
+    parser.add_argument("--store", action="append", choices=SERVERS, help="default: all")
     options = parser.parse_args()
-    for kind in options.store or ["s3", "gcs", "local"]:
+    for kind in options.store or SERVERS:
         began = time.monotonic()
-        print(f"{kind}: {soak(kind, options.kills, options.seed)} ({time.monotonic() - began:.0f} s)", flush=True)
+        with SERVERS[kind]() as store:
+            seen = soak(kind, options.kills, options.seed, store)
+        print(f"{kind}: {seen} ({time.monotonic() - began:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":
