@@ -78,6 +78,15 @@ async def test_a_cancelled_caller_waits_for_the_end_of_the_call(threads: Threads
     assert ended
 
 
+async def test_cancelled_in_the_turn_in_which_the_call_ends(threads: Threads) -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(20):
+        task = asyncio.create_task(threads.run(lambda: loop.call_soon_threadsafe(task.cancel)))  # noqa: B023
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert await threads.run(lambda: 1) == 1
+
+
 async def test_a_call_that_is_left_ends_its_thread_when_the_run_is_closed() -> None:
     threads, begun, go = Threads(), threading.Event(), threading.Event()
     task = asyncio.create_task(threads.run(lambda: (begun.set(), go.wait(10))))
@@ -168,3 +177,10 @@ async def test_work_of_the_users_always_goes_to_a_thread_and_none_never(threads:
         for _ in range(2):
             await offloader.through(work.outputs(0.0), NBYTES)
     assert work.here == [False, False, True, True]
+
+
+async def test_what_is_left_at_the_end_may_be_long(threads: Threads) -> None:
+    work, offloader = Work(), Offloader([Offload.LONG], threads)
+    await offloader.through(work.outputs(0.0), NBYTES)
+    await offloader.through(work.outputs(0.0))
+    assert work.here == [False, False]

@@ -23,9 +23,9 @@ from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine import budget
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer, ShuffleRule
-from streamrec.pipeline.sources.shuffle.buffer_store import END, TAG, BufferStore, Numbers, spans_of
+from streamrec.pipeline.sources.shuffle.buffer_store import END, START, TAG, BufferStore, Numbers, spans_of
 from streamrec.shards import byte_runs
-from streamrec.tfrecord import Scattered
+from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws, thorough
 from tests.pipeline.stored_shards import ALL
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
@@ -324,6 +324,27 @@ def test_little_is_copied_where_elements_leave_at_random() -> None:
         assert store.held_bytes <= 2 * 4096 * len(rows)
         moved += int((rows[:, TAG] != before[:, TAG]).sum()) * 4096
     assert moved < 0.35 * size * 360
+
+
+@pytest.mark.parametrize("size", [100, 9000])
+def test_of_long_records_more_that_is_dead_is_kept(size: int) -> None:
+    """As much as the buffer may hold, were it alive."""
+    store = BufferStore(free_bytes=10 * size)
+    rows = np.concatenate([rows_of(store, Frames.of([bytes(size)])) for _ in range(15)])[:1]
+    store.tidy(rows, size)
+    assert (store.held_bytes == 15 * size) is (size == 9000)
+    rows = np.concatenate([rows, *(rows_of(store, Frames.of([bytes(size)])) for _ in range(10))])[:1]
+    store.tidy(rows, size)
+    assert store.held_bytes <= 20 * size
+
+
+def test_many_small_blocks_become_one() -> None:
+    """Each block costs its part of every pick."""
+    store = BufferStore(free_bytes=10**9)
+    rows = np.concatenate([rows_of(store, Frames.of([b"%d" % number])) for number in range(400)])
+    store.tidy(rows, int((rows[:, END] - rows[:, START]).sum()))
+    assert len(np.unique(rows[:, TAG] >> BUFFER_BITS)) == 1
+    assert list(store.pick(rows)) == [b"%d" % number for number in range(400)]
 
 
 def test_batches_that_are_held_keep_nothing_else_alive() -> None:
