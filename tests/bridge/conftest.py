@@ -52,7 +52,7 @@ class Child:
             found = self._process.stdout.readline().rstrip("\n")
             if found != line:
                 self.kill()
-                pytest.fail(f"expected {line!r}, found {found!r}; stderr: {self._errors()}")
+                pytest.fail(f"expected {line!r}, found {found!r}; stderr: {self.errors()}")
         self._moment = time.monotonic()
 
     def interrupt(self) -> None:
@@ -69,13 +69,14 @@ class Child:
         """
         assert self._process.stdout is not None
         stdout = self._process.stdout.read()  # with what `expect` has buffered; communicate() would lose that
-        stderr = self._errors()
+        stderr = self.errors()
         took = time.monotonic() - self._moment
         assert (stdout.splitlines(), self._process.returncode) == (list(lines), code), stderr
         assert stderr == "" if not errors else errors in stderr, stderr
         return took
 
-    def _errors(self) -> str:
+    def errors(self) -> str:
+        """All of stderr, once the script has ended."""
         self._process.wait()
         self._stderr.seek(0)
         return self._stderr.read()

@@ -7,11 +7,14 @@ import traceback
 import weakref
 from contextlib import suppress
 from contextvars import ContextVar
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import streamrec
+from streamrec import Dataset, TFRecordDataset
 from streamrec.bridge import Put, iterate, run
 from streamrec.errors import ClosedError
 
@@ -235,3 +238,19 @@ def test_an_item_heavier_than_the_limit_waits_for_an_empty_queue() -> None:
     assert (iterator.channel.queued, order) == (1, [])
     assert list(iterator) == ["light", "heavy"]
     assert order == ["heavy was put"]
+
+
+def test_closing_raises_no_error_of_elements_not_yet_taken(tmp_path: Path) -> None:
+    """The consumer stops before a damaged record, or before an element for which a function will fail."""
+    data = bytearray(streamrec.encode_records([b"%d" % number for number in range(30_000)]))
+    data[-5] ^= 1
+    (tmp_path / "x.tfrecord").write_bytes(data)
+    for dataset in (
+        TFRecordDataset(str(tmp_path / "x.tfrecord")),
+        Dataset.range(10_000).map(lambda number: 1 // (9_000 - int(number))),
+    ):
+        for _ in range(10):
+            with dataset.batch(10).iterate() as batches:
+                next(batches)
+        with pytest.raises((streamrec.CorruptRecordError, ZeroDivisionError)):
+            list(dataset)

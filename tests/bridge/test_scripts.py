@@ -10,17 +10,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.bridge.conftest import LIMIT
+from streamrec import encode_records
+from tests.bridge.conftest import LIMIT, Start
 from tests.effort import SOON
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.bridge.conftest import Start
 
 ANEW = "anew True 42"
 LEFT = "child left with 7"
@@ -33,7 +29,6 @@ OUTPUT = [
     ("consumers", "producer_never_waits", "0", "cleaned", "nothing"),
     ("consumers", "notebook", "True", "first", "cleaned", "first", "cleaned", "nothing"),
     ("consumers", "loop_thread", "True", "first", "cleaned"),
-    ("consumers", "zipped", "True", "nothing"),
     ("consumers", "two_threads", "True", "True", "nothing"),
     ("consumers", "closed_by_another_thread", "cleaned", "told", "nothing"),
     ("consumers", "stopped_loop", "cleaned", "True", "True", "True"),
@@ -119,12 +114,31 @@ def test_an_error_of_the_cleanup_is_logged(start: Start) -> None:
     start("exits.py", "failing_cleanup").finish("leaving", errors="OSError: no upload to abort")
 
 
-@pytest.mark.parametrize(("row", "lines"), [("forgotten_writer", "1"), ("dropped_writer", "1 0")])
-def test_an_unclosed_writer_leaves_no_shard_and_warns(start: Start, tmp_path: Path, row: str, lines: str) -> None:
+def test_a_dropped_writer_leaves_no_shard_and_warns(start: Start, tmp_path: Path) -> None:
     path = str(tmp_path / "shard")
-    errors = f"{path}: its TFRecordWriter was dropped without close()"
-    start("exits.py", row, path).finish(*lines.split(), errors=errors)
+    start("exits.py", "dropped_writer", path).finish(
+        "1", "0", errors=f"{path}: its TFRecordWriter was dropped without close()"
+    )
     assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize(("how", "code"), [("return", 0), ("exception", 1), ("exit", 3)])
+@pytest.mark.parametrize("case", ["cached", "sync_writer", "async_writer"])
+def test_a_program_that_ends_with_something_open_prints_at_most_one_line_and_leaves_no_file(
+    start: Start, tmp_path: Path, case: str, how: str, code: int
+) -> None:
+    (tmp_path / "x.tfrecord").write_bytes(encode_records([b"%d" % number for number in range(50_000)]))
+    child = start("exits.py", "open_end", str(tmp_path), case, how)
+    child.finish(code=code, errors="LookupError" if how == "exception" else "" if case == "cached" else "dropped")
+    lines = child.errors().splitlines()
+    assert sum("was dropped without close()" in line for line in lines) == (case != "cached"), lines
+    assert len(lines) <= 1 + 12 * (how == "exception"), lines  # with those of the traceback
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tfrecord"]
+
+
+def test_a_dropped_async_iterator_leaves_no_file_open(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "x.tfrecord").write_bytes(encode_records([b"%d" % number for number in range(50_000)]))
+    start("exits.py", "dropped_iterators", str(tmp_path)).finish()
 
 
 ABANDONED = "streamrec: cleanup was still running 5 s after it was interrupted, and was abandoned"

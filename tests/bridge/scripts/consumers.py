@@ -6,17 +6,13 @@ import resource
 import threading
 from collections.abc import Callable
 
-from support import MAIN, choose, endless, leftovers, say, until_alone, until_in
+from support import MAIN, choose, counting, endless, leftovers, say, until_alone, until_in
 
 from streamrec.bridge import Put, SyncIterator, iterate, loop, run
 from streamrec.errors import ClosedError, LoopThreadError
 
 TASKS: list[asyncio.Task[None]] = []
-
-
-async def numbers(put: Put[int]) -> None:
-    for number in range(5_000):
-        await put(number, 1)
+numbers = counting(5_000)
 
 
 def leaves_by_break() -> None:
@@ -101,11 +97,6 @@ def loop_thread() -> None:
     say(run(on_the_loop) == ["refused"] * 4)
     say(run(beside_the_loop))
     iterator.close()
-
-
-def zipped() -> None:
-    say(all(a == b for a, b in zip(iterate(numbers, 3), iterate(numbers, 1000), strict=True)))
-    say(leftovers())
 
 
 def collect(iterator: SyncIterator[int]) -> tuple[threading.Thread, list[int]]:

@@ -2,9 +2,11 @@
 
 import asyncio
 import atexit
+import gc
 import os
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ if sys.argv[1] == "late":
     atexit.register(lambda: use_late())  # before the bridge's own: runs after it
 
 import anyio
-from support import choose, endless, say, until_alone, until_in
+from support import choose, counting, endless, say, until_alone, until_in
 
 import streamrec
 from streamrec.bridge import Put, iterate, run
@@ -76,8 +78,7 @@ def working_thread() -> None:
 
     async def numbers(put: Put[int]) -> None:
         await until_in("_shutdown")  # the interpreter joins its threads
-        for number in range(1_000):
-            await put(number, 1)
+        await counting(1_000)(put)
 
     iterator = iterate(numbers, 10)
     threading.Thread(target=lambda: say(sum(iterator))).start()
@@ -166,21 +167,49 @@ def use() -> None:
         say("exiting" in str(error))
 
 
-def forgotten_writer(path: str) -> None:
-    """It was never closed, and its user is told."""
+def dropped_writer(path: str) -> None:
+    """Nothing that it sent stays, and its user reads why."""
     writer = streamrec.TFRecordWriter(path)
     writer.write(b"a record")
     writer.flush()
-    KEPT.append(writer)
     say(len(os.listdir(Path(path).parent)))
-
-
-def dropped_writer(path: str) -> None:
-    """The same, before the end: nothing that it sent stays."""
-    forgotten_writer(path)
-    KEPT.clear()
+    del writer
     run(until_alone)
     say(len(os.listdir(Path(path).parent)))
+
+
+def open_end(folder: str, case: str, how: str) -> None:
+    """Something is open, in a program that shows the warnings which users see."""
+    warnings.simplefilter("ignore", ResourceWarning)
+    if case == "cached":
+        records = streamrec.TFRecordDataset(f"{folder}/x.tfrecord").repeat(10_000)  # so that no pass is whole
+        KEPT.append(iter(records.cache(f"{folder}/cache")))
+        next(KEPT[0])
+    elif case == "sync_writer":
+        KEPT.append(streamrec.TFRecordWriter(f"{folder}/new.tfrecord"))
+        KEPT[0].write(bytes(3_000_000))
+    else:
+        asyncio.run(begin_writer(folder))
+    leave(how)
+
+
+async def begin_writer(folder: str) -> None:
+    KEPT.append(await streamrec.ShardWriter(f"{folder}/new.tfrecord").__aenter__())
+    await KEPT[0].write(bytes(3_000_000))
+
+
+def dropped_iterators(folder: str) -> None:
+    """They leave no file open."""
+
+    async def main(steps: int) -> None:
+        iterator = streamrec.TFRecordDataset(f"{folder}/x.tfrecord").aiterate()
+        await anext(iterator)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+
+    for steps in range(20):
+        asyncio.run(main(steps))
+        gc.collect()
 
 
 def late() -> None:

@@ -8,21 +8,17 @@ import threading
 import warnings
 from collections.abc import Callable
 
-from support import Producer, choose, endless, leftovers, say, until_in
+from support import Producer, choose, counting, endless, leftovers, say, until_in
 
 from streamrec.bridge import Put, SyncIterator, iterate, loop, run
 from streamrec.errors import ClosedError
 
 COUNT = 2_000
+numbers = counting(COUNT)
 KEPT: list[SyncIterator[str]] = []
 
 # Python 3.12 and newer warn of a fork in a process with threads; forks beside threads are the subject here.
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
-
-
-async def numbers(put: Put[int]) -> None:
-    for number in range(COUNT):
-        await put(number, 1)
 
 
 async def answer() -> int:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from support import MAIN, choose, endless, leftovers, say, until_alone, until_in
+from support import MAIN, choose, counting, endless, leftovers, say, until_alone, until_in
 
 import streamrec
 from streamrec.bridge import Put, iterate, run
@@ -153,15 +153,10 @@ def failing_cleanup() -> None:
     say(leftovers())
 
 
-async def numbers(put: Put[int]) -> None:
-    for number in range(10_000):
-        await put(number, 1)
-
-
 def consume(turn: int) -> int:
     """Consume until the interrupt; in turn with small and large queues, so that both sides get to sleep."""
     last = -1
-    with iterate(numbers, 1 + 50 * (turn % 3)) as iterator:
+    with iterate(counting(10_000), 1 + 50 * (turn % 3)) as iterator:
         for number in iterator:
             if number != last + 1:
                 raise AssertionError(f"{number} after {last}")
@@ -234,11 +229,7 @@ def places(work: Callable[[], None], after: Callable[[], None]) -> str:
 
 
 def consume_few() -> None:
-    async def few(put: Put[int]) -> None:
-        for number in range(3):
-            await put(number, 1)
-
-    with iterate(few, 2) as iterator:
+    with iterate(counting(3), 2) as iterator:
         if list(iterator) != [0, 1, 2]:
             raise AssertionError
 

@@ -69,8 +69,18 @@ def leftovers() -> str:
     return "nothing" if (threads, loops, tasks) == ([], 1, 0) else f"{threads} {loops} {tasks}"
 
 
+def counting(count: int) -> Callable[[Put[int]], Awaitable[None]]:
+    """A producer of the numbers below `count`."""
+
+    async def produce(put: Put[int]) -> None:
+        for number in range(count):
+            await put(number, 1)
+
+    return produce
+
+
 def endless(ready: str = "take", then: Callable[[], object] | None = None) -> Producer:
-    """A producer of one item that then waits for ever; its cleanup takes a while and says when it is done.
+    """A producer of one item that then waits without end; its cleanup takes a while and says when it is done.
 
     Args:
         ready: Function in which the main thread must be, after it has said "first", before this one says

@@ -3,14 +3,11 @@
 import anyio
 import anyio.lowlevel
 import trio
-from support import choose, endless, leftovers, say
+from support import choose, counting, endless, leftovers, say
 
 from streamrec.bridge import Put, iterate, run
 
-
-async def numbers(put: Put[int]) -> None:
-    for number in range(1_000):
-        await put(number, 1)
+numbers = counting(1_000)
 
 
 def blocking() -> None:
