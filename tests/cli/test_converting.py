@@ -122,8 +122,9 @@ def test_foreign_parquet(tmp_path: Path, called: Call) -> None:
     ]
 
 
-@pytest.mark.parametrize("source", ["tfrecord", "parquet", "jsonl", "tar"])
-@pytest.mark.parametrize("target", ["tfrecord", "parquet", "jsonl", "tar"])
+@pytest.mark.parametrize(
+    ("source", "target"), [("tfrecord", "parquet"), ("parquet", "jsonl"), ("jsonl", "tar"), ("tar", "tfrecord")]
+)
 def test_a_feature_that_no_record_has_is_not_left_out_silently(
     shard: Path, tmp_path: Path, called: Call, source: str, target: str
 ) -> None:

@@ -73,9 +73,7 @@ def test_records_before_the_damage_are_printed(damaged: Path) -> None:
         ("convert", ["--to", "jsonl", "s3://data/*.tfrecord", "TARGET/"]),
         ("index", ["s3://data/*.tfrecord", "TARGET/a.index"]),
         ("verify", ["--repair", "TARGET/", "s3://data/*.tfrecord"]),
-        pytest.param("reshard", ["s3://data/*.tfrecord", "TARGET/"], marks=pytest.mark.thorough),
         pytest.param("doctor", ["--no-write", "s3://data/train-0.tfrecord"], marks=pytest.mark.thorough),
-        pytest.param("stat", ["s3://data/*.tfrecord"], marks=pytest.mark.thorough),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -227,7 +225,15 @@ def below(filesystem: Any, url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [*READING, *REWRITING])
-@pytest.mark.parametrize("missing", ["nothing.tfrecord", "*.tfrecord", ""])
+@pytest.mark.parametrize(
+    ("place", "missing"),
+    [
+        *(("local", missing) for missing in ("nothing.tfrecord", "")),
+        *(("s3", missing) for missing in ("*.tfrecord", "")),
+        *(("gcs", missing) for missing in ("nothing.tfrecord", "*.tfrecord")),
+    ],
+    indirect=["place"],
+)
 def test_nothing_is_there(place: tuple[Bucket, Any], called: Call, command: str, missing: str) -> None:
     """A missing object, a pattern that matches none, and an empty directory or bucket."""
     bucket, filesystem = place
@@ -283,15 +289,3 @@ def test_damage(place: tuple[Bucket, Any], called: Call, damaged: Path, command:
     copy = ["new/bad.tfrecord"] if command.startswith("verify --repair") else []
     left = [name.partition(bucket.url.partition("://")[2] or bucket.url)[2] for name in below(filesystem, bucket.url)]
     assert [name for name in left if name] == ["bad.tfrecord", *copy]
-
-
-def test_options_are_typed_as_they_are_given(place: tuple[Bucket, Any], shard: Path, called: Call) -> None:
-    """With what the other tests type, all is well where all is well."""
-    bucket, filesystem = place
-    if not bucket.options:
-        Path(bucket.url).mkdir()
-    filesystem.put_file(str(shard), f"{bucket.url}good.tfrecord")
-    for command in ("ls", "info", "head", "cat", "count", "verify", "stat"):
-        done = called(*arguments(command, bucket, bucket.url))
-        assert done.code == 0, done
-    assert json.loads(called("count", *bucket.options, "--json", bucket.url).out)

@@ -17,7 +17,6 @@ import pytest
 import streamrec
 from streamrec.storage import Storages, secured_object
 from tests.cli.conftest import Bucket, Call, examples, interrupted, typed
-from tests.effort import THOROUGH
 from tests.servers.real import Store
 from tests.steps import HOOKS, Objects, Place, Steps, hidden, refuse
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
@@ -303,7 +302,7 @@ async def test_what_happens_at_any_request_leaves_the_old_objects_or_copies(
         found = after = await place.snapshot()
         assert not any(map(hidden, after))
         assert all(after[each] != before[each] for each in before if each not in sources)
-        step = int(os.environ.get("STREAMREC_STEP", (8 if THOROUGH else 13) + KINDS.index(kind)))
+        step = int(os.environ.get("STREAMREC_STEP", 13 + KINDS.index(kind)))
         for number in range(step // 2, count, step):
             await place.restore(before, found)
             code, said = await commands.run(*words, kind=kind, at=number)

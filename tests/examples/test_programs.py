@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,9 @@ import pytest
 from PIL import Image
 
 from examples import tfrecord_tutorial as tutorial
-from examples.demo.interrupts import without_interrupts
-from examples.demo.job import JobError, planned, run_job
-from examples.demo.model import Classifier
-from examples.demo.records import SIDE, Tally, encode, parse
+from examples.demo.job import planned
+from examples.demo.records import Tally
 from examples.demo.report import LostRecordsError, check_all_came_back
-from streamrec import Frames
 from tests.servers.real import Store
 
 ROOT = Path(__file__).parents[2]
@@ -109,8 +105,6 @@ def test_a_small_demo_ends_with_its_table(tmp_path: Path) -> None:
         pytest.param("^SeaweedFS", signal.SIGINT, marks=pytest.mark.thorough),
         ("^writing", signal.SIGINT),
         pytest.param(r"^ +\d+ %$", signal.SIGINT, marks=pytest.mark.thorough),
-        pytest.param("^training", signal.SIGINT, marks=pytest.mark.thorough),
-        pytest.param(r"\d+ % accuracy", signal.SIGINT, marks=pytest.mark.thorough),
         pytest.param(r"\d+ % accuracy", signal.SIGTERM, marks=pytest.mark.thorough),
     ],
 )
@@ -144,35 +138,6 @@ def test_without_room_it_says_how_much_is_wanted(tmp_path: Path) -> None:
     assert re.search(r"GB free where .* GB are needed; .*--megabytes", said)
 
 
-def test_a_job_is_written_as_planned(tmp_path: Path) -> None:
-    job = planned(str(tmp_path), {}, 1_000_000, 3)
-    done: list[int] = []
-    tallies = run_job(job, lambda so_far, note: done.append(so_far))
-    assert tallies["train"].records == 3 * job.shard_records
-    assert tallies["test"].records == 2 * job.held_out_records
-    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
-    names = [f"train-{number:05d}.tfrecord" for number in range(3)]
-    assert sorted(sizes) == ["test-00000.tfrecord", "test-00001.tfrecord", *names]
-    assert sum(sizes[name] for name in names) == tallies["train"].size
-    assert sum(sizes.values()) == done[-1]
-
-
-@pytest.mark.thorough
-def test_a_writer_that_fails_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(JobError, match=f"writing: {tmp_path}/file/images/train-00000"):
-        run_job(planned(str(tmp_path / "file" / "images"), {}, 1_000_000, 1), lambda so_far, note: None)
-    assert capfd.readouterr().err == ""  # it would spoil the progress bar
-
-
-@pytest.mark.thorough
-def test_a_writer_that_dies_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    job = replace(planned(str(tmp_path), {}, 1_000_000, 1), shards="one")  # type: ignore[arg-type]
-    with pytest.raises(JobError, match="ended with status 1; its output is above"):
-        run_job(job, lambda so_far, note: None)
-    assert "TypeError" in capfd.readouterr().err
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("moment", [r"^ +\d+ %$", r"\d+ % accuracy"])
 def test_a_server_that_dies_is_one_line(tmp_path: Path, moment: str) -> None:
@@ -188,14 +153,6 @@ def test_a_server_that_dies_is_one_line(tmp_path: Path, moment: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_record_holds_what_was_put_in() -> None:
-    images = np.random.default_rng(0).integers(0, 256, (5, SIDE, SIDE), dtype=np.uint8)
-    labels = np.arange(5)
-    parsed_images, parsed_labels = parse(Frames.of(list(encode(images, labels, first_id=7))))
-    np.testing.assert_array_equal(parsed_images, images)
-    np.testing.assert_array_equal(parsed_labels, labels)
-
-
 def test_tallies_heed_every_record_and_no_order() -> None:
     forward, backward, other = Tally(), Tally(), Tally()
     forward.add([b"one", b"two"])
@@ -208,34 +165,6 @@ def test_tallies_heed_every_record_and_no_order() -> None:
         check_all_came_back("here", forward, other)
     with pytest.raises(LostRecordsError, match="here: 2 records were read where 4 were written"):
         check_all_came_back("here", forward.times(2), forward)
-
-
-def test_the_gradients_are_those_of_the_loss() -> None:
-    """Learning the same few images over and over gets all of them right."""
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, (20, SIDE, SIDE), dtype=np.uint8)
-    labels = np.arange(20) % 10
-    classifier = Classifier(hidden=32)
-    for _ in range(300):
-        classifier.learn(images, labels)
-    np.testing.assert_array_equal(classifier.predict(images), labels)
-
-
-def test_an_interrupt_waits_for_what_is_being_started() -> None:
-    done = []
-    with pytest.raises(KeyboardInterrupt), without_interrupts():
-        signal.raise_signal(signal.SIGINT)
-        done.append("started")
-    assert done == ["started"]
-
-
-def test_a_second_interrupt_does_not_wait() -> None:
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), without_interrupts():
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-        pytest.fail("the second interrupt was held back, too")
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_it_runs_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
