@@ -45,14 +45,7 @@ SERVERS: Final[Mapping[str, Callable[[], AbstractContextManager[Store]]]] = {"s3
 
 @dataclass
 class Report:
-    """What a soak met.
-
-    Attributes:
-        rounds: Rounds that were read.
-        records: Records that were compared.
-        requests: Requests for bytes of the shards.
-        faults: How often each fault was met.
-    """
+    """Rounds that were read, records that were compared, requests for their bytes, and how often each fault was met."""
 
     rounds: int = 0
     records: int = 0
@@ -63,10 +56,7 @@ class Report:
 class Soak:
     """Shards in a store, a proxy before it, and the same shards on disk; a context manager.
 
-    Args:
-        store: The real server.
-        seed: What shards and faults are drawn from.
-        megabytes: Of a shard.
+    Each shard has that many megabytes; shards and faults are drawn from the seed.
     """
 
     def __init__(self, store: Store, seed: int, megabytes: float = 2.0) -> None:
@@ -113,7 +103,7 @@ class Soak:
         self.report.faults.update(drawn.met)
 
     def run(self, seconds: float) -> Report:
-        """Rounds until the time is over, one at the least."""
+        """Rounds until the time is over, at least one."""
         until = time.monotonic() + seconds
         while not self.report.rounds or time.monotonic() < until:
             self.round()

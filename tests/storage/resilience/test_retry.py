@@ -11,7 +11,7 @@ import random
 import re
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from pathlib import Path
@@ -333,17 +333,6 @@ async def test_what_cleans_up_after_a_cancellation_waits_less(monkeypatch: pytes
         await tasks.finish(attempt(SWIFT, "s3://bucket/a", call, "removing"), patience=tasks.CLEANUP_PATIENCE)
 
 
-@dataclass
-class Timer:
-    """A handle of the loop below."""
-
-    loop: FakeLoop
-    entry: tuple[float, Callable[[], None]]
-
-    def cancel(self) -> None:
-        self.loop.timers.remove(self.entry)
-
-
 class FakeLoop:
     """The clock of a timer, by hand."""
 
@@ -354,9 +343,8 @@ class FakeLoop:
     def time(self) -> float:
         return self.now
 
-    def call_at(self, due: float, call: Callable[[], None]) -> object:
+    def call_at(self, due: float, call: Callable[[], None]) -> None:
         self.timers.append((due, call))
-        return Timer(self, (due, call))
 
     def step(self, late: float = 0.0) -> float:
         due, call = self.timers.pop(0)
