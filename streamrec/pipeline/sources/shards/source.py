@@ -216,13 +216,14 @@ class Fetchers:
     def feed(self, queues: list[ShardQueue]) -> None:
         """Starts a task for each queue that has none, or one for short ones; beyond the places, within the budget."""
         places, starting = self._shards.plan.open_inputs, list[ShardQueue]()
-        room = self._typical_bytes + SLACK_BYTES
+        room, fits = self._typical_bytes + SLACK_BYTES, None
         for number, queue in enumerate(queues):
             if queue.shard in self._started:
                 continue
             if number >= places:
                 planned = places * QUEUE_BYTES + (number + 1 - places) * room
-                if planned > self._budget or not self._run.fits(room):
+                fits = self._run.fits(room) if fits is None else fits  # one question a call: it adds up all queues
+                if planned > self._budget or not fits:
                     break
                 queue.limit = SMALL_BYTES + SLACK_BYTES
             self._started.add(queue.shard)
