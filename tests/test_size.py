@@ -91,15 +91,15 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (46_330, lambda: count_lines(PACKAGE.rglob("*.py"))),
-    "files": (214, lambda: len(trees())),
-    "classes": (469, lambda: sum(class_names().values())),
+    "lines of Python": (43_743, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "files": (210, lambda: len(trees())),
+    "classes": (466, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (43_770, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of tests": (40_210, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (3, lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__")),
     "class names used twice": (4, lambda: sum(count > 1 for count in class_names().values())),
     "public names": (50, lambda: len(streamrec.__all__)),
-    "numeric constants": (202, lambda: len(numeric_constants())),
+    "numeric constants": (198, lambda: len(numeric_constants())),
     "private names of other libraries": (20, lambda: len(foreign_private_names())),
 }
 """Each number's ceiling, and how it is counted."""
@@ -109,9 +109,9 @@ PHRASES = {
     r"\banew\b": 0,
     r"\bat the (most|least)\b": 0,
     r"\b(no|some)body\b": 0,
-    r"\b(is|are|was|were) no\b(?! longer| more)": 14,
+    r"\b(is|are|was|were) no\b(?! longer| more)": 13,
     r"\b(for|of|to) who\b|\bwhoever\b": 0,
-    r"\bbeside\b": 7,
+    r"\bbeside\b": 3,
     r"\bso (many|much)\b": 0,
     r"\b(?-i:LEAST|MOST)_": 0,
 }

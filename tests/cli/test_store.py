@@ -86,11 +86,10 @@ async def test_ctrl_c_takes_back_what_has_just_appeared(shard: Path, s3_store: S
         assert [found async for found in storage.list(url)] == []
 
 
-@pytest.mark.parametrize("command", [["count"], ["-v", "count"]], ids=["", "-v"])
-def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path, command: list[str]) -> None:
+def test_a_store_that_is_down_is_waited_for_with_a_warning(shard: Path) -> None:
     with ObjectStore(shard.parent.parent, replace(NO_FAULTS, unavailable=1.0, retry_after=60)) as store:
         options = typed({"anon": True, "endpoint_url": store.url})
-        with start(*command, *options, f"s3://{shard.parent.name}/{shard.name}") as process:
+        with start("count", *options, f"s3://{shard.parent.name}/{shard.name}") as process:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, "")
             warning = next(line for line in lines if "no progress" in line)
