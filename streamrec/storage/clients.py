@@ -53,6 +53,7 @@ class _Client:
 class _Loop:
     def __init__(self) -> None:
         self.clients: dict[Hashable, _Client] = {}
+        self.closing: set[_Client] = set()
         self.keeper: AsyncGenerator[None] | None = None
 
     def release(self, key: Hashable, client: _Client) -> None:
@@ -63,16 +64,21 @@ class _Loop:
     def _close_idle(self, key: Hashable, client: _Client) -> None:
         if not client.users and self.clients.get(key) is client:
             del self.clients[key]
-            closing = client.creation.result().aclose()
-            task = asyncio.get_running_loop().create_task(closing, name="streamrec closes a client")
+            self.closing.add(client)
+            task = asyncio.get_running_loop().create_task(self._close(client), name="streamrec closes a client")
             client.kept = (*client.kept, task)
 
+    async def _close(self, client: _Client) -> None:
+        with suppress(Exception):
+            await client.creation.result().aclose()
+        self.closing.remove(client)
+
     async def close_at_the_end(self) -> AsyncGenerator[None]:
-        """Closes the remaining clients when the loop closes it."""
+        """Closes the remaining clients when the loop closes it; again if their closing was cancelled just before."""
         try:
             yield
         finally:
-            clients, self.clients = list(self.clients.values()), {}
+            clients, self.clients = [*self.clients.values(), *self.closing], {}
             for client in clients:
                 if client.timer is not None:
                     client.timer.cancel()

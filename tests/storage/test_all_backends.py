@@ -7,12 +7,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from streamrec.errors import ClosedError
-from streamrec.storage import Storages
+from streamrec.storage import Storages, clients
 from tests.servers.real import Store
 from tests.storage.contract import DATA
 
@@ -21,7 +22,7 @@ import asyncio, sys
 for package in ("s3fs", "gcsfs", "aiohttp"):
     sys.modules[package] = None
 from streamrec.errors import MissingExtraError
-from streamrec.storage import Storages
+from streamrec.storage import Storages, clients
 async def main():
     async with Storages() as storages:
         for url in ("s3://b/k", "gs://b/k", "http://h/k"):
@@ -41,7 +42,7 @@ def test_a_missing_extra_is_named() -> None:
 
 EXIT = """
 import asyncio, gc, json, sys
-from streamrec.storage import Storages
+from streamrec.storage import Storages, clients
 path, options = sys.argv[1], json.loads(sys.argv[2])
 async def main(undrained):
     async with Storages(options) as storages:
@@ -114,3 +115,29 @@ async def test_storages_close_in_a_cancelled_scope(s3_store: Store) -> None:
     for call in (storage.stat, storage.stream, storage.upload):
         with pytest.raises(ClosedError, match="ask new Storages"):
             await call(f"{s3_store.url}/x")
+
+
+def test_a_client_whose_closing_is_cancelled_with_the_loop_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "IDLE", 0.0)
+    steps: list[str] = []
+
+    async def use() -> None:
+        begun = asyncio.Event()
+
+        class Client:
+            async def aclose(self) -> None:
+                steps.append("begun")
+                if len(steps) == 1:
+                    begun.set()
+                    await asyncio.Event().wait()  # until the end of the loop cancels it
+                steps.append("closed")
+
+        async def make() -> Any:
+            return Client()
+
+        _, release = await clients.borrow("key", (), make)
+        release()
+        await begun.wait()
+
+    asyncio.run(use())  # which ends, and cancels all tasks, while the client is closed
+    assert steps[-1] == "closed"
