@@ -91,7 +91,7 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (43_749, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "lines of Python": (43_751, lambda: count_lines(PACKAGE.rglob("*.py"))),
     "files": (210, lambda: len(trees())),
     "classes": (466, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),

@@ -245,6 +245,8 @@ def is_pattern(name: str) -> bool:
 
 def is_manifest(name: str) -> bool:
     """Whether a name is that of a manifest or an index, and not a pattern."""
+    if not any(ending in name for ending in MANIFESTS):
+        return False
     url = split_chain(name).url
     return (url.partition("?")[0] if is_web(name) else url).endswith(MANIFESTS) and not is_glob(name)
 

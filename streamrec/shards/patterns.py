@@ -87,7 +87,7 @@ def has_braces(name: str) -> bool:
 
 def is_glob(name: str) -> bool:
     """Whether a name needs a listing."""
-    return bool(MAGIC.search(split_chain(name).url)) and not is_web(name)
+    return bool(MAGIC.search(name) and MAGIC.search(split_chain(name).url)) and not is_web(name)
 
 
 def is_web(name: str) -> bool:
@@ -96,7 +96,7 @@ def is_web(name: str) -> bool:
 
 def is_web_glob(name: str) -> bool:
     """Whether a name is the URL of a web server with `*` in its path: it may be meant as a pattern."""
-    return is_web(name) and "*" in name.partition("?")[0]
+    return "*" in name.partition("?")[0] and is_web(name)
 
 
 def is_numbered(pattern: str) -> bool:
