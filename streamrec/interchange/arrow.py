@@ -200,8 +200,8 @@ def nullable(array: Any, item: FeatureSummary, features_in: Callable[[int], Mapp
     if (others := np.flatnonzero(~missing & (lengths != width))).size:
         row = int(others[0])
         raise FeatureError(
-            f"found {lengths[row]:,} values where {width:,} {'is' if width == 1 else 'are'} wanted, as in all records "
-            "that were looked at: give features, with a RaggedFeature for this one",
+            f"found {lengths[row]:,} values where {width:,} {'is' if width == 1 else 'are'} expected, as in all "
+            "sampled records: give features, with a RaggedFeature for this one",
             item.name,
             row,
         )

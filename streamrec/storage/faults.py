@@ -332,7 +332,7 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int = 0, end
     length = headers.get("Content-Length")
     if status != 206:
         if start > 0:
-            raise TransientError(Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was wanted")
+            raise TransientError(Cause.WRONG_ANSWER, f"a {status} with all bytes where byte {start:,} was requested")
         return int(length) if length is not None and length.isdigit() else None
     content_range = headers.get("Content-Range", "")
     if (found := _CONTENT_RANGE.fullmatch(content_range)) is None:
@@ -342,6 +342,6 @@ def http_body_range(status: int, headers: Mapping[str, str], start: int = 0, end
     if first != start or (want is not None and last + 1 != want):
         raise TransientError(
             Cause.WRONG_ANSWER,
-            f"Content-Range {content_range!r} where bytes {start}-{'' if end is None else end - 1} were wanted",
+            f"Content-Range {content_range!r} where bytes {start}-{'' if end is None else end - 1} were requested",
         )
     return size

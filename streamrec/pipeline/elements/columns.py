@@ -208,7 +208,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
             raise TypeError("None where numbers or bytes are expected: does the function of map return its element?")
         raise TypeError(
             f"{describe_value(None if None in odd else odd[0])} in {name_type(value)} where numbers or bytes are "
-            "wanted: fill or convert it"
+            "expected: fill or convert it"
         )
     return strings(array.ravel().tolist()).reshape(array.shape) if array.dtype.kind in "US" else array
 
