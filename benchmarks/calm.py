@@ -19,8 +19,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-FREE = 0.02
-TRIES = 4
+FREE = 0.05
+TRIES = 2
 
 
 def calmest(run: Callable[[], T], wanted: int) -> tuple[list[T], dict[str, float]]:

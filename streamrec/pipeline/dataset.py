@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
-from fsspec import AbstractFileSystem
 
 from streamrec import arguments
 from streamrec.arguments import check_flag, check_function, check_integer, check_mapping, describe_value
@@ -37,6 +36,8 @@ from streamrec.shards import Filenames
 from streamrec.storage import RetryPolicy, check_source
 
 if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
     from streamrec.example.features import Feature
 
 FEATURES = "feature configurations, such as {'image': FixedLenFeature([], bytes)}"

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
-from fsspec import AbstractFileSystem
-
 from streamrec import bridge, pipeline
 from streamrec.arguments import check_flag, check_function, refuse_with
 from streamrec.display import display_text, shorten
@@ -30,6 +28,8 @@ from streamrec.storage import RetryPolicy, Storages, check_source
 from streamrec.tfrecord import TFRecordOptions
 
 if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
     from streamrec.pipeline.sink import WriteProgress
 
 COUNTERPARTS: Final = {

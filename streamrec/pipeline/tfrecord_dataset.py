@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from fsspec import AbstractFileSystem
+from typing import TYPE_CHECKING, Any
 
 from streamrec.arguments import check_flag, check_integer
 from streamrec.pipeline import sources
@@ -19,6 +17,9 @@ from streamrec.shards import Filenames, Portion, ReadOptions
 from streamrec.shards.patterns import to_names
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, locate
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 
 def TFRecordDataset(  # noqa: N802 - TensorFlow's name, so that a user changes the import and nothing else

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
@@ -312,6 +311,8 @@ def retry_after_seconds(header: str | None, now: datetime | None = None) -> floa
         return None
     if header.strip().isdigit():
         return float(header)
+    from email.utils import parsedate_to_datetime
+
     try:
         then = parsedate_to_datetime(header)
     except ValueError:

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import fsspec
-
 from streamrec.storage.urls import ALIASES, CACHES, local_path, protocol_of, split_chain
 
 Identity = tuple[str | int, ...]
@@ -90,6 +88,8 @@ def _identify_file(url: str) -> frozenset[Identity]:
 def _normalize_name(protocol: str, url: str) -> str:
     """Returns bucket and key, or host and path."""
     if protocol not in ("s3", "gs", "memory"):
+        import fsspec
+
         with suppress(ImportError, ValueError):  # such a URL cannot be read or written either
             url = str(fsspec.get_filesystem_class(protocol)._strip_protocol(url))
     return posixpath.normpath("/" + url.partition("://")[2] if "://" in url else "/" + url).lstrip("/")

@@ -11,16 +11,16 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, TypeVar
-
-from fsspec import AbstractFileSystem
-from fsspec.dircache import DirCache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamrec.display import join_names
 from streamrec.errors import StorageError
 from streamrec.storage.urls import is_url
 
-F = TypeVar("F", bound=AbstractFileSystem)
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+F = TypeVar("F", bound="AbstractFileSystem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class ClientOptions:
 
 def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **overrides: Any) -> F:
     """Makes a filesystem for the running loop, from `cls` or, with `keep_class`, from the class of the user's one."""
+    import fsspec.dircache
+
     theirs = source.filesystem
     args: Iterable[Any] = ()
     kwargs: dict[str, Any] = {}
@@ -52,7 +54,7 @@ def build(cls: type[F], source: ClientOptions, *, keep_class: bool = True, **ove
     kwargs |= {**source.options, **overrides, "asynchronous": True, "skip_instance_cache": True}
     kwargs.pop("loop", None)
     filesystem: F = cls(*args, **kwargs)
-    if isinstance(filesystem.dircache, DirCache):
+    if isinstance(filesystem.dircache, fsspec.dircache.DirCache):
         filesystem.dircache.use_listings_cache = False  # not every class takes this as an argument (obstore's)
     return filesystem
 
@@ -113,6 +115,8 @@ COMMON_OPTIONS = frozenset(
 
 def parameter_names(*callables: Callable[..., Any]) -> set[str]:
     """Returns the names of all parameters of some callables; for classes, those of their bases, too, up to fsspec's."""
+    from fsspec import AbstractFileSystem
+
     names: set[str] = set()
     for each in callables:
         parts = [each]

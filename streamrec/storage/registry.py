@@ -15,9 +15,7 @@ from dataclasses import astuple
 from functools import partial
 from itertools import starmap
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict
-
-import fsspec
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 from streamrec.arguments import describe_value
 from streamrec.display import mask_cause
@@ -34,6 +32,9 @@ from streamrec.storage.statistics import Statistics, log_statistics, run_statist
 from streamrec.storage.tasks import finish, running_loop
 from streamrec.storage.traffic import Hedging, Traffic
 from streamrec.storage.urls import NATIVE, is_url, protocol_of, split_chain
+
+if TYPE_CHECKING:
+    import fsspec
 
 Connect = Callable[[ClientOptions, RetryPolicy], Coroutine[Any, Any, Backend]]
 
@@ -241,13 +242,17 @@ def check_source(storage_options: object, filesystem: object, retry: object = No
     if storage_options is not None and not isinstance(storage_options, Mapping):  # its values may be secrets
         found = describe_value(storage_options, secret=True)
         raise TypeError(f"storage_options is {found}: it must be a dict of arguments of the fsspec filesystem")
-    if not isinstance(filesystem, fsspec.AbstractFileSystem | None):
-        found = describe_value(filesystem, secret=True)
-        raise TypeError(f"filesystem is {found}: it must be an fsspec filesystem")
-    if filesystem is not None and storage_options:
-        raise ValueError(
-            "filesystem= and storage_options= exclude each other: give the options to the filesystem when you make it"
-        )
+    if filesystem is not None:
+        import fsspec
+
+        if not isinstance(filesystem, fsspec.AbstractFileSystem):
+            found = describe_value(filesystem, secret=True)
+            raise TypeError(f"filesystem is {found}: it must be an fsspec filesystem")
+        if storage_options:
+            raise ValueError(
+                "filesystem= and storage_options= exclude each other: give the options to the filesystem when you "
+                "make it"
+            )
     return retry or RetryPolicy()
 
 
@@ -300,6 +305,8 @@ def _generic_backend(url: str, options: Mapping[str, Any]) -> str:
 
 
 def _find_class(protocol: str, url: str) -> type[fsspec.AbstractFileSystem]:
+    import fsspec
+
     try:
         return fsspec.get_filesystem_class(protocol)  # type: ignore[no-any-return]
     except ValueError as error:
@@ -332,6 +339,8 @@ def _family(filesystem: fsspec.AbstractFileSystem) -> str:
     A sync instance of an async class that wraps another filesystem is used through its sync interface, because the
     wrapped one is bound to fsspec's own loop.
     """
+    import fsspec
+
     for cls in type(filesystem).__mro__:
         if cls.__module__ in _FAMILIES:
             return _FAMILIES[cls.__module__]

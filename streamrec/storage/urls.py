@@ -23,8 +23,6 @@ import secrets
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-import fsspec
-
 from streamrec.errors import StorageError
 
 NATIVE: Final = {
@@ -120,6 +118,8 @@ def _links(parts: list[str]) -> bool:
     first = _PROTOCOL.match(parts[0])
     if first is None or first[1].lower() in NATIVE or (not first[2] and first[0] != parts[0]):
         return False
+    import fsspec
+
     return bool(first[2]) or first[1] in fsspec.available_protocols() or any("://" in part for part in parts)
 
 

@@ -14,10 +14,9 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio.abc import TaskGroup
-from fsspec import AbstractFileSystem
 
 from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.epochs import Memo
@@ -25,6 +24,9 @@ from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 
 @dataclass(frozen=True, slots=True)
