@@ -189,9 +189,12 @@ def test_a_verb_in_two_files(copy: Path, forgotten: str, instead: str) -> None:
             (copy / block.title).write_text(f"{old[:place]}\n{code}\n{old[place:]}")
     assert not before
     names = "streamrec/pipeline/stages/__init__.pyi"
-    lists = (ROOT / names).read_text().replace("import Enumerate,", "import Enumerate, Every,")
+    lists = (ROOT / names).read_text().replace("    Enumerate,", "    Enumerate,\n    Every,")
     (copy / names).write_text(lists.replace('    "Enumerate",', '    "Enumerate",\n    "Every",'))
-    chosen = ["tests/pipeline/test_verbs.py", "-k", "each_verb or each_stage or chunks or every"]
+    changed = [names, *(block.title for block in blocks(VERB) if block.title)]
+    subprocess.run([sys.executable, "-m", "ruff", "check", *changed], cwd=copy, check=True)
+    words = "each_verb or each_stage or chunks or every or lines or classes"
+    chosen = ["tests/pipeline/test_verbs.py", "tests/test_size.py", "-k", words]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen]
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)

@@ -73,7 +73,7 @@ def kind_of(field: Any, wanted: Kinds) -> str | None:
         return BYTES
     if types.is_null(inner):
         return None
-    reason = f"a column of {field.type}, which no Example holds: leave it out with --features, or cast it"
+    reason = f"a column of {field.type}, which an Example cannot store: cast it, or name the others in --features"
     raise FeatureError(reason, field.name)
 
 
@@ -143,7 +143,7 @@ def feature_of(name: str, kind: str | None, value: Any, changes: Changes) -> Fea
         changes.add(name, "[null] -> no kind")
         return NO_KIND
     if None in values:
-        raise FeatureError("a null within a list, which no Example holds: fill it first", name)
+        raise FeatureError("a null within a list, which an Example cannot store: fill it first", name)
     if kind == BYTES:
         values = [item.encode() if isinstance(item, str) else item for item in values]
     if kind == INT64:

@@ -5,7 +5,16 @@ from streamrec.pipeline.stages.parse import Parse
 from streamrec.pipeline.stages.rebatch import CyclicBatch, Unbatch
 from streamrec.pipeline.stages.resample import Resample, distribution
 from streamrec.pipeline.stages.scan import Scan
-from streamrec.pipeline.stages.select import Enumerate, Filter, IgnoreErrors, Shard, Skip, Take, TakeWhile, Unique
+from streamrec.pipeline.stages.select import (
+    Enumerate,
+    Filter,
+    IgnoreErrors,
+    Shard,
+    Skip,
+    Take,
+    TakeWhile,
+    Unique,
+)
 from streamrec.pipeline.stages.window import GroupByWindow, Window
 
 __all__ = [
