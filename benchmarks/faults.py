@@ -91,41 +91,54 @@ def late_once() -> Faults:
 
 ROWS: Final[Mapping[str, Row]] = {
     "none": Row("none", "reads"),
-    "503": Row("503, once", "tries again after a moment", once("unavailable")),
-    "503-always": Row("503, always", "waits for its patience, then says that it is throttled", always("unavailable")),
+    "503": Row("503, once", "tries again after a short wait", once("unavailable")),
+    "503-always": Row("503, always", "waits for its patience, then raises the error", always("unavailable")),
     "retry-after": Row(
-        "503 with Retry-After: 3, once", "waits as long as it was asked to", once("unavailable", retry_after=3)
+        "503 with Retry-After: 3, once", "waits as long as the store asks", once("unavailable", retry_after=3)
     ),
     "429": Row("429, once", "as for 503", once("unavailable", status=429)),
     "429-always": Row("429, always", "as for 503", always("unavailable", status=429)),
-    "reset": Row("reset in mid-body, once", "goes on at the byte reached", once("reset")),
+    "reset": Row("reset in mid-body, once", "continues at the byte reached", once("reset")),
     "reset-five": Row(
-        "reset in mid-body, five times in a row", "goes on, since each brings it further", once(*["reset"] * 5)
+        "reset in mid-body, five times in a row", "continues, since each attempt makes progress", once(*["reset"] * 5)
     ),
     "reset-at-once": Row(
-        "each body reset before its first byte", "waits for its patience, then gives up", always("reset", at=0.0)
+        "each body reset before its first byte",
+        "waits for its patience, then raises the error",
+        always("reset", at=0.0),
     ),
-    "stall": Row("stall in mid-body, once", "gives the body up and goes on at the byte reached", once("stall")),
+    "stall": Row("stall in mid-body, once", "abandons the body, and continues at the byte reached", once("stall")),
     "stall-always": Row("every body stalls before its first byte", "gives up", always("stall", at=0.0)),
-    "slow": Row("first byte after 30 s, once", "gives the request up and asks again", late_once()),
+    "slow": Row("first byte after 30 s, once", "abandons the request, and sends it again", late_once()),
     "truncated": Row(
-        "a body that is short, and says so", "its size and version are pinned, so it goes on", once("reset", "truncate")
+        "a body that is short, and says so",
+        "continues, since it has pinned the size and the version",
+        once("reset", "truncate"),
     ),
-    "short": Row("a body that ends before its Content-Length", "goes on at the byte reached", once("cut")),
+    "short": Row("a body that ends before its Content-Length", "continues at the byte reached", once("cut")),
     "content-range": Row(
-        "wrong Content-Range, once", "refuses the answer and asks again", once("wrong_content_range"), MIDDLE
+        "wrong Content-Range, once",
+        "refuses the answer, and sends the request again",
+        once("wrong_content_range"),
+        MIDDLE,
     ),
-    "ignored-range": Row("200 for 206, once", "refuses the answer and asks again", once("ignore_range"), MIDDLE),
-    "corrupt": Row("a flipped byte", "CRC32C tells: an error, after the records before it", once("corrupt")),
+    "ignored-range": Row(
+        "200 for 206, once", "refuses the answer, and sends the request again", once("ignore_range"), MIDDLE
+    ),
+    "corrupt": Row("a flipped byte", "an error after all records before it, thanks to CRC32C", once("corrupt")),
     "changed": Row(
         "object replaced between two requests", "an error: it never mixes two versions", once("reset", "change")
     ),
-    "missing": Row("missing object", "final at once", place="missing"),
-    "denied": Row("permission denied", "final at once", always("unavailable", status=403)),
-    "expired": Row("expired credentials", "final, unless newer ones are there", always("unavailable", status=400)),
-    "refused": Row("connection refused", "waits for a first contact, then gives up", place="refused"),
-    "away": Row("server away: no answer to a connection", "waits for a first contact, then gives up", place="away"),
-    "unknown": Row("host name that DNS does not know", "waits for a first contact, then gives up", place="unknown"),
+    "missing": Row("missing object", "an error at once", place="missing"),
+    "denied": Row("permission denied", "an error at once", always("unavailable", status=403)),
+    "expired": Row("expired credentials", "an error, unless there are newer ones", always("unavailable", status=400)),
+    "refused": Row("connection refused", "waits for a first contact, then raises the error", place="refused"),
+    "away": Row(
+        "server away: connections get no answer", "waits for a first contact, then raises the error", place="away"
+    ),
+    "unknown": Row(
+        "host name that DNS does not know", "waits for a first contact, then raises the error", place="unknown"
+    ),
 }
 
 
