@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from streamrec.pipeline.elements.chunk import FAILURE_BYTES, Chunk
 from streamrec.pipeline.elements.columns import window
-from streamrec.pipeline.elements.positions import Joined, Position, Positions
+from streamrec.pipeline.elements.positions import ChunkSlices, Joined, Position, Positions
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.queue import ByteQueue, Signal, background, fill
@@ -26,6 +26,10 @@ from streamrec.tfrecord import Frames
 
 AHEAD = Share(4)
 """How many bytes a chain may run ahead of the others, as a share of its part of the budget."""
+
+
+JoinedArguments = tuple[ChunkSlices, Position | None]
+"""A `Joined` that is made when it is needed, since a queue seldom needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +67,26 @@ class InputBuffer(ByteQueue):
         self.failures = 0
         self.typical_bytes = 1
         self._used = 0
-        self._before = self._last = Joined((), start)
+        self._before: JoinedArguments = ((), start)
+        self._last: JoinedArguments = ((), start)
 
     def _add(self, chunk: Chunk, weight: int) -> None:
+        count = len(chunk.elements)
         if chunk.error is not None:
             self.failures += 1
-            chunk = Chunk((None,), FailurePositions(self._last, chunk.positions), FAILURE_BYTES, chunk.error)
+            positions = FailurePositions(Joined(*self._last), chunk.positions)
+            count, chunk = 1, Chunk((None,), positions, FAILURE_BYTES, chunk.error)
         elif not self.failures:
-            self.available += len(chunk.elements)
-        if count := len(chunk.elements):
+            self.available += count
+        if count:
             nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
             self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
-            self._last = Joined(((chunk.positions, len(chunk.elements), 0),))
+            self._last = ((chunk.positions, count, 0),), None
             super()._add(chunk, weight)
 
     def end_with(self, error: Exception) -> None:
         """Adds a failed element, and ends the chain."""
-        self._add(Chunk((), self._last, FAILURE_BYTES, error), FAILURE_BYTES)
+        self._add(Chunk((), Joined(*self._last), FAILURE_BYTES, error), FAILURE_BYTES)
         self.end(None)
 
     async def more(self) -> bool:
@@ -128,7 +135,7 @@ class InputBuffer(ByteQueue):
 
     def mark(self) -> Joined:
         """The position before the next element."""
-        return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else self._before
+        return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else Joined(*self._before)
 
     def peek(self, most: int) -> list[Any]:
         """At most `most` next elements as windows, without taking them."""
@@ -163,7 +170,7 @@ class InputBuffer(ByteQueue):
         return TakenElements(windows, Joined(tuple(slices)), nbytes)
 
     def _drop(self) -> None:
-        self._before = Joined(((self._pop().positions, self._used, 0),))
+        self._before = ((self._pop().positions, self._used, 0),), None
         self._used = 0
 
 

@@ -138,8 +138,8 @@ class Interleave(Generic[I]):
         """The positions between `count` elements."""
         raise NotImplementedError
 
-    def _join(self, windows: list[list[Any]], block: int) -> Any:
-        """Joins elements of several inputs in turn, given the windows of each."""
+    def _join(self, windows: list[list[Any]], block: int, count: int) -> Any:
+        """Joins the `count` elements of several inputs in turn, given the windows of each."""
         is_single = len(windows) == 1 and len(windows[0]) == 1
         return windows[0][0] if is_single else in_turn(windows, block)
 
@@ -260,7 +260,7 @@ class Interleave(Generic[I]):
         self._cycle, self._block = turns.next(count)
         self._pulled += count
         slots = self._open_slots({slot: part.positions for slot, part in zip(ready, taken, strict=True)})
-        elements = self._join([part.windows for part in taken if part.windows], block)
+        elements = self._join([part.windows for part in taken if part.windows], block, count)
         return Chunk(elements, self._positions(slots, turns, count), sum(part.nbytes for part in taken))
 
     def _count_of_one(self, entry: I, limit: int) -> int:

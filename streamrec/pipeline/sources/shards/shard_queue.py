@@ -92,7 +92,7 @@ class ShardQueue(InputBuffer):
         """Sets the version and the compression of the opened shard, and how many bytes of it may be held."""
         self._version, self._compression, self.limit = version, compression, limit
         place = self.start.place
-        self._before = Joined((), {"slot": [self.shard, place.offset, place.record, version, compression]})
+        self._before = (), {"slot": [self.shard, place.offset, place.record, version, compression]}
 
     @property
     def has_room(self) -> bool:
@@ -150,7 +150,8 @@ class ShardInterleave(Interleave[ShardQueue]):
     def wanted(self, ahead: int) -> list[ShardQueue]:
         """The queues that should be filled, most urgent first: those in slots, and those of the next `ahead` shards."""
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
-            self._queue_of(shard)
+            if shard not in self.queues:
+                self._queue_of(shard)
         return list(self.queues.values())
 
     def reach(self, ahead: int) -> int:
@@ -178,14 +179,14 @@ class ShardInterleave(Interleave[ShardQueue]):
     def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> ShardPositions:
         return ShardPositions(slots, turns, count, self.next_shard)
 
-    def _join(self, windows: list[list[Frames]], block: int) -> Frames:
+    def _join(self, windows: list[list[Frames]], block: int, count: int) -> Frames:
         """Joins records in order; only short ones are copied."""
         if len(windows) == len(windows[0]) == 1:
             [[window]] = windows
             if window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2):  # or most of its buffer
                 return window
         nbytes = sum(abs(window.extent) for part in windows for window in part)
-        if nbytes >= SCATTERED_BYTES * sum(len(window) for part in windows for window in part):
+        if nbytes >= SCATTERED_BYTES * count:
             return Scattered.in_turn(windows, block)
         buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in windows], block)
         return Frames(buffer, as_spans(spans))
