@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, RaggedFeature, TensorSpec, TFRecordDataset, VarLenFeature, encode_example, encode_records
+from streamrec import (
+    Dataset,
+    FixedLenFeature,
+    RaggedFeature,
+    TensorSpec,
+    TFRecordDataset,
+    VarLenFeature,
+    encode_example,
+    encode_records,
+)
 from streamrec.pipeline import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, RaggedTensorSpec, SparseTensorSpec, stages
 from streamrec.pipeline.elements.chunk import weigh
 from streamrec.pipeline.engine.stage import Stage
@@ -62,6 +71,9 @@ CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
     "random": lambda records: Dataset.random(rerandomize_each_iteration=True).take(5).repeat(2),
     "window with gaps": lambda records: numbers.window(2, 7).flat_map(as_batches),
     "window of pairs": lambda records: records.enumerate().window(5, 3).flat_map(first_of_pair),
+    "window of joined records": lambda records: (
+        Dataset.from_tensor_slices([b"a"]).concatenate(records).window(2).interleave(as_batches).map(list)
+    ),
     "window of objects": lambda records: records.map(bytes.upper).window(5, 3).flat_map(as_batches),
     "group_by_window of records": lambda records: records.group_by_window(len, labelled, 4),
     "scan of arrays": lambda records: numbers.scan({"seen": np.zeros(3)}, appended),
@@ -404,3 +416,10 @@ def test_no_name_is_missing() -> None:
     for heading, module in modules.items():
         assert set(TABLES[heading]) == {name for name in dir(module) if not name.startswith("_")}
     assert set(TABLES["tf.train"]) == {name for name in dir(tf.train) if name in RECORDS} == RECORDS
+
+
+def test_unique_compares_strings_in_columns() -> None:
+    examples = [encode_example({"text": [b"%d" % (n % 6), b"x"]}) for n in range(9)]
+    features = {"text": FixedLenFeature([2], "string")}
+    batches = Dataset.from_tensor_slices(examples).batch(3).parse_example(features, string_columns=True)
+    assert [next(iter(batch["text"].reshape(-1))) for batch in batches.unique()] == [b"0", b"3"]

@@ -232,7 +232,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 
 def digest_values(value: Any) -> str:
-    """A digest of values; equal for equal values in different containers, such as a list and an array of numbers."""
+    """A digest of values; equal for equal values in different containers, since these depend on where chunks end."""
     digest = hashlib.blake2b(digest_size=16)
     for piece in bytes_of(value):
         digest.update(b"%d:" % len(piece) + piece)
@@ -250,13 +250,21 @@ def bytes_of(value: Any) -> Iterator[bytes]:
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         yield f"{value.dtype.str}{value.shape}".encode()
         yield value.tobytes()
-    elif type(value) is list and len(kinds := set(map(type, value))) == 1 and issubclass(kinds.pop(), np.number):
-        yield from bytes_of(np.array(value))  # numbers come in a list or an array, depending on where chunks end
-    elif isinstance(value, tuple | list | Frames | RaggedRows | SparseRows | np.ndarray | CompositeTensor):
-        kind = Frames if isinstance(value, Frames) else type(value)  # Frames of many buffers are Frames
+    elif isinstance(value, tuple | CompositeTensor):
         parts = value.parts if isinstance(value, CompositeTensor) else value
-        yield f"{kind.__name__}{len(parts)}".encode()
+        yield f"{type(value).__name__}{len(parts)}".encode()
         for part in parts:
             yield from bytes_of(part)
+    elif isinstance(value, list | Frames | Batches | BytesColumn | RaggedRows | SparseRows | np.ndarray):
+        rows: list[Any] = [value[index] for index in range(len(value))]
+        shapes = {(row.dtype, row.shape) if isinstance(row, np.ndarray | np.number) else None for row in rows}
+        if len(shapes) == 1 and None not in shapes and rows[0].dtype.kind != "O":
+            yield from bytes_of(np.array(rows))
+        else:
+            yield f"ndarray{len(rows)}".encode()
+            for row in rows:
+                yield from bytes_of(row)
+    elif hasattr(value, "__array__") and not isinstance(value, np.generic):  # a tensor's repr has only some values
+        yield from bytes_of(np.asarray(value))
     else:
         yield repr(value).encode()

@@ -1,6 +1,7 @@
 """What a cache file holds: elements come back as they were, or are refused by the name of their type."""
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,8 @@ from hypothesis.extra import numpy as npst
 
 from streamrec import BytesColumn, Frames, RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import Batches
-from streamrec.pipeline.elements.codec import pack, unpack
-from streamrec.pipeline.elements.columns import Columns
+from streamrec.pipeline.elements.codec import digest_values, pack, unpack
+from streamrec.pipeline.elements.columns import Columns, objects
 from tests.effort import draws
 from tests.servers.resuming import plain
 
@@ -131,3 +132,51 @@ def test_stored_objects_are_not_pointers() -> None:
     block = bytes(pack([np.arange(1)])).replace(b'"<i8"', b'"|O8"')
     with pytest.raises(ValueError, match=r"a stored array has dtype '\|O8', which holds objects"):
         unpack(memoryview(block))
+
+
+STRINGS = [b"ab", b"c", b"ab"]
+
+
+@pytest.mark.parametrize(
+    "containers",
+    [
+        [STRINGS, objects(STRINGS), Frames.of(STRINGS), BytesColumn.of(STRINGS)],
+        [[BytesColumn.of(STRINGS)] * 2, BytesColumn.of(STRINGS * 2, (2, 3))],
+        [[np.float32(1), np.float32(2)], np.array([1, 2], np.float32)],
+        [[np.arange(3), np.arange(3)], np.array([np.arange(3)] * 2)],
+    ],
+    ids=["strings", "rows of strings", "numbers", "rows of numbers"],
+)
+def test_equal_values_in_other_containers_have_one_digest(containers: list[Any]) -> None:
+    """Which container it is depends on where chunks end, and so on where a run was resumed."""
+    assert len({*map(digest_values, containers)}) == 1
+
+
+class Tensor:
+    """As torch's: its repr does not have all values."""
+
+    def __init__(self, values: list[bytes]) -> None:
+        self.values = values
+
+    def __repr__(self) -> str:
+        return "Tensor(...)"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return objects(self.values)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        list,
+        objects,
+        Frames.of,
+        BytesColumn.of,
+        lambda values: RaggedTensor(BytesColumn.of(values), (np.array([0, 2]),)),
+        lambda values: {"nested": [Tensor(values)]},
+    ],
+    ids=["list", "objects", "frames", "column", "ragged", "tensor"],
+)
+def test_different_values_of_one_shape_have_different_digests(container: Callable[[list[bytes]], Any]) -> None:
+    values = [[b"ab", b"c"], [b"ba", b"c"], [b"c", b"ab"], [b"abc", b""]]
+    assert len({digest_values(container(each)) for each in values}) == len(values)
