@@ -91,15 +91,15 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (44_000, lambda: count_lines(PACKAGE.rglob("*.py"))),
-    "files": (220, lambda: len(trees())),
-    "classes": (470, lambda: sum(class_names().values())),
+    "lines of Python": (43_900, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "files": (212, lambda: len(trees())),
+    "classes": (468, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (40_500, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of tests": (40_400, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (3, lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__")),
     "class names used twice": (4, lambda: sum(count > 1 for count in class_names().values())),
     "public names": (50, lambda: len(streamrec.__all__)),
-    "numeric constants": (200, lambda: len(numeric_constants())),
+    "numeric constants": (199, lambda: len(numeric_constants())),
     "private names of other libraries": (20, lambda: len(foreign_private_names())),
 }
 """Each number's ceiling, and how it is counted."""

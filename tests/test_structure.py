@@ -132,7 +132,7 @@ def test_imports_point_one_way() -> None:
 
 
 SLOW = {"fsspec", "fsspec.dircache", "email.utils"}
-"""What functions import: a read of local files calls none of them, and its first batch comes a tenth sooner."""
+"""What functions import: a read of local files calls none of them, so that its first batch comes sooner."""
 
 
 def test_no_function_level_imports() -> None:

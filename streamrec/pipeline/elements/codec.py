@@ -257,7 +257,7 @@ def bytes_of(value: Any) -> Iterator[bytes]:
             yield from bytes_of(part)
     elif isinstance(value, list | Frames | Batches | BytesColumn | RaggedRows | SparseRows | np.ndarray):
         rows: list[Any] = [value[index] for index in range(len(value))]
-        shapes = {(row.dtype, row.shape) if isinstance(row, np.ndarray | np.number) else None for row in rows}
+        shapes = {(row.dtype, row.shape) if isinstance(row, np.ndarray | np.generic) else None for row in rows}
         if len(shapes) == 1 and None not in shapes and rows[0].dtype.kind != "O":
             yield from bytes_of(np.array(rows))
         else:

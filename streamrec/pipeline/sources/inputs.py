@@ -28,10 +28,6 @@ AHEAD = Share(4)
 """How many bytes a chain may run ahead of the others, as a share of its part of the budget."""
 
 
-JoinedArguments = tuple[ChunkSlices, Position | None]
-"""A `Joined` that is made when it is needed, since a queue seldom needs it."""
-
-
 @dataclass(frozen=True, slots=True)
 class FailurePositions(Positions):
     """The positions before and after an element that failed."""
@@ -67,26 +63,24 @@ class InputBuffer(ByteQueue):
         self.failures = 0
         self.typical_bytes = 1
         self._used = 0
-        self._before: JoinedArguments = ((), start)
-        self._last: JoinedArguments = ((), start)
+        self._before: tuple[ChunkSlices, Position | None] = ((), start)  # a `Joined`, which is seldom needed
 
     def _add(self, chunk: Chunk, weight: int) -> None:
         count = len(chunk.elements)
         if chunk.error is not None:
             self.failures += 1
-            positions = FailurePositions(Joined(*self._last), chunk.positions)
+            positions = FailurePositions(self._end(), chunk.positions)
             count, chunk = 1, Chunk((None,), positions, FAILURE_BYTES, chunk.error)
         elif not self.failures:
             self.available += count
         if count:
             nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
             self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
-            self._last = ((chunk.positions, count, 0),), None
             super()._add(chunk, weight)
 
     def end_with(self, error: Exception) -> None:
         """Adds a failed element, and ends the chain."""
-        self._add(Chunk((), Joined(*self._last), FAILURE_BYTES, error), FAILURE_BYTES)
+        self._add(Chunk((), self._end(), FAILURE_BYTES, error), FAILURE_BYTES)
         self.end(None)
 
     async def more(self) -> bool:
@@ -136,6 +130,13 @@ class InputBuffer(ByteQueue):
     def mark(self) -> Joined:
         """The position before the next element."""
         return Joined(((self._chunks[0][0].positions, self._used, 0),)) if self._chunks else Joined(*self._before)
+
+    def _end(self) -> Joined:
+        """The position after all elements that have arrived."""
+        if not self._chunks:
+            return Joined(*self._before)
+        last = self._chunks[-1][0]
+        return Joined(((last.positions, len(last.elements), 0),))
 
     def peek(self, most: int) -> list[Any]:
         """At most `most` next elements as windows, without taking them."""

@@ -143,9 +143,10 @@ STRINGS = [b"ab", b"c", b"ab"]
         [STRINGS, objects(STRINGS), Frames.of(STRINGS), BytesColumn.of(STRINGS)],
         [[BytesColumn.of(STRINGS)] * 2, BytesColumn.of(STRINGS * 2, (2, 3))],
         [[np.float32(1), np.float32(2)], np.array([1, 2], np.float32)],
+        [[np.True_, np.False_], np.array([True, False])],
         [[np.arange(3), np.arange(3)], np.array([np.arange(3)] * 2)],
     ],
-    ids=["strings", "rows of strings", "numbers", "rows of numbers"],
+    ids=["strings", "rows of strings", "numbers", "flags", "rows of numbers"],
 )
 def test_equal_values_in_other_containers_have_one_digest(containers: list[Any]) -> None:
     """Which container it is depends on where chunks end, and so on where a run was resumed."""
