@@ -18,7 +18,7 @@ SENT = Counter("served_bytes", "Bytes that were sent.")
 
 async def stream(url):
     """The records of a shard, as parts of a TFRecord stream."""
-    small = {"block_bytes": 1 << 20, "buffer_bytes": 0}
+    small = {"block_bytes": 512 << 10, "buffer_bytes": 0}
     with OPEN.track_inprogress():
         async with streamrec.open_shard(url, **small) as shard:
             async for frames in shard.frames():
