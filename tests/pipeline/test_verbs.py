@@ -72,7 +72,10 @@ CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
     "window with gaps": lambda records: numbers.window(2, 7).flat_map(as_batches),
     "window of pairs": lambda records: records.enumerate().window(5, 3).flat_map(first_of_pair),
     "window of joined records": lambda records: (
-        Dataset.from_tensor_slices([b"a"]).concatenate(records).window(2).interleave(as_batches).map(list)
+        Dataset.from_tensor_slices([b"a"]).concatenate(records).window(2).interleave(as_batches)
+    ),
+    "window of joined numbers": lambda records: (
+        Dataset.from_tensor_slices(np.arange(3.0)).concatenate(numbers).window(4, 1).flat_map(as_batches)
     ),
     "window of objects": lambda records: records.map(bytes.upper).window(5, 3).flat_map(as_batches),
     "group_by_window of records": lambda records: records.group_by_window(len, labelled, 4),
