@@ -51,7 +51,7 @@ help:
 	@echo "  make sanitize the tests of kernels and parsing under AddressSanitizer and UBSan"
 	@echo "  make soak     ten minutes of reading and writing over a bad network (SOAK_SECONDS=600, SOAK_KILLS=100), and killed training runs"
 	@echo "  make fuzz     ten minutes of fuzzing the decoder (needs clang)"
-	@echo "  make bench    the comparisons in benchmarks/ (needs PEERS=1); make bench-loaders has an environment of its own"
+	@echo "  make bench    measures the rows of docs/benchmarks.md, in about an hour; make bench-loaders also other loaders"
 
 demo: client servers
 	@$(CLIENT)/bin/python -m examples.demo
@@ -122,10 +122,15 @@ soak: client servers
 fuzz:
 	sh fuzz/run.sh $(SECONDS_OF_FUZZING)
 
-bench: client servers peers
-	$(CLIENT)/bin/python $(PIP) tfrecord
-	for name in kernels local stream encode parse writing compression paced faults pipeline training uploads clients repeated_gets images tls short_runs commands functions small_shards index global_shuffle shuffle_quality service ray_data; do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
-	$(CLIENT)/bin/python -m benchmarks.pipeline --memory
+# All rows of docs/benchmarks.md, about an hour on a machine that does nothing else; then the page's table and drawings.
+BENCHMARKS := local stream encode parse writing compression paced pipeline training uploads images tls small_shards \
+  global_shuffle ray_data curves
+
+bench: client servers peers $(LOADERS)/.done
+	@$(CLIENT)/bin/python $(PIP) matplotlib
+	for name in $(BENCHMARKS); do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
+	$(LOADERS)/bin/python -m benchmarks.loaders --sides 'DataLoader, 0 workers;WebDataset;tfrecord'
+	$(CLIENT)/bin/python -m benchmarks.table
 
 bench-loaders: $(LOADERS)/.done
 	$(LOADERS)/bin/python -m benchmarks.loaders

@@ -1,6 +1,6 @@
 """Writing and reading compressed shards, beside TensorFlow and the compression libraries alone.
 
-    python -m benchmarks.compression [--rounds 5]
+    python -m benchmarks.compression [--rounds 3]
 
 Files lie in memory (/dev/shm). Sides take turns, each in a process of its own, on one core or two; medians count.
 Writing GZIP is `TFRecordWriter.write` for each record, on both sides. "write ZSTD" writes one shard of 30 MB of text.
@@ -34,7 +34,7 @@ SHARDS, PLAIN = 4, 30_000_000
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:

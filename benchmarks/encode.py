@@ -146,7 +146,7 @@ def measure(load: Workload, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Measures, prints and saves."""
     parser = argparse.ArgumentParser(description="Writing Examples against TensorFlow's Python path.")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
     rounds = parser.parse_args().rounds
     rows = [measure(load, rounds) for load in workloads()]
     for row in rows:

@@ -1,6 +1,6 @@
 """Decoded images a second, on all cores: `decode_jpeg` beside Pillow, both in `map`, and beside tf.data.
 
-    python -m benchmarks.images [--rounds 5]
+    python -m benchmarks.images [--rounds 3]
 
 One local shard of Examples with a JPEG each (500 x 375, as ImageNet's; a large one is 2,000 x 1,500) goes through
 parsing and decoding to a loop that drops the pixels. tf.data runs `parse_single_example` and `tf.io.decode_jpeg` in one
@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.calm import calmest
 from benchmarks.machine import describe, median, save
 
-KINDS = {"500 x 375": (375, 500, 1, 1000), "2000 x 1500, ratio=4": (1500, 2000, 4, 100)}
+KINDS = {"500 x 375": (375, 500, 1, 400), "2000 x 1500, ratio=4": (1500, 2000, 4, 40)}
 """Height, width, ratio, and how many."""
 
 BATCH = 16
@@ -37,7 +37,7 @@ SIDES = ("streamrec", "streamrec, a record a call", "Pillow in map", "tf.data", 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:

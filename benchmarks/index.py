@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import RESULTS, describe, median, save
+from benchmarks.machine import describe, median, merge, save
 from benchmarks.stream import fill, peak_mb, spawn
 from streamrec import Frames, RecordSource, TFRecordDataset, bridge, write_index_sync
 from streamrec.shards import IndexedRecords, ShardInfo, open_index
@@ -68,10 +68,7 @@ def main() -> None:
                     rows += write_rows(Path(directory), store, name, arguments.rounds)
                 if "random" in wanted:
                     rows.append(random_row(Path(directory), store, name))
-    path = RESULTS / "index.json"
-    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
-    names = {row["row"] for row in rows}
-    save("index", {"machine": describe("s3fs"), "rows": [row for row in earlier if row["row"] not in names] + rows})
+    save("index", {"machine": describe("s3fs"), "rows": merge("index", rows, "row")})
 
 
 def write_rows(root: Path, store: ServerProcess, name: str, rounds: int) -> list[dict[str, Any]]:

@@ -247,7 +247,7 @@ def show(rows: list[Row]) -> None:
 def main() -> None:
     """Measures, prints the table and writes the data."""
     parser = argparse.ArgumentParser(description="The kernels against TensorFlow and google-crc32c, on one core.")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):

@@ -1,6 +1,6 @@
 """The whole way from a local file: `for frames in TFRecordDataset(path).batch(1024)` beside tf.data's.
 
-    python -m benchmarks.local [--rounds 5]
+    python -m benchmarks.local [--rounds 3]
 
 Both read the same file from the page cache, check every CRC32C and give batches of 1,024 records to a `for`
 loop; in turn, each in a process of its own, after one pass that is not counted. streamrec has one core. tf.data runs
@@ -27,7 +27,7 @@ from benchmarks.calm import calmest
 from benchmarks.machine import describe, median, save
 from streamrec import Frames, encode_records
 
-SIZES = {84: (3_000_000, 40), 680: (600_000, 12), 110_000: (4_000, 2.5)}
+SIZES = {84: (1_000_000, 40), 680: (300_000, 12), 110_000: (4_000, 2.5)}
 """Record length: number of records, and the ratio to reach."""
 
 SIDES = ("tensorflow", "tensorflow, all cores", "streamrec")
@@ -36,7 +36,7 @@ SIDES = ("tensorflow", "tensorflow, all cores", "streamrec")
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:

@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -28,8 +29,27 @@ def describe(*packages: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "system": platform.system(),
         "python": platform.python_version(),
+        "commit": commit(),
         "packages": {name: version(name) for name in packages},
     }
+
+
+def commit() -> str:
+    """The commit of the package that is measured, with "+" after it where its code was changed since."""
+    root = Path(__file__).parent.parent
+    found = subprocess.run(["git", "rev-parse", "--short=8", "HEAD"], cwd=root, capture_output=True, text=True)
+    changes = subprocess.run(["git", "status", "--porcelain", "streamrec"], cwd=root, capture_output=True, text=True)
+    return found.stdout.strip() + "+" * bool(changes.stdout) or "unknown"
+
+
+def merge(name: str, rows: list[dict[str, Any]], *key: str) -> list[dict[str, Any]]:
+    """These rows, after the saved ones with other keys that were measured at this commit (`--only`)."""
+    path = RESULTS / f"{name}.json"
+    earlier = json.loads(path.read_text()) if path.exists() else {"rows": [], "machine": {}}
+    if earlier["machine"].get("commit") != commit():
+        return rows
+    new = {tuple(row[part] for part in key) for row in rows}
+    return [row for row in earlier["rows"] if tuple(row[part] for part in key) not in new] + rows
 
 
 def save(name: str, data: dict[str, Any]) -> None:

@@ -439,7 +439,7 @@ def show(row: Row) -> None:
 def main() -> None:
     """Measures, prints the table and writes the data."""
     parser = argparse.ArgumentParser(description="Parsing Examples against TensorFlow and tfrecord.")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     rows = []
     for workload in workloads():

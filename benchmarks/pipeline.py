@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.calm import calmest
-from benchmarks.machine import RESULTS, describe, median, save
+from benchmarks.machine import describe, median, merge, save
 from benchmarks.shards import KINDS, SHARDS, write
 from benchmarks.sides import SIDES, Pass, ways
 from benchmarks.stream import peak_mb, spawn
@@ -51,7 +51,7 @@ CORES = {0, 1}
 MIN_SECONDS = 1.5
 STOPS_SECONDS = 60
 BATCHES = 500
-TRIES = 2
+TRIES = 1
 SLACK_MB = 150
 WORKERS = 2
 FIGURES = ("records_s", "mb_s", "cpu_s_gb", "peak_mb", "before_mb")
@@ -61,8 +61,8 @@ def main() -> None:
     """Runs the rows, or one run as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default=",".join(KINDS))
-    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--only", default="four,forty,images,tokens")
+    parser.add_argument("--sides", default="streamrec,tf.data")
     parser.add_argument("--without-shuffle", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -80,15 +80,9 @@ def main() -> None:
             rows.append(row(name, paths, not arguments.without_shuffle, arguments.sides.split(","), arguments.rounds))
         show(rows[-1])
     machine = describe("tensorflow-cpu", "torch", "tfrecord", "numpy")
-    save("pipeline", {"machine": machine, "rounds": arguments.rounds, "rows": kept("pipeline", rows)})
-
-
-def kept(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """These rows, behind those of earlier runs that were not run again."""
-    path = RESULTS / f"{name}.json"
-    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
-    mine = {(new["row"], new["shuffle"]) for new in rows}
-    return [old for old in earlier if (old["row"], old["shuffle"]) not in mine] + rows
+    save(
+        "pipeline", {"machine": machine, "rounds": arguments.rounds, "rows": merge("pipeline", rows, "row", "shuffle")}
+    )
 
 
 def row(name: str, paths: list[str], shuffled: bool, sides: Sequence[str], rounds: int) -> dict[str, Any]:
@@ -149,7 +143,7 @@ def memory(names: Sequence[str], shuffled: bool) -> None:
                 rows.append({"row": name, "shuffle": shuffled * kind.shuffle, "side": side, "way": way, **run})
                 rows[-1] |= {"budget_mb": kind.budget / 1e6, "within": run["peak_mb"] < kind.budget / 1e6 + SLACK_MB}
                 print(rows[-1], flush=True)
-    rows = kept("pipeline_memory", rows)
+    rows = merge("pipeline_memory", rows, "row", "shuffle", "way")
     save("pipeline_memory", {"machine": describe("numpy"), "stops_seconds": STOPS_SECONDS, "rows": rows})
 
 

@@ -2,7 +2,7 @@
 
 Run it from the project's root, where Ray and TensorFlow are installed and nothing else keeps the machine busy:
 
-    python -m benchmarks.ray_data [--rounds 5] [--rows 200000]
+    python -m benchmarks.ray_data [--rounds 3] [--rows 40000]
 
 - streamrec.ray.read_tfrecords with a feature description.
 - ray.data.read_tfrecords, which parses with TensorFlow's messages in Python, makes an Arrow table of each record, and
@@ -98,8 +98,8 @@ def rate(name: str, make: Callable[[], Any], rows: int) -> float:
 def main() -> None:
     """Measures, prints and saves."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=40_000)
     arguments = parser.parse_args()
     ray.init(num_cpus=WORKERS, include_dashboard=False, object_store_memory=1 << 30, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False

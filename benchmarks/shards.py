@@ -116,7 +116,7 @@ KINDS = {
     "four": Kind(
         "84-byte records, shuffle(100,000), four features",
         10,
-        1_000_000,
+        400_000,
         four,
         FOUR_FEATURES,
         {"feature0": "int", "feature1": "int", "feature2": "byte", "feature3": "float"},
@@ -128,7 +128,7 @@ KINDS = {
     "forty": Kind(
         "forty features, shuffle(100,000)",
         6,
-        400_000,
+        160_000,
         forty,
         FORTY_FEATURES,
         dict.fromkeys(INTS, "int") | dict.fromkeys(FLOATS, "float"),
@@ -140,7 +140,7 @@ KINDS = {
     "images": Kind(
         "110 kB images, shuffle(2,000)",
         2.5,
-        12_000,
+        6_000,
         images,
         {"image": FixedLenFeature([], bytes), "label": FixedLenFeature([], np.int64)},
         {"image": "byte", "label": "int"},
@@ -152,7 +152,7 @@ KINDS = {
     "tokens": Kind(
         "tokens of 200-1,000, padded",
         6,
-        320_000,
+        96_000,
         tokens,
         {"tokens": FixedLenSequenceFeature([], np.int64, allow_missing=True)},
         {"tokens": "int"},

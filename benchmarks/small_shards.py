@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import streamrec
-from benchmarks.machine import RESULTS, describe, median, save
+from benchmarks.machine import describe, median, save
 from streamrec.storage import Storage, Storages
 from tests.servers.real import Store, nginx, seaweedfs
 
@@ -38,7 +38,7 @@ def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="local,s3,http")
+    parser.add_argument("--only", default="local,s3")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -46,21 +46,22 @@ def main() -> None:
         print(json.dumps(measured(side, url, json.loads(options))))
         return
     only = arguments.only.split(",")
-    path = RESULTS / "small_shards.json"
-    data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    data: dict[str, Any] = {
+        "machine": describe("tensorflow-cpu", "numpy", "s3fs", "aiohttp"),
+        "rounds": arguments.rounds,
+    }
     if "local" in only:
         with tempfile.TemporaryDirectory() as folder:
             fill(Path(folder), SHARDS)
             rows = taken_in_turn(SIDES, folder, {}, arguments.rounds)
-        data |= {"machine": describe("tensorflow-cpu", "numpy"), "rounds": arguments.rounds, "rows": rows}
+        data["rows"] = rows
     for name in sorted({"s3", "http"} & set(only)):
         with nginx() if name == "http" else seaweedfs() as store:
             if name == "http":
                 fill(store.directory, OBJECTS)
             else:
                 asyncio.run(upload(store))
-            rows = taken_in_turn(STORE_SIDES, store.url, store.options, arguments.rounds)
-        data[name] = {"machine": describe("s3fs", "aiobotocore", "aiohttp"), "rounds": arguments.rounds, "rows": rows}
+            data[name] = taken_in_turn(STORE_SIDES, store.url, store.options, arguments.rounds)
     save("small_shards", data)
 
 

@@ -1,15 +1,15 @@
 """Streaming from real servers: streamrec's Frames in a sync loop beside the bare client's streamed GETs.
 
-    python -m benchmarks.stream [--rounds 5] [--shards 16] [--megabytes 64] [--only s3,nginx,gcs]
+    python -m benchmarks.stream [--rounds 3] [--shards 16] [--megabytes 32] [--only s3,nginx,gcs]
 
 Both read the same objects, in turn, each in a process of its own that is pinned to one core; the server has
 the other. The bare client is s3fs' or gcsfs' own connection, a streamed GET per shard, all at once, bytes
 dropped as they come. streamrec frames, checks every CRC32C, interleaves 16 shards and hands batches to a
-`for` loop on the main thread: record by record, as TensorFlow does; and a batch's worth from each shard in turn
-(`block_length`). Neither copies records of these lengths once they are there.
+`for` loop on the main thread: record by record, as TensorFlow does; short records also with a batch's worth from each
+shard in turn (`block_length`). Neither copies records of these lengths once they are there.
 
-Imports are made before the clock starts, sessions after. Each process reads all shards five times, each time in a
-session of its own: four passes together are what a long run costs, and their ratios are the ones that are printed; the
+Imports are made before the clock starts, sessions after. Each process reads all shards three times, each time in a
+session of its own: two passes together are what a long run costs, and their ratios are the ones that are printed; the
 first one also pays for modules that are loaded late and first page faults, some 0.2 s, and is only in the data. A
 round more, which is not timed, compares checksums. The calmest rounds count (`benchmarks.calm`).
 
@@ -44,15 +44,15 @@ from tests.servers.real import Store, fake_gcs, nginx, seaweedfs
 RECORDS = {"680 B": (680, 1024), "110 kB": (110_000, 32)}
 """Their lengths, and how many make a batch."""
 BUDGET = 256 << 20
-PASSES = 4
+PASSES = 2
 
 
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, default=16)
-    parser.add_argument("--megabytes", type=int, default=64)
+    parser.add_argument("--megabytes", type=int, default=32)
     parser.add_argument("--only", default="s3,nginx,gcs")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -71,7 +71,7 @@ def compare(arguments: argparse.Namespace) -> None:
     for server in arguments.only.split(","):
         for name, (size, batch) in RECORDS.items():
             with loaded(server, arguments.shards, arguments.megabytes << 20, size) as (urls, options):
-                for block in (1, batch):
+                for block in (1, batch) if size < 1000 else (1,):
                     measures = rounds(urls, options, batch, block, arguments.rounds)
                     row = {"server": server, "records": name, "block_length": block, **measures}
                     rows.append(row)

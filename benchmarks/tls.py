@@ -38,13 +38,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.calm import calmest
-from benchmarks.machine import RESULTS, describe, median, save
-from benchmarks.stream import loaded, measured, read_bare, read_by_streamrec, spawn
+from benchmarks.machine import describe, median, merge, save
+from benchmarks.stream import PASSES, loaded, measured, read_bare, read_by_streamrec, spawn
 
 MODULE = "benchmarks.tls"
 SIDES = ("sockets", "bare", "obstore", "awscrt", "streamrec")
 RECORD, BATCH = 110_000, 32
-PASSES = 4
 
 
 def main() -> None:
@@ -52,8 +51,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shards", type=int, default=16)
-    parser.add_argument("--megabytes", type=int, default=64)
-    parser.add_argument("--only", default="nginx,s3,gcs")
+    parser.add_argument("--megabytes", type=int, default=32)
+    parser.add_argument("--only", default="nginx")
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--dry", action="store_true", help="print the rows, and keep no data")
@@ -72,15 +71,10 @@ def main() -> None:
             rows.append({**row, "shards": given.shards, "shard_mib": given.megabytes, "rounds": given.rounds})
             print(json.dumps(rows[-1]), flush=True)
     if not given.dry:
-        save("tls", {"machine": describe("s3fs", "gcsfs", "aiohttp", "obstore"), "rows": kept(rows)})
-
-
-def kept(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """These rows, behind those of earlier runs that were not run again."""
-    path = RESULTS / "tls.json"
-    earlier = json.loads(path.read_text())["rows"] if path.exists() else []
-    new = {(row["server"], row["tls"]) for row in rows}
-    return [row for row in earlier if (row["server"], row["tls"]) not in new] + rows
+        save(
+            "tls",
+            {"machine": describe("s3fs", "gcsfs", "aiohttp", "obstore"), "rows": merge("tls", rows, "server", "tls")},
+        )
 
 
 def compared(

@@ -1,6 +1,6 @@
 """What a stream of 300 MB/s beside it costs a training loop on the main thread.
 
-    python -m benchmarks.training [--rounds 3] [--sides alone,streamrec,store,tf.data,DataLoader]
+    python -m benchmarks.training [--rounds 2] [--sides alone,streamrec,store,tf.data,DataLoader]
 
 A step of the loop has ten layers. A layer holds the interpreter lock for half of its time (a loop in Python) and works
 without it for the other half (a matrix product of NumPy's on one thread). Each step takes a batch of 32 images of
@@ -65,7 +65,7 @@ WIDTH = 192
 def main() -> None:
     """Runs all sides in turn, or one as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,6 +1,6 @@
 """Writing shards that are not compressed, beside TensorFlow.
 
-    python -m benchmarks.writing [--rounds 5]
+    python -m benchmarks.writing [--rounds 3]
 
 Files lie in memory (/dev/shm). Sides take turns, each in a process of its own on one core; medians count. "records" is
 `TFRecordWriter.write` for each record, on both sides; "frames" is `ShardWriter.write_batch` of many records in one
@@ -38,7 +38,7 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 def main() -> None:
     """Runs the comparison, or one side of it as a child process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:

@@ -41,7 +41,7 @@ FIGURES = ("samples_s", "first_s", "steady_s", "cpu_ms")
 def main() -> None:
     """Runs all sides in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--sides", default=";".join(SIDES), help="with ; between them")
     given = parser.parse_args()
