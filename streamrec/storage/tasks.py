@@ -117,6 +117,10 @@ async def for_each(function: Callable[[T], Awaitable[object]], items: Collection
 
 async def run_concurrently(*functions: Callable[[], Awaitable[None]]) -> None:
     """Awaits all functions concurrently; the first error cancels the rest and is raised, not in an ExceptionGroup."""
+    if len(functions) < 2:
+        for function in functions:
+            await function()
+        return
     errors: list[Exception] = []
 
     async def run(function: Callable[[], Awaitable[None]]) -> None:

@@ -144,14 +144,14 @@ class SocketBody(asyncio.Protocol):
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._waiter = waiter
         timer = None if until is None else self._loop.call_at(until, self._wake, False)
-        self._loop.add_reader(self._socket, self._wake, True)
+        self._loop.add_reader(self._socket.fileno(), self._wake, True)
         try:
             return await waiter
         finally:
             if timer is not None:
                 timer.cancel()
             if self._socket.fileno() >= 0:
-                self._loop.remove_reader(self._socket)
+                self._loop.remove_reader(self._socket.fileno())
 
     def _wake(self, readable: bool) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -176,5 +176,5 @@ class SocketBody(asyncio.Protocol):
         elif self._transport.get_protocol() is self:
             self._transport.set_protocol(self._handler)
         if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
