@@ -49,7 +49,7 @@ from streamrec.storage import (
     locate,
 )
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
-from streamrec.tfrecord.frames import mask_crc32c
+from streamrec.tfrecord.frames import NO_SPANS, mask_crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -65,7 +65,7 @@ LOGGED = 10
 GROUP_BLOCKS = 2
 """A block may be up to this many times `block_bytes` long, if it then holds one whole group of records."""
 
-NO_FRAMES = Frames.of([])
+NO_FRAMES = Frames(b"", NO_SPANS)
 
 
 class LongRecord(NamedTuple):

@@ -26,13 +26,10 @@ from streamrec import kernels
 from streamrec.errors import StreamrecError
 from streamrec.kernels import copy_bytes
 from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, Rules, Walk, check_on_error
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, NO_SPANS, Frames, as_spans
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-NO_SPANS = np.empty((0, 2), np.int64)
-NO_SPANS.flags.writeable = False
 
 
 class Framer:

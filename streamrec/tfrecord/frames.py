@@ -51,6 +51,9 @@ Measured in processor time: a sixth more at 84 bytes, before a shuffle; a quarte
 
 Spans = npt.NDArray[np.int64]
 
+NO_SPANS: Spans = np.empty((0, 2), np.int64)
+NO_SPANS.flags.writeable = False
+
 
 def as_spans(packed: Buffer) -> Spans:
     """Spans as the kernels return them, as a read-only array of shape [n, 2]."""
@@ -272,11 +275,6 @@ class Scattered(Frames):
         rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)).toreadonly(), np.int64)
         return cls(buffers, rows.reshape(-1, 4))
 
-    @classmethod
-    def joining(cls, windows: Sequence[Frames]) -> Scattered:
-        """Records of several windows, one after the other."""
-        return cls.in_turn([windows], 1)
-
     def _join(self) -> Frames:
         if self._joined is None:
             self._joined = self.compact()
@@ -364,7 +362,7 @@ class Joining:
             return Frames(self._buffer[: self._filled], np.concatenate(self._spans))
         if not self._parts:
             return Frames.of(())
-        return self._parts[0] if len(self._parts) == 1 else Scattered.joining(self._parts)
+        return self._parts[0] if len(self._parts) == 1 else Scattered.in_turn([self._parts], 1)
 
     def _copy(self, frames: Frames) -> None:
         first, last = int(frames.spans[0, 0]), int(frames.spans[-1, 1])

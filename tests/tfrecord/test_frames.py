@@ -219,7 +219,7 @@ def joined(*parts: Frames) -> Frames:
 
 def apart(records: list[bytes]) -> Scattered:
     """Each record in a buffer of its own."""
-    return Scattered.joining([Frames.of([record]) for record in records])
+    return Scattered.in_turn([[Frames.of([record]) for record in records]], 1)
 
 
 def pinned_by_one(records: list[bytes]) -> Frames:

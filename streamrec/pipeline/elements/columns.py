@@ -127,7 +127,7 @@ def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
     first = parts[0]
     if all(isinstance(part, Frames) for part in parts):
         if are_long(parts):
-            return Scattered.joining([part.trim() for part in parts]).take(order)
+            return Scattered.in_turn([[part.trim() for part in parts]], 1).take(order)
         sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
         spans = np.concatenate([part.spans for part in parts])[order]
         buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)

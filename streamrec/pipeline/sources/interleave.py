@@ -31,7 +31,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import in_turn
 from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.engine.description import AUTOTUNE
-from streamrec.pipeline.sources.inputs import InputBuffer
+from streamrec.pipeline.sources.inputs import ElementBuffer
 
 CHUNK_BYTES = 12 << 20
 """The size of a pull: larger ones cost memory, smaller ones cost time for each pull."""
@@ -80,13 +80,13 @@ class Plan:
 
 
 class OpenSlot(NamedTuple):
-    """An open input: its `origin` (see `InputBuffer`), and its positions."""
+    """An open input: its `origin` (see `ElementBuffer`), and its positions."""
 
     origin: Any
     positions: Joined
 
 
-I = TypeVar("I", bound=InputBuffer)  # noqa: E741
+I = TypeVar("I", bound=ElementBuffer)  # noqa: E741
 
 
 class Interleave(Generic[I]):

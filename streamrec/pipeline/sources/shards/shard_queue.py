@@ -11,8 +11,7 @@ import numpy as np
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Numbers, Position, Positions, RecordLocation, RecordLocations
-from streamrec.pipeline.engine.queue import Signal
-from streamrec.pipeline.sources.inputs import InputBuffer
+from streamrec.pipeline.sources.inputs import ElementBuffer
 from streamrec.pipeline.sources.interleave import (
     STRETCH_BYTES,
     Interleave,
@@ -76,11 +75,11 @@ class BlockPositions(Positions):
         return RecordLocations(offsets + (self.shard << OFFSET_BITS), sizes, shards, self.paths)
 
 
-class ShardQueue(InputBuffer):
+class ShardQueue(ElementBuffer):
     """One shard's queue of blocks from `start` on; one block always fits. `paths` are the names of shards in errors."""
 
     def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
-        super().__init__(0, Signal())
+        super().__init__()
         self.shard = start.shard
         self.start = start
         self._paths = paths
@@ -151,7 +150,7 @@ class ShardInterleave(Interleave[ShardQueue]):
         """The queues that should be filled, most urgent first: those in slots, and those of the next `ahead` shards."""
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
             if shard not in self.queues:
-                self._queue_of(shard)
+                self.queues[shard] = ShardQueue(ShardStart(shard), self._paths)
         return list(self.queues.values())
 
     def reach(self, ahead: int) -> int:
@@ -163,14 +162,9 @@ class ShardInterleave(Interleave[ShardQueue]):
         return self.next_shard < self.shards
 
     def _next(self) -> ShardQueue:
+        self.wanted(1)  # makes its queue, unless it is filled already
         self.next_shard += 1
-        return self._queue_of(self.next_shard - 1)
-
-    def _queue_of(self, shard: int) -> ShardQueue:
-        """The queue of a shard whose turn has not come."""
-        if shard not in self.queues:
-            self.queues[shard] = ShardQueue(ShardStart(shard), self._paths)
-        return self.queues[shard]
+        return self.queues[self.next_shard - 1]
 
     def _leave(self, index: int) -> None:
         del self.queues[self._slots[index].shard]
@@ -236,6 +230,6 @@ def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
     windows: list[Any] = [chunk.elements for chunk in pulled]
     positions = Joined(tuple((chunk.positions, 0, len(chunk.elements)) for chunk in pulled))
     if are_long(windows):
-        return Chunk.weigh(Scattered.joining(windows), positions), error
+        return Chunk.weigh(Scattered.in_turn([windows], 1), positions), error
     buffer, spans = kernels.interleave([[(frames.buffer, frames.spans) for frames in windows]], 1)
     return Chunk.weigh(Frames(buffer, as_spans(spans)), positions), error
