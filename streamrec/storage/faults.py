@@ -156,6 +156,7 @@ def too_many_files() -> str:
     )
 
 
+@dataclass(slots=True)
 class Translated:
     """A block whose exceptions of the `foreign` types are translated; our own errors pass unchanged.
 
@@ -164,27 +165,18 @@ class Translated:
     and each block of a body uses one.
     """
 
-    __slots__ = ("_end", "_foreign", "_path", "_start", "_translate")
-
-    def __init__(
-        self,
-        foreign: tuple[type[Exception], ...],
-        translate: Translate,
-        path: str,
-        start: int | None = None,
-        end: int | None = None,
-    ) -> None:
-        self._foreign, self._translate = foreign, translate
-        self._path, self._start, self._end = path, start, end
+    foreign: tuple[type[Exception], ...]
+    translate: Translate
+    path: str
+    start: int | None = None
+    end: int | None = None
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, self._foreign) and not isinstance(error, StorageError | TransientError):
-            raise self._translate(error, self._path, self._start, self._end) from mask_cause(
-                error, secrets_in(self._path)
-            )
+        if isinstance(error, self.foreign) and not isinstance(error, StorageError | TransientError):
+            raise self.translate(error, self.path, self.start, self.end) from mask_cause(error, secrets_in(self.path))
 
 
 _THROTTLED_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})

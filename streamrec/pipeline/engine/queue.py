@@ -138,17 +138,17 @@ async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
             yield chunk
 
 
-class Filled(Protocol):
+class Fillable(Protocol):
     """What a task fills with chunks."""
 
     async def put(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk; waits while there is no room."""
+        """Adds a chunk; waits while this is full."""
 
     def end(self, error: Exception | None) -> None:
         """Called after the last chunk, with the error that ended them or None."""
 
 
-async def fill(queue: Filled, chunks: AsyncGenerator[Chunk]) -> None:
+async def fill(queue: Fillable, chunks: AsyncGenerator[Chunk]) -> None:
     """Puts all chunks into a queue; an error ends the queue."""
     try:
         async with aclosing(chunks):

@@ -49,7 +49,7 @@ class TakenElements(NamedTuple):
     nbytes: int
 
 
-class ElementBuffer:
+class ArrivedElements:
     """The elements of one input that have arrived and were not taken.
 
     `available` counts those up to the first that failed, and `failures` the failed ones. The elements of the last chunk
@@ -176,7 +176,7 @@ class ElementBuffer:
         self._used = 0
 
 
-class InputBuffer(ElementBuffer):
+class InputBuffer(ArrivedElements):
     """The elements of one chain, at most `limit` bytes of them. `arrived` is notified of elements, and of the end."""
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:

@@ -147,13 +147,12 @@ async def interleaved(
         try:
             while True:
                 ahead = fetchers.ahead
-                await listing.until(interleave.reach(ahead))
+                await listing.until(interleave.next_shard + shards.plan.cycle_length + ahead + 1)
                 interleave.shards = len(listing.paths)
                 if interleave.finished:
                     break
                 pulled, error = pull(interleave)
-                if pulled is None or fetchers.due(interleave.next_shard + ahead):
-                    fetchers.feed(interleave.wanted(ahead))
+                fetchers.feed(ahead, at_once=pulled is None)
                 if pulled is not None:
                     fetchers.wake()
                     yield pulled
@@ -207,20 +206,18 @@ class Fetchers:
             return places - cycle
         return max(places, self._connections.streams_for(size)) - cycle
 
-    def due(self, end: int) -> bool:
-        """Whether to look for queues to feed, where those before shard `end` should be: short shards start together."""
-        return not (self._short and self._sizes) or end - self._behind >= min(32, self.ahead // 2)
+    def feed(self, ahead: int, at_once: bool) -> None:
+        """Starts a task for each wanted queue without one, or one for short ones; beyond the places, within the budget.
 
-    @property
-    def _short(self) -> bool:
-        """Whether the next shards may be short, as far as is known."""
-        return self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES
-
-    def feed(self, queues: list[ShardQueue]) -> None:
-        """Starts a task for each queue that has none, or one for short ones; beyond the places, within the budget."""
+        Unless it must be `at_once`, short shards start together.
+        """
+        are_short = self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES  # as far as is known
+        missing = self._interleave.next_shard + ahead - self._behind
+        if not at_once and are_short and self._sizes and missing < min(32, ahead // 2):
+            return
         places, starting = self._shards.plan.open_inputs, list[ShardQueue]()
         room, fits = self._typical_bytes + SLACK_BYTES, None
-        for number, queue in enumerate(queues):
+        for number, queue in enumerate(self._interleave.wanted(ahead)):
             if queue.shard in self._started:
                 continue
             if number >= places:
@@ -232,7 +229,7 @@ class Fetchers:
             self._started.add(queue.shard)
             starting.append(queue)
         self._behind = max((queue.shard + 1 for queue in starting), default=self._behind)
-        if starting and self._short:
+        if starting and are_short:
             self._tasks.start_soon(self._feed_short, starting)
         else:
             for queue in starting:
