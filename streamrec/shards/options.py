@@ -154,6 +154,10 @@ class Portion:
     place: ShardPlace = ShardPlace()
     expected: Expected | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def is_all(self) -> bool:
+        return self.byte_range is None and self.first == 0 and self.last is None and not self.place.offset
+
     def within(self, number: int, count: int) -> tuple[int, int]:
         """The records of the portion among `count` records from this number on: their first index, and one past it."""
         known = self.expected.records if self.last is None and self.expected is not None else self.last

@@ -284,7 +284,7 @@ class Fetchers:
         short = [
             queue
             for queue, portion in portions.items()
-            if not needs_reader and queue.start.place == ShardPlace() and portion == Portion(portion.path)
+            if not needs_reader and queue.start.place == ShardPlace() and portion.is_all
         ]
         found = await self._read_short([portions[queue].path for queue in short])
         self._note_sizes(shard.info.size or 0 for shard in found if shard is not None)
