@@ -100,9 +100,12 @@ class Channel(Generic[T]):
         if self._order.locked() or not self._fits(weight):
             async with self._order:
                 await self._wait_until_fits(weight)
-                self._append(item, weight)
-        else:
-            self._append(item, weight)
+        if self._shut:
+            raise ClosedError(NO_CONSUMER)
+        self._weight_in += weight
+        if not self._outbox:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._outbox.append((item, weight))
 
     def refuse_puts(self) -> None:
         """Makes all further puts fail."""
@@ -114,14 +117,6 @@ class Channel(Generic[T]):
         self._shut = True
         self._send()
         self._entries.put(End(error))
-
-    def _append(self, item: T, weight: int) -> None:
-        if self._shut:
-            raise ClosedError(NO_CONSUMER)
-        self._weight_in += weight
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._outbox.append((item, weight))
 
     def _send(self) -> None:
         outbox, self._outbox = self._outbox, []

@@ -71,7 +71,7 @@ class SyncIterator(Generic[T]):
         self._turn = threading.RLock()  # one consumer takes at a time
         self._ended = False  # a consumer got the end, or the producer's error
         self._closed = False
-        weakref.finalize(self, job.abandon).atexit = False  # at exit the loop thread cancels all
+        weakref.finalize(self, job.cancel, orphan=True).atexit = False  # at exit the loop thread cancels all
 
     def __iter__(self) -> Iterator[T]:
         return self

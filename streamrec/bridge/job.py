@@ -104,21 +104,18 @@ class Job(Generic[T]):
         if (error := self._cancel_and_wait()) is not None:
             interrupt.add_note(display_text(f"streamrec: cleanup raised {error!r}"))
 
-    def abandon(self) -> None:
+    def cancel(self, again: bool = False, orphan: bool = False) -> None:
         """Cancels the work and does not wait. Safe in a garbage collection."""
-        self._post_cancel(orphan=True)
-
-    def _post_cancel(self, again: bool = False, orphan: bool = False) -> None:
         if not self._latch.is_open and not is_inherited(self.maker):
             self.thread.post(self._cancel, again, orphan)
 
     def _cancel_and_wait(self) -> BaseException | None:
         """Cancels the work and waits for its end; returns the error of its cleanup, the first time."""
-        self._post_cancel()
+        self.cancel()
         try:
             self._latch.wait()
         except BaseException as second_interrupt:
-            self._post_cancel(again=True)
+            self.cancel(again=True)
             if not self._latch.wait(GRACE):
                 second_interrupt.add_note(ABANDONED)
             raise

@@ -33,6 +33,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from streamrec.errors import ClosedError, LoopThreadError
@@ -93,12 +94,20 @@ class LoopThread:
         self._failure: BaseException | None = None  # why the loop could not be made
 
     def start(self) -> None:
-        """Starts the thread and waits until it has a loop."""
-        # _launch calls Thread.start(): an interrupt of it here could leave a lock held that the new thread needs.
-        _thread.start_new_thread(self._launch, ())
-        self._made.wait()
-        if self._failure is not None:
-            raise self._failure
+        """Starts the thread, waits until it has a loop, and makes it that of the process."""
+        try:
+            # _launch calls Thread.start(): an interrupt of it here could leave a lock held that the new thread needs.
+            _thread.start_new_thread(self._launch, ())
+            self._made.wait()
+            if self._failure is not None:
+                raise self._failure
+            if multiprocessing.parent_process() is not None:
+                multiprocessing.util.Finalize(None, _at_exit, exitpriority=20)
+                _before_threads_are_joined(_at_exit)
+            _process.thread = self
+        except BaseException:  # Ctrl-C: the thread may run already, and no caller would use it
+            self.abandon()
+            raise
 
     def abandon(self) -> None:
         """Ends a thread that has not been used yet, at any point of its start."""
@@ -219,14 +228,14 @@ class _Pool(ThreadPoolExecutor):
             return future
 
 
+@dataclass(slots=True, eq=False)
 class _Process:
     """The state of one process: a forked child makes its own."""
 
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.thread: LoopThread | None = None
-        self.exiting = False
+    pid: int = field(default_factory=os.getpid)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    thread: LoopThread | None = None
+    exiting: bool = False
 
 
 _process = _Process()
@@ -240,7 +249,8 @@ def loop_thread() -> LoopThread:
             raise ClosedError(EXITING)
         thread = _process.thread
         if thread is None or thread.dead:
-            thread = _start()
+            thread = LoopThread()
+            thread.start()
     if threading.get_ident() == thread.ident:
         raise LoopThreadError(ON_LOOP)
     return thread
@@ -267,20 +277,6 @@ def raise_unless_exiting(error: BaseException) -> NoReturn:
         raise error
     finally:
         del error  # no cycle of this frame and the traceback
-
-
-def _start() -> LoopThread:
-    thread = LoopThread()
-    try:
-        thread.start()
-        if multiprocessing.parent_process() is not None:
-            multiprocessing.util.Finalize(None, _at_exit, exitpriority=20)
-            _before_threads_are_joined(_at_exit)
-        _process.thread = thread
-    except BaseException:  # Ctrl-C: the thread may run already, and no caller would use it
-        thread.abandon()
-        raise
-    return thread
 
 
 def _before_threads_are_joined(function: Callable[[], None]) -> None:

@@ -91,29 +91,17 @@ class Run:
                     async for chunk in chunks:
                         yield chunk
 
-    def waits(self) -> None:
-        """Called when the consumer asks for a chunk."""
-        self.telemetry.waits()
-        self.held.is_wanted = True
-        self.held.notify()
-
-    def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
-        """Called when the consumer gets a chunk, whose elements it takes from an iterator."""
-        self.held.is_wanted = False
-        self.telemetry.takes(chunk, elements)
-
     def enter(self, chunk: Chunk) -> Exception | None:
         """Makes a chunk the current one; returns the error of a failed element."""
         elements = list(chunk.elements) if isinstance(chunk.elements, Frames) else chunk.elements
         self.elements = iter(elements)  # an iterator that knows how many are left
         self._under_way = len(elements), chunk.positions, self.elements  # without the chunk: its records were copied
-        self.takes(chunk, self.elements)
+        self.telemetry.takes(chunk, self.elements)
         return chunk.error
 
     def leave(self) -> None:
         """Called when the consumer takes no more elements."""
         self.elements = iter(())
-        self.held.is_wanted = False
         self.telemetry.ends()
 
     def bookmark(self) -> Callable[[], dict[str, Any]]:
@@ -129,8 +117,7 @@ class Run:
 class Iteration:
     """The methods of all iterators about their run."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    _run: Run
 
     def state_dict(self) -> dict[str, Any]:
         """The state before the next element, as JSON: `dataset.iterate(state)` or `aiterate(state)` resumes there."""
@@ -164,7 +151,7 @@ class DatasetIterator(Iteration, Generic[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run)
+        self._run = run
         self._telemetry = telemetry = run.telemetry
         self._failures: list[Exception] = []
         fetch = partial(produce, run.start(), self._failures)
@@ -196,7 +183,7 @@ class DatasetIterator(Iteration, Generic[T]):
                 return
             if self._over is not None:
                 raise ClosedError(self._over)
-            self._run.waits()
+            self._telemetry.waits()
             try:
                 chunk = next(self._chunks)
             except BaseException as error:
@@ -265,7 +252,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run)
+        self._run = run
         self._queue = ByteQueue(run.queue_bytes)
         self._refilling = asyncio.Lock()
         self._windows: Iterator[Chunk] = iter(())
@@ -293,7 +280,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
                 return
             if self._over is not None:
                 raise ClosedError(self._over)
-            self._run.waits()
+            self._telemetry.waits()
             try:
                 await asyncio.sleep(0)  # a cancellation here loses no element
                 chunk = next(self._windows, None) or await self._next_window()
@@ -352,7 +339,7 @@ class ThreadedAsyncIterator(AsyncDatasetIterator[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        Iteration.__init__(self, run)
+        self._run = run
         self._inner: DatasetIterator[T] = DatasetIterator(run)
 
     async def _refill(self) -> None:

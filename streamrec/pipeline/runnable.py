@@ -11,11 +11,11 @@ from streamrec import bridge, pipeline
 from streamrec.arguments import check_flag, check_function, refuse_with
 from streamrec.display import display_text, shorten
 from streamrec.errors import LoopThreadError
-from streamrec.pipeline.engine.description import Chain, Options, derive_seed
+from streamrec.pipeline.engine.description import Chain, Options, derive_seed, shared_seed
 from streamrec.pipeline.engine.epochs import Epochs
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 from streamrec.pipeline.engine.stage_names import draw_dataset
-from streamrec.pipeline.engine.states import check_state, shared_seed
+from streamrec.pipeline.engine.states import check_state
 from streamrec.pipeline.iterators import (
     AsyncDatasetIterator,
     DatasetIterator,

@@ -90,11 +90,11 @@ async def take_all(
     records = nbytes = 0
     async with background() as tasks:
         tasks.start_soon(fill, queue, run.start())
-        run.waits()
+        run.telemetry.waits()
         while (chunk := await queue.get()) is not None:
             if chunk.error is not None:
                 raise chunk.error
-            run.takes(chunk, iter(()))
+            run.telemetry.takes(chunk, iter(()))
             blocks: Iterable[Frames] = encoder.frames(chunk.elements)
             if not isinstance(chunk.elements, Frames | Batches):
                 blocks = await anyio.to_thread.run_sync(list, blocks)
@@ -103,7 +103,7 @@ async def take_all(
                 records += len(frames)
                 nbytes += frames.nbytes + FRAME_BYTES * len(frames)
             report(records, nbytes)
-            run.waits()
+            run.telemetry.waits()
     return records, nbytes
 
 

@@ -1,4 +1,4 @@
-from streamrec.shards.assignment import Even, Portion, assign_records, check_even, even_count
+from streamrec.shards.assignment import Even, assign_records, check_even, even_count
 from streamrec.shards.index import Index
 from streamrec.shards.indexed_records import IndexedRecords, Places, open_index
 from streamrec.shards.indexing import join_index, join_index_sync, part_of, write_index, write_index_sync
@@ -22,8 +22,8 @@ from streamrec.shards.manifest_files import (
     write_manifest,
     write_manifest_sync,
 )
-from streamrec.shards.opening import ShortShard, may_be_short, open_short_shard, read_short_shards
-from streamrec.shards.options import LONG_BYTES, Expected, ReadOptions, ShardPlace, ShardRange
+from streamrec.shards.opening import ShortShard, open_short_shard, read_short_shards
+from streamrec.shards.options import LONG_BYTES, Expected, Portion, ReadOptions, ShardPlace, ShardRange
 from streamrec.shards.patterns import Filenames, fill_total, is_numbered, is_shard_of, list_numbered, shard_path
 from streamrec.shards.places import is_below, location_of
 from streamrec.shards.range_runs import OFFSET_BITS, ByteRun, byte_runs, first_difference
@@ -76,7 +76,6 @@ __all__ = [
     "list_shards",
     "location_of",
     "matching_files",
-    "may_be_short",
     "open_index",
     "open_shard",
     "open_short_shard",

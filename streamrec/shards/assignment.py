@@ -30,7 +30,7 @@ from typing import Literal, get_args
 from streamrec.arguments import check_choice
 from streamrec.display import display_repr
 from streamrec.shards.manifest import ShardInfo
-from streamrec.shards.options import Expected, ShardPlace, ShardRange
+from streamrec.shards.options import Expected, Portion, ShardPlace, ShardRange
 
 Even = Literal["pad", "drop", "cycle"]
 
@@ -50,42 +50,6 @@ class ShardSize:
     size: int
     splittable: bool = True
     expected: Expected = field(default=Expected(None), compare=False)
-
-
-@display_repr
-@dataclass(frozen=True, slots=True)
-class Portion:
-    """The part of one shard that one reader reads.
-
-    Args:
-        path: The shard's URL.
-        byte_range: A byte range of it; None for all of it.
-        first: Number of the first record to give, counted from the start of the shard.
-        last: One past the number of the last record; None for all records.
-        place: The record where reading begins, without a byte range: the first one, or one before it.
-        expected: The description that the opened shard is compared with, and its number of records at its end.
-    """
-
-    path: str
-    byte_range: ShardRange | None = None
-    first: int = 0
-    last: int | None = None
-    place: ShardPlace = ShardPlace()
-    expected: Expected | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def is_all(self) -> bool:
-        return self.byte_range is None and self.first == 0 and self.last is None and not self.place.offset
-
-    def within(self, number: int, count: int) -> tuple[int, int]:
-        """The records of the portion among `count` records from this number on: their first index, and one past it."""
-        known = self.expected.records if self.last is None and self.expected is not None else self.last
-        last = count if known is None else min(max(known - number, 0), count)
-        return min(max(self.first - number, 0), last), last
-
-    def ends(self, number: int) -> bool:
-        """Whether the record of this number is after the portion's end."""
-        return self.last is not None and number >= self.last
 
 
 def assign_bytes(shards: Sequence[ShardSize], readers: int) -> list[list[Portion]]:

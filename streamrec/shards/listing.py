@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,13 +26,12 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Unpack
 
 import anyio
-from anyio.abc import TaskGroup
 
 from streamrec import bridge, shards
 from streamrec.display import logger
 from streamrec.errors import NotFoundError, PermissionDeniedError, PositionMismatchError, UnsupportedOperationError
-from streamrec.shards.assignment import Portion, ShardSize, assign_bytes
-from streamrec.shards.options import Expected
+from streamrec.shards.assignment import ShardSize, assign_bytes
+from streamrec.shards.options import Expected, Portion
 from streamrec.shards.patterns import Filenames, expand_braces, has_braces, is_glob, is_web, is_web_glob, to_names
 from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, locate, split_chain
 from streamrec.storage.tasks import for_each
@@ -39,6 +39,9 @@ from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_comp
 
 MANIFESTS: Final = (".json", ".index")
 """The endings of the names of manifests and indexes."""
+
+SPECIAL: Final = re.compile(r"[*?\[{]|\.json|\.index")
+"""What every pattern holds, and every name of a manifest or an index."""
 
 PARALLEL: Final = 8
 """Listings that run at the same time."""
@@ -114,15 +117,17 @@ class Listing:
         self._keep = keep
         self._fingerprint: list[Any] = []
         self._patterns = patterns
+        self._limiter = anyio.CapacityLimiter(PARALLEL)
         names = to_names(filenames)
         self._alone = len(names) == 1
         self._parts = list(parts_of(names, patterns)) if found is None else []
 
-    async def run(self) -> None:
-        """Runs the listings. It raises nothing: an error waits for its place."""
-        limiter = anyio.CapacityLimiter(PARALLEL)
+    async def run(self, parts: Iterable[Part] | None = None) -> None:
+        """Runs the listings of some parts, by default of all. It raises nothing: an error waits for its place."""
         async with anyio.create_task_group() as tasks:
-            self._ask(self._parts, tasks, limiter)
+            for part in self._parts if parts is None else parts:
+                if part.pattern is not None:
+                    tasks.start_soon(self._answer, part, part.pattern)
 
     async def until(self, count: int) -> None:
         """Waits until that many shards are known, or all of them."""
@@ -174,14 +179,9 @@ class Listing:
         complete = self.complete and count == len(self.paths)
         return [count, complete, blake2b(ascii(described).encode(), digest_size=8).hexdigest()]
 
-    def _ask(self, parts: Iterable[Part], tasks: TaskGroup, limiter: anyio.CapacityLimiter) -> None:
-        for part in parts:
-            if part.pattern is not None:
-                tasks.start_soon(self._answer, part, part.pattern, tasks, limiter)
-
-    async def _answer(self, part: Part, pattern: str, tasks: TaskGroup, limiter: anyio.CapacityLimiter) -> None:
+    async def _answer(self, part: Part, pattern: str) -> None:
         try:
-            async with limiter:
+            async with self._limiter:
                 if not has_braces(pattern):
                     if is_manifest(pattern) and not self._patterns:
                         found = await shards_in(self._storages, pattern)
@@ -193,10 +193,11 @@ class Listing:
                     part.paths = names
                 else:
                     part.expanded = list(parts_of(names, self._patterns))
-                    self._ask(part.expanded, tasks, limiter)
         except Exception as error:
             part.error = error
         part.answered.set()
+        if part.expanded:
+            await self.run(part.expanded)
 
 
 @dataclass(eq=False)
@@ -212,11 +213,7 @@ class Part:
 
 def parts_of(names: Iterable[str], patterns: bool) -> Iterator[Part]:
     """The parts of a list of names: each pattern alone, the names between two patterns together."""
-
-    def is_asked(name: str) -> bool:
-        return is_pattern(name) or (is_manifest(name) and not patterns)
-
-    for asked, group in groupby(names, is_asked):
+    for asked, group in groupby(names, partial(stands_for_others, patterns=patterns)):
         if asked:
             yield from map(Part, group)
         else:
@@ -239,14 +236,19 @@ async def expand_name(storages: Storages, name: str) -> list[str]:
     return list(expand_braces(name))
 
 
+def stands_for_others(name: str, patterns: bool) -> bool:
+    """Whether a store must be asked which shards a name stands for."""
+    if not SPECIAL.search(name):
+        return False
+    return is_pattern(name) or (is_manifest(name) and not patterns)
+
+
 def is_pattern(name: str) -> bool:
     return has_braces(name) or is_glob(name) or is_web_glob(name)
 
 
 def is_manifest(name: str) -> bool:
     """Whether a name is that of a manifest or an index, and not a pattern."""
-    if not any(ending in name for ending in MANIFESTS):
-        return False
     url = split_chain(name).url
     return (url.partition("?")[0] if is_web(name) else url).endswith(MANIFESTS) and not is_glob(name)
 

@@ -197,11 +197,6 @@ class ShortShard:
     frames: Frames
 
 
-def may_be_short(options: ReadOptions) -> bool:
-    """Whether shards may be read whole: no option needs a ShardReader."""
-    return options.block_bytes is None and not options.compression_type
-
-
 async def read_short_shards(storage: Storage, paths: Sequence[str], options: ReadOptions) -> list[ShortShard | None]:
     """Reads each of these shards whole; None for each that needs a ShardReader."""
     shards: list[ShortShard | None] = []

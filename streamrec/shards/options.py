@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
 from streamrec.arguments import check_function
+from streamrec.display import display_repr
 from streamrec.errors import ManifestError, ObjectChangedError
 from streamrec.storage import ObjectInfo
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss, check_compression_type, check_on_error
@@ -130,3 +131,35 @@ class ShardRange:
     def __post_init__(self) -> None:
         if self.start < 0 or (self.end is not None and self.end < self.start):
             raise ValueError(f"bytes {self.start} to {self.end}: a byte range begins at 0 or later and ends no earlier")
+
+
+@display_repr
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The part of one shard that one reader reads.
+
+    Args:
+        path: The shard's URL.
+        byte_range: A byte range of it; None for all of it.
+        first: Number of the first record to give, counted from the start of the shard.
+        last: One past the number of the last record; None for all records.
+        place: The record where reading begins, without a byte range: the first one, or one before it.
+        expected: The description that the opened shard is compared with, and its number of records at its end.
+    """
+
+    path: str
+    byte_range: ShardRange | None = None
+    first: int = 0
+    last: int | None = None
+    place: ShardPlace = ShardPlace()
+    expected: Expected | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_all(self) -> bool:
+        return self.byte_range is None and self.first == 0 and self.last is None and not self.place.offset
+
+    def within(self, number: int, count: int) -> tuple[int, int]:
+        """The records of the portion among `count` records from this number on: their first index, and one past it."""
+        known = self.expected.records if self.last is None and self.expected is not None else self.last
+        last = count if known is None else min(max(known - number, 0), count)
+        return min(max(self.first - number, 0), last), last

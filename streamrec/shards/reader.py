@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -49,7 +48,7 @@ from streamrec.storage import (
     locate,
 )
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, MAX_RECORD_BYTES, CompressionType, Framer, Frames, Loss
-from streamrec.tfrecord.frames import mask_crc32c
+from streamrec.tfrecord.frames import NO_SPANS, mask_crc32c
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -65,7 +64,7 @@ LOGGED = 10
 GROUP_BLOCKS = 2
 """A block may be up to this many times `block_bytes` long, if it then holds one whole group of records."""
 
-NO_FRAMES = Frames.of([])
+NO_FRAMES = Frames(b"", NO_SPANS)
 
 
 class LongRecord(NamedTuple):
@@ -93,6 +92,7 @@ class ShardReader:
         info: Size and version of the opened object.
         compression_type: The shard's compression.
         block_bytes: How much is framed at a time.
+        most_block_bytes: The largest size of a block that does not hold a longer single record.
         losses: The losses to damage so far, in order; the first thousand of them.
         skipped: The number of losses.
         reserve: Called before a record that is longer than a block, with its missing bytes; waits until they may be
@@ -109,6 +109,7 @@ class ShardReader:
         self.info = opened.source.info
         self.compression_type = opened.compression_type
         self.block_bytes = block_bytes
+        self.most_block_bytes = block_bytes * (1 if options.block_records == 1 else GROUP_BLOCKS)
         self._options = options
         self._start = opened.place
         self._end = opened.end
@@ -130,7 +131,6 @@ class ShardReader:
             end=opened.end,
             size=None if opened.compression_type else self.info.size,
         )
-        self._longest = sys.maxsize if options.long_bytes is None else options.long_bytes
         self._long_records: list[LongRecord] = []
         self._held_at = -1  # where a long record begins that is damaged
         self._ahead: bytes | bytearray | None = opened.head
@@ -169,11 +169,6 @@ class ShardReader:
     def place(self) -> ShardPlace:
         """The next unread record's place."""
         return ShardPlace(self._framer.position, self._framer.record, self.info.version)
-
-    @property
-    def most_block_bytes(self) -> int:
-        """The largest size of a block that does not hold a longer single record."""
-        return self.block_bytes * (1 if self._options.block_records == 1 else GROUP_BLOCKS)
 
     @property
     def statistics(self) -> Counts:
@@ -302,7 +297,7 @@ class ShardReader:
     async def _next(self) -> Frames:
         """The records of one step, which may be none. An error is kept in `_error` for the next read."""
         failure: StreamrecError | None = None
-        frames = NO_FRAMES
+        frames, longest = NO_FRAMES, self._options.long_bytes
         try:
             if self._ahead is not None:
                 head, self._ahead = self._ahead, None
@@ -310,7 +305,7 @@ class ShardReader:
             elif self._exhausted:
                 frames = self._framer.close()
                 self._ended = not len(frames)
-            elif self._framer.length > self._longest and self._framer.position != self._held_at:
+            elif longest is not None and self._framer.length > longest and self._framer.position != self._held_at:
                 await self._pass_long_record()
             else:
                 frames, failure = await self._read_block()

@@ -123,7 +123,8 @@ class Backend(Protocol):
     """One kind of store, one attempt per method, with the defaults that most stores share.
 
     Attributes:
-        remote: Whether the store answers over a network, so that a second request may help when an answer is late.
+        remote: Whether the store answers over a network, so that a second request may help when an answer is late, and
+            parallel ones may be faster than one.
         may_stall: Whether a body may give nothing for a while, so that each read of it has a time limit.
         verifies_first: Whether an upload is verified before its object becomes visible.
         reads_short: Whether `read_short` is implemented.

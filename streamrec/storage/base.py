@@ -155,6 +155,10 @@ class Storage:
         self._check_open(path)
         tally = tally or Tally(self._traffic.tally)
         request = partial(ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally)
+        if not self._backend.remote:
+            stream = request(start, end, version)
+            await stream.open()
+            return stream
         return await open_parallel(request, self._connections, start, end, version)
 
     async def read_range(self, path: str, start: int, end: int, version: str | None = None) -> bytes:

@@ -319,7 +319,14 @@ class Connections:
         return RangeLimits(connections, range_bytes(pace, connections, budget), pace.lead)
 
     def promise(self, share: StreamShare, nbytes: int, urgent: bool = False) -> bool:
-        """Promises room for a range of `nbytes` ahead of the stream's position; False without room now."""
+        """Promises room for a range of `nbytes` ahead of the stream's position; False without room now.
+
+        All streams together make at most twice as many requests ahead of their positions as fill the link: so each
+        request that ends already has a successor, and the rest of a slow range can be requested while others wait for
+        room.
+        """
+        if self.ahead >= 2 * self.search.target:
+            return False
         half, half_of_all = (share.promised + nbytes) // 2, (self.promised + nbytes) // 2
         if share.reserved + half > self._room(urgent) or self.held + half_of_all > self.limit:
             self._lacked_room = True
@@ -364,15 +371,6 @@ class Connections:
         """Frees a block and its room."""
         self._free_blocks.append(block)
         self.release(share, BLOCK_BYTES)
-
-    @property
-    def spare(self) -> int:
-        """How many more requests ahead of their positions all streams together may make.
-
-        The total is at most twice the number that fills the link: so each request that ends already has a successor,
-        and the rest of a slow range can be requested while others wait for room.
-        """
-        return max(0, 2 * self.search.target - self.ahead)
 
     def record_latency(self, seconds: float) -> None:
         self._latencies.append(seconds)

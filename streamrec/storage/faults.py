@@ -5,8 +5,8 @@ would occur again on the next attempt, so it goes to the caller at once. A `Tran
 retry policy, and becomes a StorageError when the policy gives up. All backends classify with the functions below, so
 that a 503 means the same on every store.
 
-No foreign exception leaves this package: each backend wraps the calls of its client in a `translate_errors` (made by
-`error_translator`).
+No foreign exception leaves this package: each backend wraps the calls of its client in a `translate_errors`, a partial
+`Translated`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import enum
 import re
 import resource
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from streamrec.display import display_text, mask_cause, secrets_in
@@ -158,40 +156,27 @@ def too_many_files() -> str:
     )
 
 
-def error_translator(
-    foreign: tuple[type[Exception], ...], translate: Translate
-) -> Callable[..., AbstractContextManager[None]]:
-    """Makes a `translate_errors` for exceptions of the `foreign` types; our own errors pass unchanged.
+@dataclass(slots=True)
+class Translated:
+    """A block whose exceptions of the `foreign` types are translated; our own errors pass unchanged.
 
-    `with translate_errors(path, start, end)` raises `translate(error, path, start, end)` for an error in its block.
+    With `translate_errors = partial(Translated, foreign, translate)`, `with translate_errors(path, start, end)` raises
+    `translate(error, path, start, end)` for an error in its block. As a class it costs a third of a `contextmanager`,
+    and each block of a body uses one.
     """
-    return partial(_Translated, foreign, translate)
 
-
-class _Translated:
-    """The context manager: as a class it costs a third of a `contextmanager`, and each block of a body uses one."""
-
-    __slots__ = ("_end", "_foreign", "_path", "_start", "_translate")
-
-    def __init__(
-        self,
-        foreign: tuple[type[Exception], ...],
-        translate: Translate,
-        path: str,
-        start: int | None = None,
-        end: int | None = None,
-    ) -> None:
-        self._foreign, self._translate = foreign, translate
-        self._path, self._start, self._end = path, start, end
+    foreign: tuple[type[Exception], ...]
+    translate: Translate
+    path: str
+    start: int | None = None
+    end: int | None = None
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, self._foreign) and not isinstance(error, StorageError | TransientError):
-            raise self._translate(error, self._path, self._start, self._end) from mask_cause(
-                error, secrets_in(self._path)
-            )
+        if isinstance(error, self.foreign) and not isinstance(error, StorageError | TransientError):
+            raise self.translate(error, self.path, self.start, self.end) from mask_cause(error, secrets_in(self.path))
 
 
 _THROTTLED_CODES = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded"})

@@ -364,7 +364,7 @@ class ParallelStream:
                 self._ranges[-1].cut(cut)
         while span := self._plan.offer(terms, sum(part.busy(terms.lead) for part in self._ranges)):
             room = min(span.stop - span.start, terms.range_bytes)
-            if self._ranges and not (self._connections.spare and self._connections.promise(self._share, room)):
+            if self._ranges and not self._connections.promise(self._share, room):
                 return
             self._plan.accept(span)
             self._ranges.append(self._begin_range(span, room if self._ranges else 0))
@@ -374,7 +374,7 @@ class ParallelStream:
         for slow in [part for part in self._ranges if part.slow]:
             rest = ByteRange(slow.stream.position + SLOW_REST, slow.stop)
             size = rest.stop - rest.start
-            if size < max(self._connections.pace.lead, SLOW_REST) or not self._connections.spare:
+            if size < max(self._connections.pace.lead, SLOW_REST):
                 continue
             if not self._connections.promise(self._share, size, urgent=True):
                 continue

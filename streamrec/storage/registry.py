@@ -286,6 +286,9 @@ def client_scope(url: str) -> str:
     """
     if ":" not in url:
         return "file://"
+    scheme, colon, _ = url.partition("://")
+    if colon and scheme.lower() in NATIVE:
+        return f"{scheme.lower()}://"
     chain = split_chain(url)
     scheme, colon, rest = chain.url.partition("://")
     if not is_url(chain.url):

@@ -9,19 +9,19 @@ from streamrec.tfrecord.compression import (
     detect_compression,
     is_record_header,
 )
-from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, OnError, check_on_error
+from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, OnError
 from streamrec.tfrecord.encoder import RecordBatch, as_record, encode_record, encode_records
-from streamrec.tfrecord.framer import Framer
+from streamrec.tfrecord.framer import Framer, check_on_error
 from streamrec.tfrecord.frames import (
     BUFFER_BITS,
     FOOTER_BYTES,
     HEADER_BYTES,
     SCATTERED_BYTES,
     Frames,
-    Joining,
     Scattered,
     are_long,
     as_spans,
+    join_frames,
 )
 from streamrec.tfrecord.lengths import BLOCK, BLOCK_RECORDS, MAX_BITS, LengthPacker, PackedLengths, packed_sizes, unpack
 
@@ -40,7 +40,6 @@ __all__ = [
     "Framer",
     "Frames",
     "Inflater",
-    "Joining",
     "LengthPacker",
     "Loss",
     "OnError",
@@ -58,6 +57,7 @@ __all__ = [
     "encode_record",
     "encode_records",
     "is_record_header",
+    "join_frames",
     "packed_sizes",
     "unpack",
 ]

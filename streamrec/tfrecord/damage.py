@@ -37,7 +37,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec import kernels
-from streamrec.arguments import check_choice
 from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import CorruptRecordError, StreamrecError, TruncatedShardError
 from streamrec.tfrecord.compression import is_record_header, looks_like
@@ -83,12 +82,6 @@ class Loss:
         size = "the rest of it" if self.nbytes is None else f"{self.nbytes:,} bytes"
         where = f"{display_name(self.path)}, " if self.path else ""
         return f"{where}byte {self.offset:,}, after {self.record:,} records: lost {size}: {display_text(self.reason)}"
-
-
-def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
-    if max_skipped is not None and max_skipped < 0:
-        raise ValueError(f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit")
-    return check_choice("on_error", on_error, ON_ERROR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,16 +23,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streamrec import kernels
+from streamrec.arguments import check_choice
 from streamrec.errors import StreamrecError
 from streamrec.kernels import copy_bytes
-from streamrec.tfrecord.damage import MAX_RECORD_BYTES, Loss, Rules, Walk, check_on_error
-from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, Frames, as_spans
+from streamrec.tfrecord.damage import MAX_RECORD_BYTES, ON_ERROR, Loss, OnError, Rules, Walk
+from streamrec.tfrecord.frames import FOOTER_BYTES, HEADER_BYTES, NO_SPANS, Frames, as_spans
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-NO_SPANS = np.empty((0, 2), np.int64)
-NO_SPANS.flags.writeable = False
+
+def check_on_error(on_error: str, max_skipped: int | None) -> OnError:
+    if max_skipped is not None and max_skipped < 0:
+        raise ValueError(f"max_skipped is {max_skipped}: it must be 0 or more losses, or None for no limit")
+    return check_choice("on_error", on_error, ON_ERROR)
 
 
 class Framer:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import encode_record, encode_records
-from streamrec.shards import ReadOptions, ShardRange, ShardReader
-from streamrec.shards.assignment import Portion, ShardSize, assign_bytes
+from streamrec.shards import Portion, ReadOptions, ShardRange, ShardReader
+from streamrec.shards.assignment import ShardSize, assign_bytes
 from streamrec.shards.byte_ranges import SETTLE_BYTES, SLACK_BYTES
 from streamrec.storage import ByteStream, Storage, Storages, Tally
 from tests.effort import THOROUGH, few

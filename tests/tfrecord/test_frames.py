@@ -1,4 +1,4 @@
-"""Frames, Scattered and Joining: sequences of records over one buffer or many, and how they become one."""
+"""Frames and Scattered: sequences of records over one buffer or many, and how they become one."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, VarLenFeature, encode_records, parse_example
-from streamrec.tfrecord import SCATTERED_BYTES, Joining, Scattered
+from streamrec.tfrecord import SCATTERED_BYTES, Scattered, join_frames
 
 RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
 
@@ -210,16 +210,14 @@ parts_of_records = st.lists(st.lists(st.binary(max_size=8)), max_size=6)
 
 
 def joined(*parts: Frames) -> Frames:
-    joining = Joining(sum(map(len, parts)))
-    for part in parts:
-        joining.add(part)
-    assert len(joining) == sum(map(len, parts))
-    return joining.frames()
+    frames = join_frames([parts])
+    assert len(frames) == sum(map(len, parts))
+    return frames
 
 
 def apart(records: list[bytes]) -> Scattered:
     """Each record in a buffer of its own."""
-    return Scattered.joining([Frames.of([record]) for record in records])
+    return Scattered.in_turn([[Frames.of([record]) for record in records]], 1)
 
 
 def pinned_by_one(records: list[bytes]) -> Frames:
@@ -260,11 +258,6 @@ def test_long_records_stay_in_their_buffers() -> None:
     assert isinstance(frames, Scattered)
     assert frames.buffers[0] is first.buffer
     assert frames.buffers[-1] is second.buffer
-
-
-def test_one_part_stays_as_it_is() -> None:
-    only = Frames.of(LONG)
-    assert joined(only) is only
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -22,7 +22,7 @@ from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import CompositeTensor, with_nulls
 from streamrec.pipeline.elements.positions import Numbers
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
-from streamrec.tfrecord import Frames, Joining, Scattered, are_long, as_spans
+from streamrec.tfrecord import Frames, Scattered, are_long, as_spans, join_frames
 
 
 class Columns:
@@ -106,10 +106,7 @@ def join_windows(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return first
     if all(isinstance(part, Frames) for part in parts):
-        joining = Joining(sum(map(len, parts)))
-        for part in parts:
-            joining.add(part)
-        return joining.frames()
+        return join_frames([parts])
     if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
         return np.concatenate(parts)
     if isinstance(first, RaggedRows | SparseRows) and all(map(first.joins, parts)):
@@ -127,7 +124,7 @@ def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
     first = parts[0]
     if all(isinstance(part, Frames) for part in parts):
         if are_long(parts):
-            return Scattered.joining([part.trim() for part in parts]).take(order)
+            return Scattered.in_turn([[part.trim() for part in parts]], 1).take(order)
         sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
         spans = np.concatenate([part.spans for part in parts])[order]
         buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)
@@ -144,10 +141,7 @@ def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
     """Merges elements of several inputs, each in windows, `block` of each in turn; the last turn may be shorter."""
     windows = [window for one in inputs for window in one]
     if all(isinstance(window, Frames) for window in windows):
-        if are_long(windows):
-            return Scattered.in_turn([[window.trim() for window in one] for one in inputs], block)
-        buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in inputs], block)
-        return Frames(buffer, as_spans(spans))
+        return join_frames(inputs, block)
     sizes = np.array([sum(map(len, one)) for one in inputs], np.int64)
     turns, within = np.divmod(np.arange(sizes.sum()), block)
     rounds, numbers = np.divmod(turns, len(inputs))

@@ -211,3 +211,9 @@ def in_order(chain: Chain, by_default: bool) -> bool:
 def is_assigned(chain: Chain) -> bool:
     """Whether each reader reads its own part of a chain, and not all of it."""
     return any(isinstance(part, Source) and part.is_assigned for part in parts_of(chain))
+
+
+def shared_seed(chain: Chain) -> int | None:
+    """The seed that a chain has for all ranks, so that their states are the same; None without one."""
+    seeds = (getattr(part, "shared_seed", None) for part in parts_of(chain))
+    return next((seed for seed in seeds if seed is not None), None)

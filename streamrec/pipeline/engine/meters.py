@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from operator import length_hint
 from time import perf_counter, thread_time
@@ -95,19 +95,36 @@ class StageMeter(Meter):
 
     ignored = 0
 
-    def begin(self, chunk: Chunk | None) -> int:
-        """Counts a chunk that the stage gets, or the end; returns how many elements it got before."""
+    def run(self, step: Step, chunk: Chunk | None) -> list[Chunk]:
+        """Runs a step of the stage on a chunk, an element that failed, or the end (None), and counts its work.
+
+        Errors say in which stage they occurred, and at which element and record.
+        """
+        taken = chunk if chunk is not None and chunk.error is None else None
         with self._lock:
             before = self._elements_in
             self._running += 1
             self._clock.enter(BUSY, perf_counter())
-            if chunk is not None:
-                self._elements_in += len(chunk.elements)
-                self._bytes_in += chunk.nbytes
-            return before
+            if taken is not None:
+                self._elements_in += len(taken.elements)
+                self._bytes_in += taken.nbytes
+        chunks: list[Chunk] = []
+        ignored = False
+        try:
+            chunks = step.take(chunk)
+            ignored = chunk is not taken and not chunks  # an element that failed, and was left out
+        except Exception as error:
+            error.add_note(f"in {self.title}")
+            raise
+        finally:
+            self._count_output(chunks, ignored)
+        while step.failures and not (halting.get() or Halt()).asked:
+            failure, index = step.failures.pop()
+            where = "" if taken is None or index is None else describe_element(failure, before + index, taken, index)
+            failure.add_note(f"in {self.title}{where}")
+        return chunks
 
-    def end(self, chunks: list[Chunk], ignored: bool) -> None:
-        """Counts the chunks that the stage gives, and a failed element that it left out."""
+    def _count_output(self, chunks: list[Chunk], ignored: bool) -> None:
         with self._lock:
             before = self._elements_out
             for chunk in chunks:
@@ -133,45 +150,6 @@ class StageMeter(Meter):
             after,
             errors_ignored=self.ignored,
         )
-
-
-class CountedStep(Step):
-    """A step whose work is counted, and whose errors say where they occurred."""
-
-    def __init__(self, step: Step, meter: StageMeter) -> None:
-        self._step = step
-        self._meter = meter
-        self.done = step.done
-
-    def feed(self, chunk: Chunk) -> list[Chunk]:
-        return self._count(self._step.feed, chunk)
-
-    def flush(self) -> list[Chunk]:
-        return self._count(self._step.flush)
-
-    def fail(self, chunk: Chunk) -> list[Chunk]:
-        return self._count(self._step.fail, chunk)
-
-    def _count(self, work: Callable[..., list[Chunk]], *inputs: Chunk) -> list[Chunk]:
-        """Runs and counts the step, and adds the stage, element and record to its errors."""
-        chunk = inputs[0] if inputs and inputs[0].error is None else None
-        before = self._meter.begin(chunk)
-        chunks: list[Chunk] = []
-        ignored = False
-        try:
-            chunks = work(*inputs)
-            ignored = bool(inputs) and chunk is None and not chunks
-        except Exception as error:
-            error.add_note(f"in {self._meter.title}")
-            raise
-        finally:
-            self._meter.end(chunks, ignored)
-        self.done = self._step.done
-        while self._step.failures and not (halting.get() or Halt()).asked:
-            failure, index = self._step.failures.pop()
-            where = "" if chunk is None or index is None else describe_element(failure, before + index, chunk, index)
-            failure.add_note(f"in {self._meter.title}{where}")
-        return chunks
 
 
 def describe_element(error: Exception, number: int, chunk: Chunk, index: int) -> str:
@@ -301,7 +279,9 @@ class ChainMeter:
 
 
 class Telemetry:
-    """The counters of one run, for `stats()`, the progress display and the trace file."""
+    """The counters of one run, for `stats()`, the progress display and the trace file; it tells the ledger of `held`
+    bytes whether the consumer waits.
+    """
 
     def __init__(self, chain: Chain, held: HeldBytes, queue_bytes: int, trace: Trace | None, progress: bool) -> None:
         self._lock = threading.RLock()
@@ -323,6 +303,8 @@ class Telemetry:
         """Called when the consumer asks for a chunk."""
         with self._lock:
             self._consumer.enter(CONSUMER_WAITING, perf_counter())
+        self._held.is_wanted = True
+        self._held.notify()
         if self._display is not None and not self._is_shown:
             self._is_shown = True
             self._display.start()
@@ -334,6 +316,7 @@ class Telemetry:
 
     def takes(self, chunk: Chunk, elements: Iterator[Any]) -> None:
         """Called when the consumer gets a chunk, whose elements it takes from an iterator."""
+        self._held.is_wanted = False
         with self._lock:
             now = perf_counter()
             self._consumer.enter(CONSUMER_WORKING, now, len(chunk.elements))
@@ -347,6 +330,7 @@ class Telemetry:
 
     def ends(self) -> None:
         """Called when the consumer has finished: at the end, after an error, or when it closed the run."""
+        self._held.is_wanted = False
         with self._lock:
             self._consumer.enter(IDLE, perf_counter())
             self._elements -= length_hint(self._current)

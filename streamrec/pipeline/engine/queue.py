@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -56,11 +57,10 @@ class Signal:
 class ByteQueue:
     """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`; one chunk always fits.
 
-    `arrived` is notified when a chunk arrives or the queue ends. An `error` that ended it is raised after all chunks.
-    `refused` counts how often a chunk had to wait.
+    An `error` that ended it is raised after all chunks. `refused` counts how often a chunk had to wait.
     """
 
-    def __init__(self, limit: int, arrived: Signal | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
         self.refused = 0
@@ -70,7 +70,7 @@ class ByteQueue:
         self._count = 0
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._closed: Exception | None = None
-        self._arrived = arrived or Signal()
+        self._arrived = Signal()
         self._room = Signal()
 
     async def put(self, chunk: Chunk, weight: int) -> None:
@@ -80,7 +80,10 @@ class ByteQueue:
             self.refused += 1
         while not self._fits(weight, count):
             await self._room.wait()
-        self._add(chunk, weight)
+        self._chunks.append((chunk, weight))
+        self.held += weight
+        self._count += count
+        self._arrived.notify()
 
     def end(self, error: Exception | None) -> None:
         """Ends the queue, possibly with an error."""
@@ -100,17 +103,15 @@ class ByteQueue:
         while self.empty:
             await self._arrived.wait()
         if self._chunks:
-            return self._pop()
-        self.check()
-        if self._closed is not None:
-            raise self._closed
-        return None
-
-    def check(self) -> None:
-        """Raises the error that ended the queue, once."""
-        error, self.error = self.error, None
+            chunk, weight = self._chunks.popleft()
+            self.held -= weight
+            self._count -= len(chunk.elements)
+            self._room.notify()
+            return chunk
+        error, self.error = self.error or self._closed, None
         if error is not None:
             raise error
+        return None
 
     @property
     def empty(self) -> bool:
@@ -127,19 +128,6 @@ class ByteQueue:
         fits = self.held + weight <= self.limit and self._count + count <= self.most_elements
         return fits or not self._chunks
 
-    def _add(self, chunk: Chunk, weight: int) -> None:
-        self._chunks.append((chunk, weight))
-        self.held += weight
-        self._count += len(chunk.elements)
-        self._arrived.notify()
-
-    def _pop(self) -> Chunk:
-        chunk, weight = self._chunks.popleft()
-        self.held -= weight
-        self._count -= len(chunk.elements)
-        self._room.notify()
-        return chunk
-
 
 async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     """Makes chunks in a task of their own, so that the next one is made while a thread works on the last one."""
@@ -150,7 +138,17 @@ async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
             yield chunk
 
 
-async def fill(queue: ByteQueue, chunks: AsyncGenerator[Chunk]) -> None:
+class Fillable(Protocol):
+    """What a task fills with chunks."""
+
+    async def put(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk; waits while this is full."""
+
+    def end(self, error: Exception | None) -> None:
+        """Called after the last chunk, with the error that ended them or None."""
+
+
+async def fill(queue: Fillable, chunks: AsyncGenerator[Chunk]) -> None:
     """Puts all chunks into a queue; an error ends the queue."""
     try:
         async with aclosing(chunks):

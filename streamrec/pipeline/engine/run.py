@@ -21,7 +21,7 @@ Each buffer is bounded in bytes, and all of them together by the run's budget (`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -33,10 +33,10 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position, shift
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain, derive_seed
-from streamrec.pipeline.engine.meters import CountedStep, SourceMeter
+from streamrec.pipeline.engine.meters import SourceMeter, StageMeter
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.engine.stage import drain, push, strict
+from streamrec.pipeline.engine.stage import Step
 from streamrec.pipeline.engine.threads import Offloader
 
 
@@ -59,6 +59,42 @@ async def produce(
             if chunk is None:
                 return
             await put(chunk, chunk.nbytes)
+
+
+CountedSteps = Sequence[tuple[Step, StageMeter]]
+"""The steps of a chain, each with the meter that runs and counts it."""
+
+
+def push(steps: CountedSteps, chunk: Chunk) -> Iterator[Chunk]:
+    """The output of the last step for a chunk that goes into the first; a step that is done takes no more."""
+    if not steps:
+        yield chunk
+        return
+    step, meter = steps[0]
+    if not step.done:
+        for out in meter.run(step, chunk):
+            yield from push(steps[1:], out)
+
+
+def drain(steps: CountedSteps) -> Iterator[Chunk]:
+    """The output when the input has ended; an error of a step comes after the rest of later steps."""
+    failure: Exception | None = None
+    for index, (step, meter) in enumerate(steps):
+        try:
+            for out in meter.run(step, None):
+                yield from push(steps[index + 1 :], out)
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+
+
+def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The outputs up to a failure, whose error is raised."""
+    for chunk in outputs:
+        if chunk.error is not None:
+            raise chunk.error
+        yield chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +151,8 @@ class RunContext:
         position, stages = position or {}, chain.stages
         states, skip = position.get("stages", {}), position.get("skip", 0)
         meter = self.meter.chain(chain)
-        numbered = enumerate(zip(stages, meter.stages, strict=True))
-        steps = [CountedStep(stage.start(str(i), states.get(str(i))), counter) for i, (stage, counter) in numbered]
+        running = [stage.start(str(number), states.get(str(number))) for number, stage in enumerate(stages)]
+        steps = list(zip(running, meter.stages, strict=True))
         offloader = Offloader((stage.offload for stage in stages), self.session.threads)
         preserve_batches = preserve_batches and not stages
         ahead = replace(
@@ -129,7 +165,7 @@ class RunContext:
             offloaded=self.offloaded if preserve_batches else offloader.wanted,
         )
         source = chain.source.chunks(position.get("source"), ahead)
-        is_reading = not position.get("ended") and not any(step.done for step in steps)
+        is_reading = not position.get("ended") and not any(step.done for step in running)
         failure: Exception | None = None
         meter.count(running=1, asked=1)
         is_over = False
@@ -170,7 +206,7 @@ class RunContext:
                         yield out
                     finally:
                         meter.count(asked=1)
-                is_reading = is_reading and failure is None and not any(step.done for step in steps)
+                is_reading = is_reading and failure is None and not any(step.done for step in running)
         finally:
             meter.count(running=-1, asked=-1)
             await source.aclose()

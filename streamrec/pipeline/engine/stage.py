@@ -15,7 +15,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextvars import ContextVar
 from enum import IntEnum
 from typing import Any, ClassVar, Final
@@ -51,6 +51,12 @@ class Step:
     def __init__(self) -> None:
         self.done = False
         self.failures: list[tuple[Exception, int | None]] = []
+
+    def take(self, chunk: Chunk | None) -> list[Chunk]:
+        """Takes a chunk, an element that failed, or the end (None)."""
+        if chunk is None:
+            return self.flush()
+        return self.feed(chunk) if chunk.error is None else self.fail(chunk)
 
     def feed(self, chunk: Chunk) -> list[Chunk]:
         """Takes a chunk; returns the chunks that it completes."""
@@ -129,38 +135,6 @@ class Halt:
 
 
 halting: ContextVar[Halt | None] = ContextVar("streamrec_halting", default=None)
-
-
-def push(steps: Sequence[Step], chunk: Chunk) -> Iterator[Chunk]:
-    """The output of the last step for a chunk that goes into the first; a step that is done takes no more."""
-    if not steps:
-        yield chunk
-        return
-    if steps[0].done:
-        return
-    for out in steps[0].feed(chunk) if chunk.error is None else steps[0].fail(chunk):
-        yield from push(steps[1:], out)
-
-
-def strict(outputs: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The outputs up to a failure, whose error is raised."""
-    for chunk in outputs:
-        if chunk.error is not None:
-            raise chunk.error
-        yield chunk
-
-
-def drain(steps: Sequence[Step]) -> Iterator[Chunk]:
-    """The output when the input has ended; an error of a step comes after the rest of later steps."""
-    failure: Exception | None = None
-    for index, step in enumerate(steps):
-        try:
-            for out in step.flush():
-                yield from push(steps[index + 1 :], out)
-        except Exception as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
 
 
 def collect(outputs: Iterator[Chunk]) -> tuple[list[Chunk], Exception | None]:

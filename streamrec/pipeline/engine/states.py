@@ -162,9 +162,3 @@ def all_names(chain: Chain) -> Iterator[Sequence[str]]:
     for part in parts_of(chain):
         if (names := getattr(part, "filenames", None)) is not None:
             yield names
-
-
-def shared_seed(chain: Chain) -> int | None:
-    """The seed that a chain has for all ranks, so that their states are the same; None without one."""
-    seeds = (getattr(part, "shared_seed", None) for part in parts_of(chain))
-    return next((seed for seed in seeds if seed is not None), None)

@@ -1,7 +1,8 @@
-"""Input buffers: what has arrived of chains that run concurrently, each in a task of its own.
+"""Buffers for the inputs of a source that joins several: shards, or chains that run concurrently, each in a task of its
+own.
 
 Rules:
-- A buffer holds as many bytes as its limit allows, but at least one chunk. Then its task waits; others continue.
+- An InputBuffer holds as many bytes as its limit allows, but at least one chunk. Then its task waits; others continue.
 - Elements can be looked at before they are taken, so a source that joins buffers decides without awaiting.
 - An error that ended a chain is raised once, after all elements before it were taken.
 - A failed element keeps its place: elements after it are not available before it was taken.
@@ -9,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import ChunkSlices, Joined, Position, Positions
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.engine.queue import ByteQueue, Signal, background, fill
+from streamrec.pipeline.engine.queue import Signal, background, fill
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.tfrecord import Frames
 
@@ -40,25 +42,28 @@ class FailurePositions(Positions):
 
 
 class TakenElements(NamedTuple):
-    """Elements taken from an input buffer: windows of their chunks, their positions, and about their bytes."""
+    """Elements taken from a buffer: windows of their chunks, their positions, and about their bytes."""
 
     windows: list[Any]
     positions: Joined
     nbytes: int
 
 
-class InputBuffer(ByteQueue):
-    """The elements of one chain that have arrived and were not taken.
+class ArrivedElements:
+    """The elements of one input that have arrived and were not taken.
 
     `available` counts those up to the first that failed, and `failures` the failed ones. The elements of the last chunk
-    have `typical_bytes` on average. `origin` is what a position says of an input that takes turns, besides its own
-    position.
+    have `typical_bytes` on average; all together have `held` bytes. An `error` that `ended` the input is raised after
+    all elements. `origin` is what a position says of an input that takes turns, besides its own position.
     """
 
     origin: Any = None
 
-    def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
-        super().__init__(limit, arrived)
+    def __init__(self, start: Position | None = None) -> None:
+        self.held = 0
+        self.ended = False
+        self.error: Exception | None = None
+        self._chunks: deque[tuple[Chunk, int]] = deque()
         self.available = 0
         self.failures = 0
         self.typical_bytes = 1
@@ -76,24 +81,18 @@ class InputBuffer(ByteQueue):
         if count:
             nbytes = abs(chunk.elements.extent) if isinstance(chunk.elements, Frames) else chunk.nbytes
             self.typical_bytes = nbytes // count + 1 if chunk.error is None else self.typical_bytes
-            super()._add(chunk, weight)
+            self._chunks.append((chunk, weight))
+            self.held += weight
 
-    def end_with(self, error: Exception) -> None:
-        """Adds a failed element, and ends the chain."""
-        self._add(Chunk((), self._end(), FAILURE_BYTES, error), FAILURE_BYTES)
-        self.end(None)
-
-    async def more(self) -> bool:
-        """Waits for an element, which may have failed; False at the end. Raises the error that ended the chain."""
-        while self.empty:
-            await self._arrived.wait()
-        if not self._chunks:
-            self.check()
-        return bool(self._chunks)
+    def check(self) -> None:
+        """Raises the error that ended the input, once."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the chain has ended and all elements were taken."""
+        """Whether the input has ended and all elements were taken."""
         return self.ended and not self._chunks
 
     @property
@@ -171,8 +170,49 @@ class InputBuffer(ByteQueue):
         return TakenElements(windows, Joined(tuple(slices)), nbytes)
 
     def _drop(self) -> None:
-        self._before = ((self._pop().positions, self._used, 0),), None
+        chunk, weight = self._chunks.popleft()
+        self.held -= weight
+        self._before = ((chunk.positions, self._used, 0),), None
         self._used = 0
+
+
+class InputBuffer(ArrivedElements):
+    """The elements of one chain, at most `limit` bytes of them. `arrived` is notified of elements, and of the end."""
+
+    def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
+        super().__init__(start)
+        self._limit = limit
+        self._arrived = arrived
+        self._room = Signal()
+
+    async def put(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk; waits while the buffer is full."""
+        while self._chunks and self.held + weight > self._limit:
+            await self._room.wait()
+        self._add(chunk, weight)
+        self._arrived.notify()
+
+    def end(self, error: Exception | None) -> None:
+        """Ends the chain, possibly with an error."""
+        self.ended, self.error = True, error
+        self._arrived.notify()
+
+    def end_with(self, error: Exception) -> None:
+        """Adds a failed element, and ends the chain."""
+        self._add(Chunk((), self._end(), FAILURE_BYTES, error), FAILURE_BYTES)
+        self.end(None)
+
+    async def more(self) -> bool:
+        """Waits for an element, which may have failed; False at the end. Raises the error that ended the chain."""
+        while not self._chunks and not self.ended:
+            await self._arrived.wait()
+        if not self._chunks:
+            self.check()
+        return bool(self._chunks)
+
+    def _drop(self) -> None:
+        super()._drop()
+        self._room.notify()
 
 
 @asynccontextmanager

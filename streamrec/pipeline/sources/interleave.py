@@ -31,7 +31,7 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import in_turn
 from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.engine.description import AUTOTUNE
-from streamrec.pipeline.sources.inputs import InputBuffer
+from streamrec.pipeline.sources.inputs import ArrivedElements
 
 CHUNK_BYTES = 12 << 20
 """The size of a pull: larger ones cost memory, smaller ones cost time for each pull."""
@@ -80,13 +80,13 @@ class Plan:
 
 
 class OpenSlot(NamedTuple):
-    """An open input: its `origin` (see `InputBuffer`), and its positions."""
+    """An open input: its `origin` (see `ArrivedElements`), and its positions."""
 
     origin: Any
     positions: Joined
 
 
-I = TypeVar("I", bound=InputBuffer)  # noqa: E741
+I = TypeVar("I", bound=ArrivedElements)  # noqa: E741
 
 
 class Interleave(Generic[I]):
@@ -193,14 +193,11 @@ class Interleave(Generic[I]):
         while not self.finished:
             entry = self._slots[self._cycle]
             if entry is not None and entry.available:
-                return self._live()
+                break
             if not (self.complete if entry is None else entry.is_exhausted):
                 self.awaited = set() if entry is None else {entry}
                 return []
             self._pass()
-        return []
-
-    def _live(self) -> list[int]:
         ready = []
         for index in self._around():
             if self._slots[index] is not None:
@@ -238,7 +235,7 @@ class Interleave(Generic[I]):
         """Takes elements of these slots, the first of which has available ones; None to wait for more."""
         block, given, size = self._plan.block_length, self._block, len(self._slots)
         first = self._slots[ready[0]]
-        known = self.complete or len(self._live()) == size
+        known = self.complete or None not in self._slots
         sole = size == 1 or (len(ready) == 1 and (known or not self._plan.deterministic))
         is_long = block * first.typical_bytes >= STRETCH_BYTES
         if self.whole_blocks and not self._plan.deterministic:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk
+from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, weigh
 from streamrec.pipeline.elements.columns import (
     Columns,
     as_array,
@@ -158,7 +158,8 @@ class BatchStep(Step):
         self._parts, self._slices, self._held = [], [], 0
         try:
             held = join_rows(parts)
-            return [Chunk.weigh([held if isinstance(held, Frames) else self._combine(held)], positions)]
+            batch = [held if isinstance(held, Frames) else self._combine(held)]
+            return [Chunk(batch, positions, weigh(batch))]
         except Exception as error:
             self.failures.append((error, 0))
             return [Chunk.failure(error, positions, 1)]

@@ -11,8 +11,7 @@ import numpy as np
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Numbers, Position, Positions, RecordLocation, RecordLocations
-from streamrec.pipeline.engine.queue import Signal
-from streamrec.pipeline.sources.inputs import InputBuffer
+from streamrec.pipeline.sources.inputs import ArrivedElements
 from streamrec.pipeline.sources.interleave import (
     STRETCH_BYTES,
     Interleave,
@@ -23,7 +22,7 @@ from streamrec.pipeline.sources.interleave import (
     shares_of,
 )
 from streamrec.shards import OFFSET_BITS, ShardPlace
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, are_long, as_spans
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, as_spans, join_frames
 
 MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 
@@ -76,11 +75,11 @@ class BlockPositions(Positions):
         return RecordLocations(offsets + (self.shard << OFFSET_BITS), sizes, shards, self.paths)
 
 
-class ShardQueue(InputBuffer):
+class ShardQueue(ArrivedElements):
     """One shard's queue of blocks from `start` on; one block always fits. `paths` are the names of shards in errors."""
 
     def __init__(self, start: ShardStart, paths: Sequence[str] = ()) -> None:
-        super().__init__(0, Signal())
+        super().__init__()
         self.shard = start.shard
         self.start = start
         self._paths = paths
@@ -141,7 +140,7 @@ class ShardInterleave(Interleave[ShardQueue]):
         state = state or {"slots": [None] * plan.cycle_length, "cycle": 0, "block": 0, "next": 0}
         slots = [None if slot is None else ShardQueue(ShardStart.of(slot), paths) for slot in state["slots"]]
         super().__init__(plan, slots, state["cycle"], state["block"], batch=batch, skip=skip, max_bytes=max_bytes)
-        self.complete = True  # as far as they are needed: see `reach`
+        self.complete = True  # before each `pull`, so many shards are known that no slot waits for one
         self.shards = shards
         self.next_shard: int = state["next"]
         self.queues = {queue.shard: queue for queue in slots if queue is not None}
@@ -151,26 +150,17 @@ class ShardInterleave(Interleave[ShardQueue]):
         """The queues that should be filled, most urgent first: those in slots, and those of the next `ahead` shards."""
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
             if shard not in self.queues:
-                self._queue_of(shard)
+                self.queues[shard] = ShardQueue(ShardStart(shard), self._paths)
         return list(self.queues.values())
-
-    def reach(self, ahead: int) -> int:
-        """How many shards must be known before the next `pull`, if `ahead` are filled ahead; or all."""
-        return self.next_shard + self._plan.cycle_length + ahead + 1
 
     @property
     def has_more(self) -> bool:
         return self.next_shard < self.shards
 
     def _next(self) -> ShardQueue:
+        self.wanted(1)  # makes its queue, unless it is filled already
         self.next_shard += 1
-        return self._queue_of(self.next_shard - 1)
-
-    def _queue_of(self, shard: int) -> ShardQueue:
-        """The queue of a shard whose turn has not come."""
-        if shard not in self.queues:
-            self.queues[shard] = ShardQueue(ShardStart(shard), self._paths)
-        return self.queues[shard]
+        return self.queues[self.next_shard - 1]
 
     def _leave(self, index: int) -> None:
         del self.queues[self._slots[index].shard]
@@ -235,7 +225,4 @@ def pull(interleave: ShardInterleave) -> tuple[Chunk | None, Exception | None]:
         return (pulled[0] if pulled else None), error
     windows: list[Any] = [chunk.elements for chunk in pulled]
     positions = Joined(tuple((chunk.positions, 0, len(chunk.elements)) for chunk in pulled))
-    if are_long(windows):
-        return Chunk.weigh(Scattered.joining(windows), positions), error
-    buffer, spans = kernels.interleave([[(frames.buffer, frames.spans) for frames in windows]], 1)
-    return Chunk.weigh(Frames(buffer, as_spans(spans)), positions), error
+    return Chunk.weigh(join_frames([windows]), positions), error

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
@@ -50,7 +50,6 @@ from streamrec.shards import (
     ShardPlace,
     ShardReader,
     ShortShard,
-    may_be_short,
     open_short_shard,
     read_short_shards,
 )
@@ -141,17 +140,19 @@ async def interleaved(
         max_bytes=within.budget // 8,  # two or three pulls are under way
         paths=listing.labels,
     )
+    parts = within.session.held.parts
     async with background() as tasks:
-        with closing(Fetchers(shards, opened, tasks, within, interleave)) as fetchers:
+        fetchers = Fetchers(shards, opened, tasks, within, interleave)
+        parts.append(fetchers)
+        try:
             while True:
                 ahead = fetchers.ahead
-                await listing.until(interleave.reach(ahead))
+                await listing.until(interleave.next_shard + shards.plan.cycle_length + ahead + 1)
                 interleave.shards = len(listing.paths)
                 if interleave.finished:
                     break
                 pulled, error = pull(interleave)
-                if pulled is None or fetchers.due(interleave.next_shard + ahead):
-                    fetchers.feed(interleave.wanted(ahead))
+                fetchers.feed(ahead, at_once=pulled is None)
                 if pulled is not None:
                     fetchers.wake()
                     yield pulled
@@ -159,6 +160,8 @@ async def interleaved(
                     raise error
                 if pulled is None and not interleave.finished:
                     await fetchers.arrival(interleave.awaited)
+        finally:
+            parts.remove(fetchers)
     if listing.error is not None:
         raise listing.error
 
@@ -187,7 +190,6 @@ class Fetchers:
         self._started: set[int] = set()
         self._interleave = interleave
         self._run = within.session.held
-        self._run.parts.append(self)
         self._behind = 0
         self._awaited: set[ShardQueue] = set()
         self._arrival: asyncio.Future[None] | None = None
@@ -204,20 +206,18 @@ class Fetchers:
             return places - cycle
         return max(places, self._connections.streams_for(size)) - cycle
 
-    def due(self, end: int) -> bool:
-        """Whether to look for queues to feed, where those before shard `end` should be: short shards start together."""
-        return not (self._short and self._sizes) or end - self._behind >= min(32, self.ahead // 2)
+    def feed(self, ahead: int, at_once: bool) -> None:
+        """Starts a task for each wanted queue without one, or one for short ones; beyond the places, within the budget.
 
-    @property
-    def _short(self) -> bool:
-        """Whether the next shards may be short, as far as is known."""
-        return self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES
-
-    def feed(self, queues: list[ShardQueue]) -> None:
-        """Starts a task for each queue that has none, or one for short ones; beyond the places, within the budget."""
+        Unless it must be `at_once`, short shards start together.
+        """
+        are_short = self._typical_bytes <= SHORT_BYTES and self._share >= 2 * SHORT_BYTES  # as far as is known
+        missing = self._interleave.next_shard + ahead - self._behind
+        if not at_once and are_short and self._sizes and missing < min(32, ahead // 2):
+            return
         places, starting = self._shards.plan.open_inputs, list[ShardQueue]()
         room, fits = self._typical_bytes + SLACK_BYTES, None
-        for number, queue in enumerate(queues):
+        for number, queue in enumerate(self._interleave.wanted(ahead)):
             if queue.shard in self._started:
                 continue
             if number >= places:
@@ -229,15 +229,11 @@ class Fetchers:
             self._started.add(queue.shard)
             starting.append(queue)
         self._behind = max((queue.shard + 1 for queue in starting), default=self._behind)
-        if starting and self._short:
+        if starting and are_short:
             self._tasks.start_soon(self._feed_short, starting)
         else:
             for queue in starting:
                 self._tasks.start_soon(self._feed, queue)
-
-    def close(self) -> None:
-        """Nothing is held any more."""
-        self._run.parts.remove(self)
 
     @property
     def held(self) -> int:
@@ -284,10 +280,11 @@ class Fetchers:
     async def _feed_short(self, queues: list[ShardQueue]) -> None:
         """Fetches short shards whole, local ones in one step; each other one by a task of its own."""
         portions = {queue: self._listing.portion(queue.shard) for queue in queues}
+        needs_reader = self._options.block_bytes is not None or self._options.compression_type
         short = [
             queue
             for queue, portion in portions.items()
-            if may_be_short(self._options) and queue.start.place == ShardPlace() and portion.is_all
+            if not needs_reader and queue.start.place == ShardPlace() and portion.is_all
         ]
         found = await self._read_short([portions[queue].path for queue in short])
         self._note_sizes(shard.info.size or 0 for shard in found if shard is not None)
@@ -361,7 +358,8 @@ class Fetchers:
                 self._note_sizes([reader.info.size])
             limit = min(self._share, max(QUEUE_BYTES, 2 * reader.most_block_bytes))  # one block fills, one is taken
             queue.open(reader.info.version, reader.compression_type, max(limit, queue.limit))
-            reader.reserve = partial(self._admit, queue)
+            admit = partial(self._run.admit, queue, is_next=partial(self._is_next, queue))
+            reader.reserve = admit
             while (frames := await reader.read_alone()) is not None:
                 self._run.arrived(queue)
                 count = len(frames)
@@ -371,22 +369,18 @@ class Fetchers:
                     queue.push(frames if last - first == count else frames.window(first, last), begun + first)
                     self._arrived(queue)
                 del frames  # or a block would be held while the next one waits for room
-                if portion.ends(begun + count):
+                if portion.last is not None and begun + count >= portion.last:
                     return
                 if not queue.has_room:
                     room = self._resting[queue] = asyncio.get_running_loop().create_future()
                     await room
-                await self._admit(queue, reader.block_bytes)
+                await admit(reader.block_bytes)
             if expected is not None and not reader.skipped:
                 expected.check_records(portion.path, reader.place.record)
         finally:
             self._run.arrived(queue)
             with anyio.CancelScope(shield=True):
                 await reader.aclose()
-
-    async def _admit(self, queue: ShardQueue, nbytes: int) -> None:
-        """Waits until the run may hold more bytes of a shard."""
-        await self._run.admit(queue, nbytes, partial(self._is_next, queue))
 
     def _is_next(self, queue: ShardQueue) -> bool:
         """Whether the interleave waits for this shard; or for any whose turn has come, whichever is there first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from ftplib import error_perm
+from functools import partial
 from tarfile import TarError
 from typing import Any, Final
 from zipfile import BadZipFile
@@ -19,7 +20,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from streamrec.errors import NotFoundError, PermissionDeniedError, StorageError, UnsupportedOperationError
 from streamrec.storage.backend import ObjectInfo
-from streamrec.storage.faults import Cause, TransientError, error_from_status, error_translator
+from streamrec.storage.faults import Cause, TransientError, Translated, error_from_status
 from streamrec.storage.options import full_url, version_of
 from streamrec.storage.urls import Glob, directory_advice, is_url, split_chain
 
@@ -157,4 +158,4 @@ def _status(error: Exception) -> int | None:
     return next((status for status in values if isinstance(status, int) and 400 <= status < 600), None)
 
 
-translate_errors = error_translator((Exception,), _translate)
+translate_errors = partial(Translated, (Exception,), _translate)

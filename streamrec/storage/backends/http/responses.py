@@ -28,8 +28,8 @@ from streamrec.storage.faults import (
     Cause,
     RetryPolicy,
     TransientError,
+    Translated,
     error_from_status,
-    error_translator,
     retry_after_seconds,
     too_many_files,
 )
@@ -225,4 +225,4 @@ def tls_failed(said: str, path: str, start: int | None = None, end: int | None =
     return StorageError(f"the server's certificate was refused ({said}): {advice}", path, start, end)
 
 
-translate_errors = error_translator((aiohttp.ClientError, OSError), translate)
+translate_errors = partial(Translated, (aiohttp.ClientError, OSError), translate)

@@ -46,7 +46,7 @@ from streamrec.storage.backends.local.temporary_files import (
     remove_abandoned,
     sync_directory,
 )
-from streamrec.storage.faults import RetryPolicy, changed_error, error_translator, exists_error, too_many_files
+from streamrec.storage.faults import RetryPolicy, Translated, changed_error, exists_error, too_many_files
 from streamrec.storage.identity import is_special
 from streamrec.storage.options import ClientOptions
 from streamrec.storage.tasks import call_in_thread, finish, run_to_completion
@@ -147,7 +147,7 @@ class LocalBackend(Backend):
         return _LocalBody(file, info, start, self._turns)
 
     async def read_short(self, paths: Sequence[str]) -> list[ShortObject | None]:
-        return await finish(asyncio.to_thread(lambda: [_read_short(path) for path in paths]))
+        return await finish(asyncio.to_thread(list, map(_read_short, paths)))
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Makes the directories, and a temporary file in the directory of the final one.
@@ -436,4 +436,4 @@ def _translate(error: OSError, path: str, start: int | None, end: int | None) ->
     return StorageError(f"{type(error).__name__}: {error}", path, start, end)
 
 
-_translate_errors = error_translator((OSError,), _translate)
+_translate_errors = partial(Translated, (OSError,), _translate)

@@ -228,17 +228,12 @@ class S3Backend(Backend):
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
         self._repeated_gets.confirm(bucket, key)
-        meta = response["ResponseMetadata"]
-        return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), self._raw(response["Body"]))
-
-    def _raw(self, body: Any) -> Any:
-        """Returns the aiohttp response that the client's body wraps, or the body itself if it is not found."""
-        for name in ("raw_stream", "_raw_stream", "__wrapped__"):  # depending on the release
-            raw = getattr(body, name, None)
-            if isinstance(raw, aiohttp.ClientResponse):
-                return raw
-        self._bodies.disable("all buckets of this client", f"no aiohttp.ClientResponse in a {type(body).__name__}")
-        return body
+        meta, body = response["ResponseMetadata"], response["Body"]
+        wrapped = (getattr(body, name, None) for name in ("raw_stream", "_raw_stream", "__wrapped__"))  # of any release
+        raw = next((each for each in wrapped if isinstance(each, aiohttp.ClientResponse)), None)
+        if raw is None:
+            self._bodies.disable("all buckets of this client", f"no aiohttp.ClientResponse in a {type(body).__name__}")
+        return Response(meta["HTTPStatusCode"], HeadersDict(meta["HTTPHeaders"]), body if raw is None else raw)
 
     async def begin_upload(self, path: str, overwrite: bool) -> PartSink:
         """Cleans up after a killed writer; sends nothing yet: an object of one part needs no multipart upload."""

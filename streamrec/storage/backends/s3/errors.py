@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -13,7 +14,7 @@ from botocore.parsers import ResponseParserError
 
 from streamrec.errors import PermissionDeniedError, StorageError, UnsupportedOperationError, UploadEndedError
 from streamrec.storage.backends.http import responses as http_body
-from streamrec.storage.faults import Cause, TransientError, error_from_status, error_translator, retry_after_seconds
+from streamrec.storage.faults import Cause, TransientError, Translated, error_from_status, retry_after_seconds
 
 _FOREIGN = (boto.BotoCoreError, boto.ClientError, ResponseParserError, aiohttp.ClientError, OSError)
 _MAX_SKEW = timedelta(minutes=15)
@@ -121,7 +122,7 @@ def _find_skewed_time(date: str | None) -> str:
     return then.isoformat() if abs(datetime.now(UTC) - then) > _MAX_SKEW else ""
 
 
-translate_errors = error_translator(_FOREIGN, _translate)
+translate_errors = partial(Translated, _FOREIGN, _translate)
 
 
 def is_of_the_store(error: boto.ClientError) -> bool:

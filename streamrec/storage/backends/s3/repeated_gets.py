@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -47,6 +48,9 @@ _OF_ONE_REQUEST: Final = frozenset(
     }
 )
 """Headers that are specific to one request, or that its signature adds."""
+
+
+_quote_key = partial(quote, safe="/~")
 
 
 class Response(NamedTuple):
@@ -151,10 +155,6 @@ async def _parse_error(client: Any, answer: Any) -> ClientError:
     model = client.meta.service_model.operation_model("GetObject")
     response = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
     return ClientError(await client._response_parser.parse(response, model.output_shape), "GetObject")
-
-
-def _quote_key(key: str) -> str:
-    return quote(key, safe="/~")
 
 
 def _text(value: str | bytes) -> str:
