@@ -111,7 +111,7 @@ def join_windows(parts: Sequence[Any]) -> Any:
     first = parts[0]
     if len(parts) == 1:
         return first
-    if not all(joins(first, part) for part in parts):
+    if not all(joins(first, part) for part in parts[1:]):
         return Mixed.merging(parts, np.arange(sum(map(len, parts))))
     if isinstance(first, Frames):
         joining = Joining(sum(map(len, parts)))
@@ -133,7 +133,7 @@ def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
     A container that all windows share is kept; others become Mixed.
     """
     first = parts[0]
-    if not all(joins(first, part) for part in parts):
+    if not all(joins(first, part) for part in parts[1:]):
         return Mixed.merging(parts, order)
     if isinstance(first, Frames):
         if are_long(parts):
@@ -144,7 +144,7 @@ def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
         return Frames(buffer, as_spans(packed))
     if isinstance(first, Columns):
         return Columns(map_nests(lambda columns: merge_windows(columns, order), [part.nest for part in parts]))
-    return select(join_windows(parts), order)
+    return np.concatenate(parts)[order] if isinstance(first, np.ndarray) else select(join_windows(parts), order)
 
 
 def joins(one: Any, other: Any) -> bool:
@@ -157,7 +157,7 @@ def joins(one: Any, other: Any) -> bool:
         return isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
     if isinstance(one, RaggedRows | SparseRows):
         return one.joins(other)
-    return not isinstance(one, Mixed) and not isinstance(other, CONTAINERS)
+    return not isinstance(one, Mixed) and (type(other) is list or not isinstance(other, CONTAINERS))
 
 
 class Mixed(list[Any]):
