@@ -17,6 +17,7 @@ from streamrec import (
     Dataset,
     FixedLenFeature,
     RaggedFeature,
+    RaggedTensor,
     TensorSpec,
     TFRecordDataset,
     VarLenFeature,
@@ -30,6 +31,9 @@ from tests.pipeline import chains as random_chains
 from tests.servers.resuming import assert_resumes_everywhere, plain
 
 numbers = Dataset.range(23)
+floats = Dataset.from_tensor_slices(np.arange(3.0))
+strings = Dataset.from_tensor_slices([b"a", b"b", b"", b"d", b"e"])
+ragged = Dataset.from_tensor_slices(RaggedTensor(np.arange(9), (np.array([0, 2, 3, 3, 9]),)))
 
 
 def total(state: Any, number: Any) -> tuple[Any, Any]:
@@ -44,6 +48,14 @@ def appended(state: Any, number: Any) -> tuple[Any, Any]:
 
 def as_batches(window: Dataset[Any]) -> Dataset[Any]:
     return window.batch(100)
+
+
+def in_turn(one: Dataset[Any], other: Dataset[Any]) -> Dataset[Any]:
+    return random_chains.in_turn(Dataset, [one, other])  # type: ignore[no-any-return]
+
+
+def as_pair(number: Any, record: Any) -> tuple[Any, Any]:
+    return number, record
 
 
 def first_of_pair(pair: Any, other: Any) -> Dataset[Any]:
@@ -74,9 +86,29 @@ CHAINS: dict[str, Callable[[Dataset[Any]], Dataset[Any]]] = {
     "window of joined records": lambda records: (
         Dataset.from_tensor_slices([b"a"]).concatenate(records).window(2).interleave(as_batches)
     ),
-    "window of joined numbers": lambda records: (
-        Dataset.from_tensor_slices(np.arange(3.0)).concatenate(numbers).window(4, 1).flat_map(as_batches)
+    "window of joined numbers": lambda records: floats.concatenate(numbers).window(4, 1).flat_map(as_batches),
+    "choose": lambda records: in_turn(strings, records).batch(1),
+    "choose of pairs": lambda records: in_turn(strings.enumerate(), records.enumerate()).batch(2),
+    "choose of rows": lambda records: in_turn(numbers.take(3).map(np.arange), ragged).batch(1),
+    "padded choose": lambda records: in_turn(records, strings).padded_batch(1),
+    "choose, enumerated": lambda records: (
+        in_turn(records.enumerate(), strings.enumerate().map(as_pair)).enumerate().batch(1)
     ),
+    "choose, zipped": lambda records: Dataset.zip(in_turn(strings, records), numbers).batch(1),
+    "choose, in a cache": lambda records: in_turn(strings, records).cache().repeat(2).batch(1),
+    "choose, filtered": lambda records: in_turn(strings, records).filter(bool).shard(2, 0).skip(3).batch(1),
+    "choose, then window": lambda records: in_turn(strings, records).window(2, 1).flat_map(as_batches),
+    "choose, then group_by_window": lambda records: in_turn(strings, records).group_by_window(len, labelled, 2),
+    "choose, then bucket": lambda records: in_turn(strings, records).bucket_by_sequence_length(
+        len, [2], [1, 2], no_padding=True
+    ),
+    "choose, then shuffle": lambda records: in_turn(strings, records).shuffle(3, 1).batch(1),
+    "interleave of both": lambda records: (
+        Dataset.range(2).interleave(lambda n: (records if n else strings).concatenate(strings), 2).batch(1)
+    ),
+    "shuffle of joined records": lambda records: strings.concatenate(records).shuffle(9, 1).batch(1),
+    "shuffle of joined numbers": lambda records: numbers.concatenate(floats).shuffle(9, 1).batch(1),
+    "batches of joined numbers": lambda records: in_turn(numbers, floats).batch(2),
     "window of objects": lambda records: records.map(bytes.upper).window(5, 3).flat_map(as_batches),
     "group_by_window of records": lambda records: records.group_by_window(len, labelled, 4),
     "scan of arrays": lambda records: numbers.scan({"seen": np.zeros(3)}, appended),
@@ -171,6 +203,8 @@ def test_windows_are_datasets() -> None:
     assert list(windows[0].shuffle(None, seed=1).batch(10).unbatch()) != list(windows[0])
     named = next(iter(Dataset.from_tensor_slices({"a": [1, 2], "b": [b"x", b"y"]}).window(2)))
     assert list(named["b"]) == [b"x", b"y"]
+    number, (double, record) = next(iter(numbers.map(lambda n: (2 * n, b"%d" % n)).enumerate().window(3)))
+    assert [list(part) for part in (number, double, record)] == [[0, 1, 2], [0, 2, 4], [b"0", b"1", b"2"]]
     assert [list(map(len, part)) for part in [next(iter(numbers.window(4).window(2)))]] == [[4, 4]]
 
 

@@ -1,7 +1,8 @@
 """Chunks flow through a pipeline: elements, with the positions between them.
 
 Rules:
-- A chunk's elements are Frames (records that are not Python objects yet), Batches, Columns, or a list of any objects.
+- A chunk's elements are Frames (records that are not Python objects yet), Batches, Columns, a list of any objects, or
+  Mixed. Where chunks end depends on timing, and on where a run was resumed; no element and no batch may depend on it.
 - Chunks are immutable. Their positions (`positions.py`) say where to resume.
 - A chunk with an error is an element that failed: it has no elements, and its position is after the failed element.
 """

@@ -23,7 +23,7 @@ from streamrec.example import BytesColumn, RaggedTensor, SparseTensor
 from streamrec.example.columns import CompositeTensor
 from streamrec.example.dtypes import dtype_by_name
 from streamrec.pipeline.elements.chunk import Batches, Elements
-from streamrec.pipeline.elements.columns import Columns, objects
+from streamrec.pipeline.elements.columns import Columns, Mixed, objects
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows, ragged_rows
 from streamrec.tfrecord import Frames, Scattered
 
@@ -56,7 +56,7 @@ def unpack(block: memoryview) -> Any:
 
 PLAIN = (str, int, float, bool, type(None))
 STORED = {Frames, Scattered, Batches, Columns, BytesColumn, RaggedTensor, SparseTensor, RaggedRows, SparseRows}
-STORED |= {np.ndarray, bytes, dict, tuple, list, *PLAIN}
+STORED |= {Mixed, np.ndarray, bytes, dict, tuple, list, *PLAIN}
 """Types of values that can be stored, besides NumPy's scalars."""
 
 
@@ -102,6 +102,8 @@ class _Packing:
                 return ["dict", check_keys(value), [self.node(part) for part in value.values()]]
             case tuple():
                 return ["tuple", [self.node(part) for part in value]]
+            case Mixed():
+                return ["mixed", [self.node(part) for part in value.parts], self.node(value.order)]
             case list():
                 return self._rows(value)
         return ["json", value]
@@ -165,6 +167,8 @@ class _Unpacking:
                 return Batches(self.value(frames), size)
             case ["columns", nest]:
                 return Columns(self.value(nest))
+            case ["mixed", parts, order]:
+                return Mixed([self.value(part) for part in parts], self.value(order))
             case ["column", shape, frames]:
                 strings = self.value(frames)
                 return BytesColumn(strings.buffer, strings.spans.reshape(*shape, 2))

@@ -4,6 +4,7 @@ Rules:
 - A column is Frames, an array (its rows are the values), RaggedRows, SparseRows, or any other sequence. All columns of
   some elements have one length.
 - A nest is an element, or dicts and tuples of elements (named tuples too), as in tf.data; a list is not a nest.
+- Elements of different containers, once joined, are Mixed.
 - Windows share memory with the whole. Batches and joined parts are copies, except for Frames; short records of merged
   parts are copied once, long ones not.
 """
@@ -49,7 +50,7 @@ class Columns:
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             first, last, _ = index.indices(len(self))
-            return Columns(map_nest(lambda column: window(column, first, last), self.nest))
+            return Columns(map_nest(lambda column: nest_of(window(column, first, last)), self.nest))
         if not 0 <= index < len(self):
             raise IndexError(index)
         return map_nest(lambda column: column[index], self.nest)
@@ -58,6 +59,11 @@ class Columns:
 def window(elements: Any, first: int, last: int) -> Any:
     """Elements first to last (exclusive); Frames and arrays share memory."""
     return elements.window(first, last) if isinstance(elements, Frames) else elements[first:last]
+
+
+def nest_of(elements: Any) -> Any:
+    """The nest of columns; other elements are a column."""
+    return elements.nest if isinstance(elements, Columns) else elements
 
 
 def pieces(elements: Any) -> Iterator[list[Any]]:
@@ -83,10 +89,10 @@ def rows(nest: Any) -> list[Any]:
 def select(elements: Any, indices: npt.NDArray[np.int64]) -> Any:
     """The elements at these indices. Few records of a large buffer are copied, so that the buffer can be freed."""
     if isinstance(elements, Columns):
-        return Columns(map_nest(lambda column: select(column, indices), elements.nest))
+        return Columns(map_nest(lambda column: nest_of(select(column, indices)), elements.nest))
     if isinstance(elements, np.ndarray):
         return elements[indices]
-    if isinstance(elements, RaggedRows | SparseRows):
+    if isinstance(elements, RaggedRows | SparseRows | Mixed):
         return elements.take(indices)
     if not isinstance(elements, Frames):
         return [elements[index] for index in indices.tolist()]
@@ -101,17 +107,19 @@ def compact(elements: Any) -> Any:
 
 
 def join_windows(parts: Sequence[Any]) -> Any:
-    """Joins windows: Frames, arrays and columns of one structure stay that; others become a list."""
+    """Joins windows: a container that all share is kept; others become Mixed."""
     first = parts[0]
     if len(parts) == 1:
         return first
-    if all(isinstance(part, Frames) for part in parts):
+    if not all(joins(first, part) for part in parts[1:]):
+        return Mixed.merging(parts, np.arange(sum(map(len, parts))))
+    if isinstance(first, Frames):
         return join_frames([parts])
-    if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
+    if isinstance(first, np.ndarray):
         return np.concatenate(parts)
-    if isinstance(first, RaggedRows | SparseRows) and all(map(first.joins, parts)):
+    if isinstance(first, RaggedRows | SparseRows):
         return type(first).join(parts)
-    if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
+    if isinstance(first, Columns):
         return Columns(map_nests(join_windows, [part.nest for part in parts]))
     return [element for part in parts for element in part]
 
@@ -119,22 +127,83 @@ def join_windows(parts: Sequence[Any]) -> Any:
 def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
     """Merges elements of several windows; `order` has each one's index among the elements of all windows, back to back.
 
-    Frames stay Frames, arrays of one dtype and shape an array, Columns of one structure Columns; others become a list.
+    A container that all windows share is kept; others become Mixed.
     """
     first = parts[0]
-    if all(isinstance(part, Frames) for part in parts):
+    if not all(joins(first, part) for part in parts[1:]):
+        return Mixed.merging(parts, order)
+    if isinstance(first, Frames):
         if are_long(parts):
             return Scattered.in_turn([[part.trim() for part in parts]], 1).take(order)
         sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
         spans = np.concatenate([part.spans for part in parts])[order]
         buffer, packed = kernels.gather([part.buffer for part in parts], sources, spans)
         return Frames(buffer, as_spans(packed))
-    if all(isinstance(part, Columns) and same_nest(part.nest, first.nest) for part in parts):
+    if isinstance(first, Columns):
         return Columns(map_nests(lambda columns: merge_windows(columns, order), [part.nest for part in parts]))
-    if all(isinstance(part, np.ndarray) and alike(part, first) for part in parts):
-        return np.concatenate(parts)[order]
-    elements = [element for part in parts for element in part]
-    return [elements[index] for index in order.tolist()]
+    return np.concatenate(parts)[order] if isinstance(first, np.ndarray) else select(join_windows(parts), order)
+
+
+def joins(one: Any, other: Any) -> bool:
+    """Whether one container can hold the elements of both, unchanged."""
+    if isinstance(one, Frames):
+        return isinstance(other, Frames)
+    if isinstance(one, Columns):
+        return isinstance(other, Columns) and same_nest(one.nest, other.nest)
+    if isinstance(one, np.ndarray):
+        return isinstance(other, np.ndarray) and one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
+    if isinstance(one, RaggedRows | SparseRows):
+        return one.joins(other)
+    return not isinstance(one, Mixed) and (type(other) is list or not isinstance(other, CONTAINERS))
+
+
+class Mixed(list[Any]):
+    """Elements of different containers: `order` has each one's index among the elements of all parts, back to back.
+
+    A batch must not depend on where chunks end, since a resumed run has other chunks. So elements that were in one
+    container are in such a container again when they are taken.
+    """
+
+    __slots__ = ("order", "parts")
+
+    def __init__(self, parts: Sequence[Any], order: Numbers) -> None:
+        elements = [element for part in parts for element in part]
+        super().__init__([elements[index] for index in order.tolist()])
+        self.parts = parts
+        self.order = order
+
+    @classmethod
+    def merging(cls, windows: Sequence[Any], order: Numbers) -> Mixed:
+        """The elements of several windows; `order` as for `merge_windows`."""
+        firsts = np.cumsum([0, *map(len, windows)])
+        orders = [each.order if isinstance(each, Mixed) else np.arange(len(each)) for each in windows]
+        order = np.concatenate([first + each for first, each in zip(firsts, orders, strict=False)])[order]
+        flat = [part for each in windows for part in (each.parts if isinstance(each, Mixed) else [each])]
+        kinds = [next(kind for kind, first in enumerate(flat) if joins(first, part)) for part in flat]
+        by_kind = np.argsort(np.repeat(kinds, list(map(len, flat))), kind="stable")
+        groups = [[part for part, kind in zip(flat, kinds, strict=True) if kind == group] for group in sorted({*kinds})]
+        return cls([join_windows(group) for group in groups], np.argsort(by_kind)[order])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.take(np.arange(len(self))[index]) if isinstance(index, slice) else super().__getitem__(index)
+
+    def take(self, indices: Numbers) -> Any:
+        """The elements at these indices: Mixed only if their containers differ."""
+        order, first = self.order[indices], 0
+        parts, places = [], []
+        for part in self.parts:
+            at = np.flatnonzero((order >= first) & (order < first + len(part)))
+            if len(at):
+                parts.append(select(part, order[at] - first))
+                places.append(at)
+            first += len(part)
+        if len(parts) > 1:
+            return merge_windows(parts, np.argsort(np.concatenate(places)))
+        return parts[0] if parts else []
+
+
+CONTAINERS = Frames | Columns | np.ndarray | RaggedRows | SparseRows | Mixed
+"""Containers that make other batches of their elements than a list of these does."""
 
 
 def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
@@ -147,11 +216,6 @@ def in_turn(inputs: Sequence[Sequence[Any]], block: int) -> Any:
     rounds, numbers = np.divmod(turns, len(inputs))
     order = (np.cumsum(sizes) - sizes)[numbers] + rounds * block + within
     return merge_windows(windows, order)
-
-
-def alike(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
-    """Whether the rows of two arrays have one dtype and shape."""
-    return one.dtype == other.dtype and one.shape[1:] == other.shape[1:]
 
 
 def rows_of(batch: Any) -> Any:

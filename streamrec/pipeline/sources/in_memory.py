@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.codec import digest_values
-from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, rows_of, window
+from streamrec.pipeline.elements.columns import Columns, Mixed, leaves, map_nest, rows_of, window
 from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
@@ -104,7 +104,7 @@ class Range(InMemory):
 class Slices(InMemory):
     """The rows of arrays; equal if their structure and all their values are. `origin` says what they were made of."""
 
-    data: Frames | Columns = field(repr=False, compare=False)
+    data: Frames | Columns | Mixed = field(repr=False, compare=False)
     digest: str
     origin: Positions | None = field(default=None, repr=False, compare=False)
 
@@ -127,7 +127,7 @@ class Slices(InMemory):
         for part in leaves(column):
             if isinstance(part, np.ndarray):
                 part.flags.writeable = False
-        return cls(column if isinstance(column, Frames) else Columns(column), digest_values(column), origin)
+        return cls(column if isinstance(column, Frames | Mixed) else Columns(column), digest_values(column), origin)
 
     @property
     def count(self) -> int:

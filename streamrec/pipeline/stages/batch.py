@@ -14,6 +14,7 @@ from streamrec.example import RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, weigh
 from streamrec.pipeline.elements.columns import (
     Columns,
+    Mixed,
     as_array,
     compact,
     join_windows,
@@ -157,8 +158,7 @@ class BatchStep(Step):
         positions, parts = HeldPositions(tuple(self._slices), end), self._parts
         self._parts, self._slices, self._held = [], [], 0
         try:
-            held = join_rows(parts)
-            batch = [held if isinstance(held, Frames) else self._combine(held)]
+            batch = [self._join(join_windows(parts))]
             return [Chunk(batch, positions, weigh(batch))]
         except Exception as error:
             self.failures.append((error, 0))
@@ -176,24 +176,20 @@ class BatchStep(Step):
         batches: list[Any] = []
         for index, at in enumerate(range(0, last - first, self._size)):
             try:
-                batches.append(self._combine(window(elements, at, at + self._size)))
+                batches.append(self._join(window(elements, at, at + self._size)))
             except Exception as error:
                 self.failures.append((error, first + at))
                 out += [*chunk_of(batches, positions, index), Chunk.failure(error, positions, index + 1)]
                 batches = []
         return [*out, *chunk_of(batches, positions, (last - first) // self._size)]
 
+    def _join(self, elements: Any) -> Any:
+        return elements if isinstance(elements, Frames) else self._combine(elements)
+
     def _hold(self, chunk: Chunk, first: int, last: int) -> None:
         self._parts.append(compact(window(chunk.elements, first, last)))
         self._slices.append((chunk.positions, first, last - first))
         self._held += last - first
-
-
-def join_rows(parts: Sequence[Any]) -> Any:
-    """Joins parts of chunks to one; records become Frames if those of the first part are."""
-    if isinstance(parts[0], Frames):
-        parts = [part if isinstance(part, Frames) else Frames.of(part) for part in parts]
-    return join_windows(parts)
 
 
 def chunk_of(batches: list[Any], positions: Positions, end: int) -> list[Chunk]:
@@ -226,13 +222,17 @@ class HeldPositions(Positions):
 
 
 def make_batch(elements: Any) -> Any:
-    """Joins elements to one batch. Arrays are copied, since windows share their memory."""
+    """Joins elements to one batch: strings to Frames if the first is a record of Frames. Arrays are copied, since
+    windows share their memory.
+    """
     if isinstance(elements, Columns):
         return map_nest(make_batch, elements.nest)
     if isinstance(elements, Frames):
         return elements
     if isinstance(elements, RaggedRows | SparseRows):
         return elements.tensor()
+    if isinstance(elements, Mixed) and isinstance(elements[:1], Frames):
+        return Frames.of(elements)
     return elements.copy() if isinstance(elements, np.ndarray) else stack(elements)
 
 

@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from streamrec.pipeline.elements.chunk import Chunk, Elements
-from streamrec.pipeline.elements.columns import as_array, is_nest, select, window
+from streamrec.pipeline.elements.columns import as_array, is_nest, join_windows, select, window
 from streamrec.pipeline.elements.positions import Positions, shift
 from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
-from streamrec.pipeline.stages.batch import chunk_of, join_rows, make_batch
+from streamrec.pipeline.stages.batch import chunk_of, make_batch
 from streamrec.pipeline.stages.calling import Calling
 from streamrec.pipeline.stages.deferred_positions import NONE, DeferredPositions, GroupOrigins, InputChunks, Ordinals
 from streamrec.pipeline.stages.padding import Padding
@@ -124,7 +124,7 @@ class WaitingElements:
     def release(self) -> Any:
         """Removes and returns all elements."""
         parts, self._parts, self.ordinals = self._parts, [], NONE
-        return join_rows(parts)
+        return join_windows(parts)
 
 
 class Grouping(Calling):

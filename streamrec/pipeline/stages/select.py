@@ -16,7 +16,7 @@ import numpy.typing as npt
 from streamrec.display import logger
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.codec import digest_values
-from streamrec.pipeline.elements.columns import Columns, compact, select, window
+from streamrec.pipeline.elements.columns import Columns, compact, nest_of, select, window
 from streamrec.pipeline.elements.positions import IndexMap, Positions, StageState
 from streamrec.pipeline.elements.specs import TensorSpec
 from streamrec.pipeline.engine.ranks import warn_once
@@ -170,8 +170,7 @@ class Enumerate(Counted):
     def apply(self, chunk: Chunk, seen: int) -> list[Chunk]:
         first = self.first + seen
         numbers = np.arange(first, first + len(chunk.elements), dtype=np.int64)
-        elements = chunk.elements.nest if isinstance(chunk.elements, Columns) else chunk.elements
-        return [Chunk(Columns((numbers, elements)), chunk.positions, chunk.nbytes + numbers.nbytes)]
+        return [Chunk(Columns((numbers, nest_of(chunk.elements))), chunk.positions, chunk.nbytes + numbers.nbytes)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from streamrec.pipeline.elements.chunk import Chunk, weigh
 from streamrec.pipeline.elements.columns import (
@@ -27,9 +25,9 @@ from streamrec.pipeline.elements.columns import (
     compact,
     is_nest,
     join_windows,
-    leaves,
     map_nest,
     map_nests,
+    nest_of,
     select,
     window,
 )
@@ -38,7 +36,6 @@ from streamrec.pipeline.engine.description import name_of
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.bucket import Grouping
 from streamrec.pipeline.stages.deferred_positions import GroupOrigins, InputChunks
-from streamrec.tfrecord import Frames
 
 MakeDataset = Callable[[Any, Positions], Any]
 """Makes a dataset in memory from columns and the positions of what they were made of."""
@@ -107,54 +104,24 @@ class _Windowing(Step):
         """Makes `count` windows of held elements, and drops the elements that no later window needs."""
         stage, first, windows = self._stage, self._next, []
         self._next += count * stage.shift
-        drops = self._next > self._seen - self._held
-        if count or drops:
-            self._parts = [join_windows([*parts]) for _, parts in groupby(self._parts, container_of)]
+        origin = self._seen - self._held
+        rows = join_windows(self._parts) if self._held and (count or self._next > origin) else None
         for at in range(first, self._next, stage.shift):
             ordinals = np.arange(at, min(at + stage.reach, self._seen), stage.stride)
             origins = GroupOrigins(self._inputs, ordinals)
-            windows.append(make_window(self._select(ordinals), stage.dataset_of, origins))
+            windows.append(make_window(select(rows, ordinals - origin), stage.dataset_of, origins))
         positions = WindowPositions(self._inputs, self._key, first, stage.shift, self._seen, ended)
-        if drops and self._held:
-            self._keep(min(self._next, self._seen))
+        if rows is not None:
+            self._keep(rows, min(self._next, self._seen) - origin)
         return [Chunk([nest for nest, _ in windows], positions, sum(size for _, size in windows))] if windows else []
 
-    def _select(self, ordinals: npt.NDArray[np.int64]) -> Any:
-        """The held elements with these ordinals. Their container must not depend on where chunks end, since a resumed
-        run has other chunks; so elements of different containers are joined only in windows that have both.
-        """
-        first, end = int(ordinals[0]), int(ordinals[-1]) + 1
-        parts = []
-        origin = self._seen - self._held
-        for part in self._parts:
-            after = origin + len(part)
-            if origin <= first and end <= after:
-                return select(part, ordinals - origin)
-            if first < after and origin < end:
-                parts.append(window(part, max(0, first - origin), min(len(part), end - origin)))
-            origin = after
-        return select(join_windows(parts), ordinals - first)
-
-    def _keep(self, first: int) -> None:
-        """Drops the held elements before the ordinal `first`."""
-        parts, origin = [], self._seen - self._held
-        for part in self._parts:
-            if origin + len(part) > first:
-                parts.append(compact(window(part, max(0, first - origin), len(part))))
-            origin += len(part)
-        self._parts, self._held = parts, self._seen - first
-        needed = min(first, self._seen - 1)  # the last chunk has the position after all elements
+    def _keep(self, rows: Any, first: int) -> None:
+        """Drops the held elements before the given one."""
+        self._held = len(rows) - first
+        self._parts = [compact(window(rows, first, len(rows)))] if self._held else []
+        needed = min(self._seen - self._held, self._seen - 1)  # the last chunk has the position after all elements
         low = max(0, bisect_right(self._inputs.firsts, needed) - 1)
         self._inputs = InputChunks(self._inputs.firsts[low:], self._inputs.positions[low:])
-
-
-def container_of(elements: Any) -> Any:
-    """What elements must have in common to be joined without a change of their container."""
-    if isinstance(elements, Columns):
-        return [container_of(column) for column in leaves(elements.nest)]
-    if isinstance(elements, np.ndarray):
-        return elements.dtype, elements.shape[1:]
-    return Frames if isinstance(elements, Frames) else type(elements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +148,16 @@ class WindowPositions(Positions):
 
 def make_window(elements: Any, dataset_of: MakeDataset, origin: Positions) -> tuple[Any, int]:
     """A nest of datasets of these elements, and the bytes that they hold."""
+    return map_nest(lambda column: dataset_of(column, origin), columns_of(elements)), weigh(elements)
+
+
+def columns_of(elements: Any) -> Any:
+    """A nest of columns, of elements that may be in a list."""
     if isinstance(elements, Columns):
-        nest = map_nest(lambda column: column, elements.nest)
-    elif not isinstance(elements, Frames) and is_nest(elements[0]):
-        nest = map_nests(lambda values: values, list(elements))
-    else:
-        nest = elements
-    return map_nest(lambda column: dataset_of(column, origin), nest), weigh(elements)
+        return map_nest(columns_of, elements.nest)
+    if isinstance(elements, list) and is_nest(elements[0]):
+        return map_nests(lambda values: values, list(elements))
+    return elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,5 +202,4 @@ class KeyedGroups:
         return self._keys[group]
 
     def batch(self, group: int, elements: Any, origin: Positions) -> Any:
-        data = elements.nest if isinstance(elements, Columns) else elements
-        return np.int64(self._keys[group]), self._dataset_of(data, origin)
+        return np.int64(self._keys[group]), self._dataset_of(nest_of(elements), origin)

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as npst
 from streamrec import BytesColumn, Frames, RaggedTensor, SparseTensor
 from streamrec.pipeline.elements.chunk import Batches
 from streamrec.pipeline.elements.codec import digest_values, pack, unpack
-from streamrec.pipeline.elements.columns import Columns, objects
+from streamrec.pipeline.elements.columns import Columns, Mixed, join_windows, objects
 from tests.effort import draws
 from tests.servers.resuming import plain
 
@@ -53,6 +53,8 @@ def kinds(value: Any) -> Any:
         return (type(value).__name__, [kinds(one) for one in value])
     if isinstance(value, dict):
         return [(repr(key), kinds(part)) for key, part in value.items()]
+    if isinstance(value, Mixed):
+        return ("mixed", kinds([value.parts, value.order]))
     if isinstance(value, tuple | list):
         return (type(value).__name__, [kinds(part) for part in value])
     return repr(value)
@@ -93,6 +95,7 @@ def test_what_flows_comes_back() -> None:
         frames.window(2, 7),
         Batches(frames, 3),
         Columns({"n": np.arange(12), "f": (frames, [np.arange(n) for n in range(12)])}),
+        join_windows([frames, [b"d", np.int64(5)], Columns(np.arange(2))]),
         [ragged, ragged],
         [sparse, (column, np.float32(2))],
         [np.int64(3), np.int64(4)],

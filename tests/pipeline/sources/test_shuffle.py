@@ -5,7 +5,7 @@ import json
 import logging
 import tracemalloc
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from streamrec import Dataset, FixedLenFeature, Frames, StreamrecError, TFRecordDataset, encode_example, encode_records
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
-from streamrec.pipeline.elements.columns import Columns, window
+from streamrec.pipeline.elements.columns import Columns, in_turn, window
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine import budget
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements, ShuffleBuffer, ShuffleRule
 from streamrec.pipeline.sources.shuffle.buffer_store import END, START, TAG, BufferStore, Numbers, spans_of
+from streamrec.pipeline.stages.batch import make_batch
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws, thorough
@@ -306,6 +307,8 @@ KINDS: dict[str, Any] = {
     "objects": RECORDS,
     "numbers": Columns(np.arange(300)),
     "pairs": Columns((np.arange(300), {"record": Frames.of(RECORDS), "text": np.array(RECORDS, object)})),
+    "mixed": in_turn([[Frames.of(RECORDS[::2])], [RECORDS[1::2]]], 1),
+    "mixed pairs": Columns((np.arange(300), in_turn([[RECORDS[::2]], [Frames.of(RECORDS[1::2])]], 1))),
     "batches": Batches(Frames.of(RECORDS), 3),
 }
 
@@ -364,6 +367,12 @@ def fed(buffer: ShuffleBuffer, elements: Any, cuts: list[int]) -> Iterator[Chunk
     yield from buffer.drain()
 
 
+def batches_of_one(chunks: Iterable[Chunk]) -> Iterator[Any]:
+    """They tell the containers and dtypes of elements."""
+    for chunk in chunks:
+        yield from (plain(make_batch(window(chunk.elements, at, at + 1))) for at in range(len(chunk.elements)))
+
+
 @draws(20)
 @given(
     capacity=st.integers(1, 400),
@@ -376,9 +385,11 @@ def test_the_order_does_not_depend_on_the_chunks(
     capacity: int, limit: int, key: int, cuts: list[int], kind: str
 ) -> None:
     rule = ShuffleRule(capacity, limit, key)
-    found = [plain(one) for chunk in fed(ShuffleBuffer(rule, False), KINDS[kind], cuts) for one in chunk.elements]
-    again = [plain(one) for chunk in fed(ShuffleBuffer(rule, False), KINDS[kind], []) for one in chunk.elements]
-    assert found == again
+    chunks = list(fed(ShuffleBuffer(rule, False), KINDS[kind], cuts))
+    found = [plain(one) for chunk in chunks for one in chunk.elements]
+    again = list(fed(ShuffleBuffer(rule, False), KINDS[kind], []))
+    assert found == [plain(one) for chunk in again for one in chunk.elements]
+    assert list(batches_of_one(chunks)) == list(batches_of_one(again))
     assert sorted(map(repr, found)) == sorted(repr(plain(one)) for one in KINDS[kind])
 
 

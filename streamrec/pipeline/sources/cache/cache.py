@@ -29,7 +29,7 @@ from streamrec.errors import NotFoundError
 from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Chunk, weigh
-from streamrec.pipeline.elements.columns import Columns, is_nest, map_nest, window
+from streamrec.pipeline.elements.columns import Columns, Mixed, is_nest, map_nest, window
 from streamrec.pipeline.elements.positions import (
     ElementLocation,
     Nested,
@@ -226,6 +226,8 @@ def copy_elements(value: Any) -> Any:
         return value.map_parts(copy_elements)
     if is_nest(value):
         return map_nest(copy_elements, value)
+    if isinstance(value, Mixed):
+        return Mixed([copy_elements(part) for part in value.parts], value.order)
     if isinstance(value, list):
         return [copy_elements(element) for element in value]
     return value.copy() if isinstance(value, np.ndarray) else value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamrec.pipeline.elements.chunk import Chunk
-from streamrec.pipeline.elements.columns import Columns, leaves, map_nest
+from streamrec.pipeline.elements.columns import Columns, leaves, map_nest, nest_of
 from streamrec.pipeline.elements.positions import Joined, Location, Origin, Position, Positions
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.queue import Signal
@@ -63,7 +63,7 @@ def pair(nest: Any, buffers: Sequence[InputBuffer]) -> Chunk:
     count = min(buffer.first for buffer in buffers)
     taken = [buffer.take(count) for buffer in buffers]
     windows = iter([part.windows[0] for part in taken])
-    columns = Columns(map_nest(lambda _: column(next(windows)), nest))
+    columns = Columns(map_nest(lambda _: nest_of(next(windows)), nest))
     return Chunk(columns, ZippedPositions(tuple(part.positions for part in taken)), sum(part.nbytes for part in taken))
 
 
@@ -76,10 +76,6 @@ def fail_row(buffers: Sequence[InputBuffer]) -> Chunk:
         else:
             buffer.take(1)
     return Chunk.failure(errors[0], ZippedPositions(tuple(buffer.mark() for buffer in buffers)), 0)
-
-
-def column(elements: Any) -> Any:
-    return elements.nest if isinstance(elements, Columns) else elements
 
 
 @dataclass(frozen=True, slots=True)

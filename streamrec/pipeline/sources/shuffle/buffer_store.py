@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from streamrec import kernels
 from streamrec.pipeline.elements.chunk import OBJECT_BYTES, SPAN_BYTES, Batches, weigh_one
-from streamrec.pipeline.elements.columns import Columns, join_windows, leaves, map_nest, select
+from streamrec.pipeline.elements.columns import Columns, Mixed, join_windows, leaves, map_nest, select
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.tfrecord import BUFFER_BITS, FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, as_spans
 
@@ -157,7 +157,7 @@ class BufferStore:
         kept = rows[chosen]
         weights = kept[:, END] - kept[:, START]
         elements = select(block.content, kept[:, START])
-        if isinstance(elements, list):
+        if type(elements) is list:
             elements = [element.compact() if isinstance(element, Frames) else element for element in elements]
         self.held_bytes += int(weights.sum()) - block.nbytes
         self._blocks[number] = HeldBlock(elements, False, int(weights.sum()))
@@ -248,6 +248,8 @@ def weights_of(elements: Any) -> Numbers:
     """About how many bytes each element keeps alive."""
     if isinstance(elements, Columns):
         return np.stack([weights_of(column) for column in leaves(elements.nest)]).sum(0)  # type: ignore[no-any-return]
+    if isinstance(elements, Mixed):
+        return np.concatenate([weights_of(part) for part in elements.parts])[elements.order]
     if isinstance(elements, Frames):
         return elements.lengths
     if isinstance(elements, np.ndarray) and elements.dtype != object:
