@@ -1,4 +1,4 @@
-"""gather, encode_frames and pad_rows: payloads copied, framed and filled up, bounds checked."""
+"""gather, pick, objects, encode_frames and pad_rows: payloads copied, framed and filled up, bounds checked."""
 
 import itertools
 from typing import Any
@@ -33,8 +33,9 @@ def jobs(draw: st.DrawFn) -> tuple[list[bytes], list[int], list[tuple[int, int]]
     return buffers, sources, spans
 
 
-@given(job=jobs())
-def test_gather_gives_the_payloads_back_to_back(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
+@given(job=jobs(), low=st.integers(0, 2**32 - 1))
+def test_payloads_come_in_order(job: tuple[list[bytes], list[int], list[tuple[int, int]]], low: int) -> None:
+    """Back to back by their sources or by their rows, or as objects."""
     buffers, sources, spans = job
     chosen = np.array(sources, np.int64) if len(buffers) > 1 else None
     buffer, new = kernels.gather(buffers, chosen, as_spans(spans))
@@ -42,6 +43,11 @@ def test_gather_gives_the_payloads_back_to_back(job: tuple[list[bytes], list[int
     assert cut(buffer, new) == expected
     assert buffer == b"".join(expected)
     assert type(buffer) is type(new) is bytes
+    places = [[start, end, source << 32 | low, 9] for source, (start, end) in zip(sources, spans, strict=True)]
+    rows = np.array(places, np.int64).reshape(-1, 4)
+    assert cut(*kernels.pick(buffers, rows)) == kernels.objects(buffers, rows) == expected
+    ours = [span for source, span in zip(sources, spans, strict=True) if source == 0]
+    assert kernels.objects(buffers[:1], as_spans(ours)) == [buffers[0][start:end] for start, end in ours]
 
 
 def test_gather_takes_any_bytes_like_and_any_sequence() -> None:
@@ -83,14 +89,17 @@ def test_spans_need_not_be_aligned() -> None:
     assert kernels.gather([b"abcd"], None, spans)[0] == b"bc"
 
 
-@given(job=jobs())
-def test_objects(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
-    buffers, sources, spans = job
-    rows = [(start, end, source << 32, 7) for source, (start, end) in zip(sources, spans, strict=True)]
-    expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
-    assert kernels.objects(buffers, np.array(rows, np.int64).reshape(-1, 4)) == expected
-    ours = [span for source, span in zip(sources, spans, strict=True) if source == 0]
-    assert kernels.objects(buffers[:1], as_spans(ours)) == [buffers[0][start:end] for start, end in ours]
+@pytest.mark.parametrize("span", OUTSIDE[:3])
+def test_pick_outside_of_a_buffer(span: list[int]) -> None:
+    words = rf"row 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6, its buffer"
+    with pytest.raises(ValueError, match=words):
+        kernels.pick(BUFFERS, np.array([[0, 6, 0, 0], [*span, 0, 0]]))
+
+
+@pytest.mark.parametrize("buffer", [-1, 3])
+def test_pick_of_a_buffer_that_is_none(buffer: int) -> None:
+    with pytest.raises(ValueError, match=rf"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3"):
+        kernels.pick(BUFFERS, np.array([[0, 0, buffer << 32, 0]]))
 
 
 @pytest.mark.parametrize("span", OUTSIDE)

@@ -62,6 +62,7 @@ async def test_golden_files(name: str) -> None:
     records = await read(str(GOLDEN / name))
     assert len(records) == manifest["records"]
     assert hashlib.sha256(b"".join(records)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
+    assert encode_records(records) == (GOLDEN / "records.tfrecord").read_bytes()
 
 
 async def test_an_empty_shard_holds_nothing() -> None:
