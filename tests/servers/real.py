@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import socket
@@ -28,10 +26,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from streamrec.storage import Storages
 
@@ -379,26 +379,10 @@ def _wait_until(ready: Callable[[], None], server: subprocess.Popen[bytes], log:
 
 def _put_bucket(endpoint: str, bucket: str) -> None:
     """A signed request: it succeeds when all of the server is up."""
-    url = f"{endpoint}/{bucket}"
-    request = urllib.request.Request(url, method="PUT", headers=_signed("PUT", url, datetime.now(UTC)))
+    asked = AWSRequest("PUT", f"{endpoint}/{bucket}")
+    S3SigV4Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(asked)
+    request = urllib.request.Request(asked.url, method="PUT", headers=dict(asked.headers))
     urllib.request.urlopen(request, timeout=5).close()
-
-
-def _signed(method: str, url: str, now: datetime) -> dict[str, str]:
-    """Headers of a request without a body, signed by AWS Signature Version 4."""
-    parts = urlsplit(url)
-    day, second = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
-    empty = hashlib.sha256(b"").hexdigest()
-    headers = {"host": parts.netloc, "x-amz-content-sha256": empty, "x-amz-date": second}
-    names = ";".join(headers)
-    lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    canonical = hashlib.sha256(f"{method}\n{parts.path}\n\n{lines}\n{names}\n{empty}".encode()).hexdigest()
-    scope = f"{day}/us-east-1/s3/aws4_request"
-    key = f"AWS4{SECRET}".encode()
-    for word in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{second}\n{scope}\n{canonical}"):
-        key = hmac.digest(key, word.encode(), "sha256")
-    authorization = f"AWS4-HMAC-SHA256 Credential={KEY}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
-    return {**headers, "authorization": authorization}
 
 
 def _post_bucket(endpoint: str, bucket: str, context: ssl.SSLContext | None = None) -> None:

@@ -58,8 +58,9 @@ def ask(
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     """Every server that a test starts has ended with all of its threads when the test has."""
+    before = set(threading.enumerate())
     yield
-    assert [thread for thread in threading.enumerate() if thread.name == "objectstore"] == []
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from streamrec.storage import Storages
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.objectstore import serve_objects
 from tests.servers.real import Store
-from tests.storage.contract import QUICK
+from tests.storage.contract import QUICK, opened
 
 
 class S3Error:
@@ -99,8 +99,7 @@ def test_a_library_that_is_not_there_is_an_error_at_once() -> None:
 @pytest.mark.parametrize("answer", [REDIRECT, MALFORMED], ids=lambda answer: answer.status)
 async def test_a_bucket_in_another_region_names_it(s3_error: S3Error, answer: Answer) -> None:
     s3_error.answer = answer
-    async with Storages(s3_error.options, retry=QUICK) as storages:
-        storage = await storages.at("s3://b/k")
+    async with opened("s3://b/k", s3_error.options) as storage:
         with pytest.raises(StorageError, match=r"another region, eu-west-1 .*{'region_name': 'eu-west-1'}"):
             await storage.stream("s3://b/k")
         if answer.headers:  # a HEAD has no body
@@ -211,8 +210,7 @@ def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
 async def test_a_listing_of_several_pages_is_whole(tmp_path: Path, scheme: str) -> None:
     keys = [f"{number:05}" for number in range(2_050)]
     with serve_objects(tmp_path, dict.fromkeys(keys, b"")) as store:
-        async with Storages(store.options(scheme)) as storages:
-            storage = await storages.at(f"{scheme}://bucket/")
+        async with opened(f"{scheme}://bucket/", store.options(scheme)) as storage:
             found = [info.path async for info in storage.list(f"{scheme}://bucket/")]
     assert found == [f"{scheme}://bucket/{key}" for key in keys]
 

@@ -16,7 +16,6 @@ from streamrec import (
     RecordSource,
     ShardWriter,
     StorageError,
-    TFRecordDataset,
     encode_records,
     verify,
     verify_sync,
@@ -305,21 +304,6 @@ async def test_verify_takes_an_index(tmp_path: Path, crc: bool) -> None:
     report = await verify(f"{folder}/x.index")
     kinds = [problem.kind for problem in report.problems]
     assert kinds == ["crc32c" if crc else "records", "bytes"]
-
-
-def test_distribute_takes_an_index(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"s-{number}").write_bytes(encode_records(SHORT[number * 1000 : (number + 1) * 1000] * 4))
-    write_index_sync(f"{tmp_path}/s-*", f"{tmp_path}/x.index")
-    everything = list(TFRecordDataset(f"{tmp_path}/s-*"))
-    found = []
-    for rank in range(5):
-        dataset = TFRecordDataset(f"{tmp_path}/s-*").distribute(
-            rank=rank, world_size=5, even="drop", manifest=f"{tmp_path}/x.index"
-        )
-        found.append(list(dataset))
-    assert {len(part) for part in found} == {len(everything) // 5}
-    assert sorted(record for part in found for record in part) == sorted(everything)
 
 
 def test_a_large_manifest_is_still_a_manifest(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from tests.storage.backends.test_chained_urls import (
     tarred,
     zipped,
 )
-from tests.storage.contract import QUICK
+from tests.storage.contract import QUICK, opened
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
 __all__ = ["ftp_store", "sftp_store"]
@@ -126,8 +126,7 @@ async def test_servers_with_one_connection(kind: str, request: pytest.FixtureReq
     """The connection breaks in the middle of a body, and between requests, as servers close it after some minutes."""
     store: Store = request.getfixturevalue(f"{kind.partition(',')[0]}_store")
     url = f"{store.url}/a/x-0.tfrecord"
-    async with Storages(retry=QUICK) as storages:
-        storage = await storages.at(url)
+    async with opened(url) as storage:
         stream = await storage.stream(url)
         found, buffer = bytearray(), bytearray(100_000)
         for number in range(10**6):

@@ -23,7 +23,7 @@ from streamrec.errors import PermissionDeniedError
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore, serve_objects
-from tests.storage.contract import read_all, until
+from tests.storage.contract import opened, read_all, until
 from tests.storage.faultproxy import Fault, FaultProxy, Request, in_a_thread
 
 RECORDS = [os.urandom(100) for _ in range(500)]
@@ -242,8 +242,7 @@ async def test_keys_of_a_file_that_is_rewritten(
     write()
     async with FaultProxy(store.url, guard) as proxy:
         own = {"endpoint_url": proxy.url, "client_kwargs": {"region_name": "r"}}
-        async with Storages(own, retry=POLICY) as storages:
-            storage = await storages.at("s3://bucket")
+        async with opened("s3://bucket", own, POLICY) as storage:
             assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
             guard.expire()
             with pytest.raises(PermissionDeniedError, match=r"refused.*ExpiredToken.*in 3 attempts"):
@@ -286,8 +285,7 @@ async def test_a_program_that_makes_keys_runs_once_in_their_life(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     own = {"endpoint_url": store.url, "client_kwargs": {"region_name": "r"}}
-    async with Storages(own, retry=POLICY) as storages:
-        storage = await storages.at("s3://bucket")
+    async with opened("s3://bucket", own, POLICY) as storage:
         for index in range(40):
             assert await read_all(await storage.stream(f"s3://bucket/shard-{index % 8}")) == DATA
     assert len((tmp_path / "runs").read_text().splitlines()) <= 2
