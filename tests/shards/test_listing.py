@@ -214,25 +214,6 @@ def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "entered", "passed"),
-    [
-        ("d/*.rec", ["d/"], ["d/e/", "d/x.rec/", "e/"]),
-        ("d/*/x", ["d/", "d/e/", "d/*/"], ["d/e/f/"]),
-        ("d/a*/*/x", ["d/", "d/ab/", "d/ab/e/"], ["d/b/", "d/ab/e/f/"]),
-        ("d/**/x", ["d/", "d/e/", "d/e/f/"], ["e/"]),
-        ("d/a*/**", ["d/", "d/ab/", "d/ab/c/d/"], ["d/b/"]),
-        ("d/[x]/y", ["d/", "d/x/", "d/[x]/"], ["d/y/"]),
-        ("*", [], ["d/"]),
-        ("zip://d/*/x::s3://b/c.zip", ["zip://d/e/::s3://b/c.zip"], ["zip://d/e/f/::s3://b/c.zip"]),
-    ],
-)
-def test_a_glob_enters_only_directories_that_may_match(pattern: str, entered: list[str], passed: list[str]) -> None:
-    glob = Glob(pattern)
-    assert [name for name in entered if not glob.enters(name)] == []
-    assert [name for name in passed if glob.enters(name)] == []
-
-
-@pytest.mark.parametrize(
     ("pattern", "path"),
     [
         ("x-{shard}", "x-7"),

@@ -28,6 +28,7 @@ from streamrec.errors import (
 )
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.base import ByteStream
+from tests.servers.resuming import stop_after
 
 PART = 1 << 18
 DATA = os.urandom(3 * PART + 12_345)
@@ -425,10 +426,7 @@ def check(url: str, options: Mapping[str, Any], writing: Mapping[str, Any] | Non
     assert found == [record for shard in shards for record in shard]
     assert counts.failures == 0
     assert sum(counts.retries.values()) == 0
-    iterator = dataset.iterate()
-    head = [next(iterator) for _ in range(333)]
-    state = iterator.state_dict()
-    iterator.close()
+    head, state = stop_after(dataset, 333)
     assert head + list(dataset.iterate(state)) == found
 
     async def pieces() -> list[bytes]:

@@ -111,13 +111,10 @@ def sftp_store() -> Iterator[Store]:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each kind of store, with a directory of the test's own."""
     kind = request.param
-    on_disk = partial(files_below, tmp_path)
-    if kind == "local":
-        return Place(str(tmp_path), on_disk, [*NAMES, *ON_DISKS])
-    if kind == "file":
-        return Place(f"file://{tmp_path}", on_disk, [*NAMES, *ON_DISKS])
-    if kind == "memory":
-        return Place(f"memory:/{tmp_path}", partial(memory_keys, str(tmp_path)), [*NAMES, *ON_DISKS])
+    local = {"local": str(tmp_path), "file": f"file://{tmp_path}", "memory": f"memory:/{tmp_path}"}
+    if kind in local:
+        stored = partial(memory_keys, str(tmp_path)) if kind == "memory" else partial(files_below, tmp_path)
+        return Place(local[kind], stored, [*NAMES, *ON_DISKS])
     if kind == "dir":
         filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("file"))
         return Place("/up", partial(files_below, tmp_path / "up"), [*NAMES, *ON_DISKS], filesystem=filesystem)

@@ -183,18 +183,14 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
         yield store
 
 
-def options_of(store: ObjectStore) -> dict[str, Any]:
-    return {"endpoint_url": store.url, "key": "k", "secret": "s"}
-
-
 def source_of(store: ObjectStore, folder: Path, **more: Any) -> RecordSource:
-    return RecordSource(f"{folder}/x.index", shard_root="s3://bucket", storage_options=options_of(store), **more)
+    return RecordSource(f"{folder}/x.index", shard_root="s3://bucket", storage_options=store.options(), **more)
 
 
 @pytest.fixture
 def remote(store: ObjectStore, tmp_path: Path) -> RecordSource:
     """Shards in the store; it takes no writes, so the index is a file."""
-    write_index_sync("s3://bucket/s-*", f"{tmp_path}/x.index", storage_options=options_of(store))
+    write_index_sync("s3://bucket/s-*", f"{tmp_path}/x.index", storage_options=store.options())
     source = source_of(store, tmp_path)
     store.wait_idle()
     store.clear()

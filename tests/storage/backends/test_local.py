@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 import streamrec
-from streamrec.errors import (
-    ObjectChangedError,
-    PermissionDeniedError,
-    StorageError,
-    UnsupportedOperationError,
-)
+from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError, UnsupportedOperationError
 from streamrec.storage import Storage
 from streamrec.storage.backends.local.backend import SHORT_BYTES
 from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, opened, put, read_all

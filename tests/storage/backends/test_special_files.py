@@ -208,6 +208,7 @@ def test_a_pattern_lists_only_the_directories_that_it_can_match(tmp_path: Path, 
         ("*/test/*.rec", ["", "a", "b", "c", "a/test", "b/test", "c/test"], [f"{top}/test/x.rec" for top in "abc"]),
         ("[ab]/t*/x.*", ["", "a", "b", *(f"{top}/{x}" for top in "ab" for x in ("train", "test"))], None),
         ("b/**", ["b", "b/train", "b/test", "b/other"], [f"b/{x}/x.rec" for x in ("other", "test", "train")]),
+        ("a/t*/**", ["a", "a/test", "a/train"], ["a/test/x.rec", "a/train/x.rec"]),
         ("nothing/here/*", [], []),
     ):
         looked.clear()

@@ -19,6 +19,7 @@ from streamrec.storage.backends.http import responses, tls_reader
 from streamrec.storage.backends.http.socket_body import ALL
 from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store, make_certificate, seaweedfs
+from tests.servers.resuming import stop_after
 from tests.storage.contract import QUICK, noted, opened, put, read_all, signed_body
 
 PART = 5 << 20
@@ -230,11 +231,8 @@ def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
             dataset = TFRecordDataset(list(shards), num_parallel_reads=6, storage_options=options, retry=QUICK)
 
             def resumed() -> list[bytes]:
-                with dataset.iterate() as records:
-                    first = list(itertools.islice(records, 133))
-                    state = records.state_dict()
-                with dataset.iterate(state=state) as records:
-                    return first + list(records)
+                first, state = stop_after(dataset, 133)
+                return first + list(dataset.iterate(state))
 
             return await asyncio.to_thread(resumed)
 

@@ -151,12 +151,9 @@ def test_a_line_says_what_matters() -> None:
 
 
 def test_a_run_is_logged_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "bucket").mkdir()
-    (tmp_path / "bucket" / "key").write_bytes(REPORTED)
     caplog.set_level(logging.INFO, "streamrec")
-    with ObjectStore(tmp_path, replace(NO_FAULTS, script=("reset",), at=0.5)) as store:
-        options = {"endpoint_url": store.url, "anon": True}
-        dataset = TFRecordDataset("s3://bucket/key", storage_options=options, retry=RetryPolicy(backoff_base=0.01))
+    with serve_objects(tmp_path, {"key": REPORTED}, replace(NO_FAULTS, script=("reset",), at=0.5)) as store:
+        dataset = TFRecordDataset("s3://bucket/key", storage_options=store.options(), retry=POLICY)
         assert sum(len(frames) for frames in dataset.batch(100)) == 5_000
     retry, end = (record.getMessage() for record in caplog.records if record.name == "streamrec")
     assert retry.startswith("s3://bucket/key: trying again in 0.0 s after the connection broke")
