@@ -23,7 +23,7 @@ from streamrec.shards import Portion, ShardInfo
 from streamrec.shards.manifest import add_mark
 from tests.servers.faults import Faults
 from tests.servers.network.fault_server import Exchange, FaultServer, error_body
-from tests.servers.network.http1 import field, window
+from tests.servers.network.http1 import window
 from tests.servers.program import ServerProcess, run
 from tests.servers.store import s3_responses
 from tests.servers.store.listing import Found, page
@@ -144,13 +144,13 @@ class SyntheticStore:
             body, content_type = error_body(asked, 404, "NoSuchKey", "The specified key does not exist.")
             exchange.whole(404, body, content_type)
             return True
-        status, start, stop = window(field(exchange.request.fields, "range"), size)
+        status, start, stop = window(exchange.field("range"), size)
         fields = (("Content-Length", str(stop - start)), *s3_responses.object_fields(etag, 1, 0))
         if status == 206:
             fields += (("Content-Range", f"bytes {start}-{stop - 1}/{size}"),)
         exchange.head(status, fields, stop - start, more=asked.op == "media")
         if asked.op == "media":
-            exchange.sock.sendall(memoryview(data)[start:stop])
+            exchange.client.connection.sendall(memoryview(data)[start:stop])
             exchange.note(sent=stop - start)
         return True
 
@@ -178,7 +178,7 @@ def main() -> None:
 
     def make(options: Mapping[str, str], faults: Faults, port: int) -> FaultServer:
         shape = Shape(int(options["shards"]), int(options["records"]), int(options["length"]))
-        return FaultServer(SyntheticStore(shape, options["folder"]).respond, faults, port, "scale")
+        return FaultServer(SyntheticStore(shape, options["folder"]).respond, faults, port)
 
     needed = {"--shards": "", "--records": "", "--length": "", "--folder": "the folder of manifest and index"}
     run(f"python -m {MODULE}", needed, make)

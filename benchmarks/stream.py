@@ -143,7 +143,7 @@ def loaded(
             url, write_options = "s3://data", None
         elif server == "gcs":
             store = stack.enter_context(fake_gcs("data", in_memory=False, certificate=certificate))
-            target, options = str(store.directory / "objects" / "data"), dict(store.options)
+            target, options = str(store.directory / "data"), dict(store.options)
             url, write_options = store.url, None
         else:
             store = stack.enter_context(seaweedfs("data", certificate=certificate))

@@ -32,14 +32,6 @@ def test_wants_a_size() -> None:
         kernels.allocate("many")
 
 
-def test_memory_is_used_again() -> None:
-    first = np.frombuffer(kernels.allocate(3 << 20), np.uint8)
-    address = first.ctypes.data
-    del first
-    again = np.frombuffer(kernels.allocate((3 << 20) - 1), np.uint8)
-    assert again.ctypes.data == address
-
-
 def test_a_wave_finds_the_memory_of_the_one_before() -> None:
     """A queue that fills up and is emptied, again and again, has the same memory each time."""
     waves = []

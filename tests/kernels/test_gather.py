@@ -1,4 +1,4 @@
-"""gather, encode_frames and pad_rows: payloads copied, framed and filled up, bounds checked."""
+"""gather, pick, objects, encode_frames and pad_rows: payloads copied, framed and filled up, bounds checked."""
 
 import itertools
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamrec import kernels
-from tests.kernels.streams import cut, spans_of, stream
+from tests.kernels.streams import cut, stream
 
 BUFFERS = [b"abcdef", b"", bytes(range(256))]
 OUTSIDE = [[-1, 2], [0, 7], [4, 3], [7, 7], [-(2**63), 2**63 - 1], [2**63 - 1, -(2**63)], [0, 2**63 - 1]]
@@ -33,21 +33,21 @@ def jobs(draw: st.DrawFn) -> tuple[list[bytes], list[int], list[tuple[int, int]]
     return buffers, sources, spans
 
 
-@given(job=jobs())
-def test_gather_gives_the_payloads_back_to_back(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
+@given(job=jobs(), low=st.integers(0, 2**32 - 1))
+def test_payloads_come_in_order(job: tuple[list[bytes], list[int], list[tuple[int, int]]], low: int) -> None:
+    """Back to back by their sources or by their rows, or as objects."""
     buffers, sources, spans = job
-    buffer, new = kernels.gather(buffers, np.array(sources, np.int64), as_spans(spans))
+    chosen = np.array(sources, np.int64) if len(buffers) > 1 else None
+    buffer, new = kernels.gather(buffers, chosen, as_spans(spans))
     expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
     assert cut(buffer, new) == expected
     assert buffer == b"".join(expected)
     assert type(buffer) is type(new) is bytes
-
-
-def test_gather_from_one_buffer() -> None:
-    spans = as_spans([[2, 6], [0, 3], [6, 6], [2, 6]])
-    buffer, new = kernels.gather([b"abcdef"], None, spans)
-    assert buffer == b"cdefabccdef"
-    assert spans_of(new).tolist() == [[0, 4], [4, 7], [7, 7], [7, 11]]
+    places = [[start, end, source << 32 | low, 9] for source, (start, end) in zip(sources, spans, strict=True)]
+    rows = np.array(places, np.int64).reshape(-1, 4)
+    assert cut(*kernels.pick(buffers, rows)) == kernels.objects(buffers, rows) == expected
+    ours = [span for source, span in zip(sources, spans, strict=True) if source == 0]
+    assert kernels.objects(buffers[:1], as_spans(ours)) == [buffers[0][start:end] for start, end in ours]
 
 
 def test_gather_takes_any_bytes_like_and_any_sequence() -> None:
@@ -89,14 +89,17 @@ def test_spans_need_not_be_aligned() -> None:
     assert kernels.gather([b"abcd"], None, spans)[0] == b"bc"
 
 
-@given(job=jobs())
-def test_objects(job: tuple[list[bytes], list[int], list[tuple[int, int]]]) -> None:
-    buffers, sources, spans = job
-    rows = [(start, end, source << 32, 7) for source, (start, end) in zip(sources, spans, strict=True)]
-    expected = [buffers[source][start:end] for source, (start, end) in zip(sources, spans, strict=True)]
-    assert kernels.objects(buffers, np.array(rows, np.int64).reshape(-1, 4)) == expected
-    ours = [span for source, span in zip(sources, spans, strict=True) if source == 0]
-    assert kernels.objects(buffers[:1], as_spans(ours)) == [buffers[0][start:end] for start, end in ours]
+@pytest.mark.parametrize("span", OUTSIDE[:3])
+def test_pick_outside_of_a_buffer(span: list[int]) -> None:
+    words = rf"row 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6, its buffer"
+    with pytest.raises(ValueError, match=words):
+        kernels.pick(BUFFERS, np.array([[0, 6, 0, 0], [*span, 0, 0]]))
+
+
+@pytest.mark.parametrize("buffer", [-1, 3])
+def test_pick_of_a_buffer_that_is_none(buffer: int) -> None:
+    with pytest.raises(ValueError, match=rf"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3"):
+        kernels.pick(BUFFERS, np.array([[0, 0, buffer << 32, 0]]))
 
 
 @pytest.mark.parametrize("span", OUTSIDE)

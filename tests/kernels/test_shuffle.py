@@ -1,4 +1,4 @@
-"""exchange, pick and permute: the rows of a shuffle buffer, their payloads, and permutations of any size."""
+"""exchange and permute: the rows of a shuffle buffer, and permutations of any size."""
 
 from itertools import permutations
 from math import factorial
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from streamrec import kernels
 from streamrec.kernels import Int64s
 from tests.effort import draws
-from tests.kernels.streams import cut
 from tests.oracle import kernels as oracle
 
 Rows = npt.NDArray[np.int64]
@@ -115,42 +114,6 @@ def test_arguments_of_exchange() -> None:
         exchange(incoming=rows.astype(np.int32))
     with pytest.raises((ValueError, BufferError)):
         exchange(slots=np.frombuffer(bytes(96), np.int64).reshape(3, 4))
-
-
-BUFFERS = [b"abcdef", b"", bytes(range(256))]
-
-
-@given(
-    picks=st.lists(
-        st.integers(0, 2).flatmap(
-            lambda buffer: st.tuples(
-                st.just(buffer), *[st.integers(0, len(BUFFERS[buffer]))] * 2, st.integers(0, 2**32 - 1)
-            )
-        ),
-        max_size=20,
-    )
-)
-def test_pick_gives_the_payloads_in_order(picks: list[tuple[int, int, int, int]]) -> None:
-    spans = [(buffer, min(one, other), max(one, other), size) for buffer, one, other, size in picks]
-    rows = np.array([[start, end, buffer << 32 | size, 9] for buffer, start, end, size in spans], np.int64).reshape(
-        -1, 4
-    )
-    buffer, new = kernels.pick(BUFFERS, rows)
-    assert cut(buffer, new) == [BUFFERS[buffer][start:end] for buffer, start, end, _ in spans]
-
-
-@pytest.mark.parametrize("row", [[0, 7, 0, 0], [-1, 2, 0, 0], [4, 3, 0, 0]])
-def test_pick_outside_of_a_buffer(row: list[int]) -> None:
-    with pytest.raises(
-        ValueError, match=rf"row 1 is \[{row[0]}, {row[1]}\): wanted 0 <= start <= end <= 6, its buffer"
-    ):
-        kernels.pick(BUFFERS, np.array([[0, 6, 0, 0], row]))
-
-
-@pytest.mark.parametrize("buffer", [-1, 3])
-def test_pick_of_a_buffer_that_is_none(buffer: int) -> None:
-    with pytest.raises(ValueError, match=rf"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3"):
-        kernels.pick(BUFFERS, np.array([[0, 0, buffer << 32, 0]]))
 
 
 KEYS = np.array([3, -5, 2**63 - 1, 0, 9, 1, 8, 2], np.int64)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from http.server import ThreadingHTTPServer
+from typing import NamedTuple
+
+from tests.servers.network.http1 import Connection, response_head
 
 __all__ = ["Answer", "Asked", "answering"]
 
@@ -37,31 +39,19 @@ def answering(respond: Callable[[Asked], Answer], host: str = "127.0.0.1") -> It
         host: An address of this machine.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
+    class Client(Connection):
+        def answer(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
-            body = self.rfile.read(int(headers.get("content-length", 0)))
-            answer = respond(Asked(self.command, self.path, headers, body))
-            self.send_response_only(answer.status)
-            for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(answer.body)
+            answer = respond(Asked(self.command, self.path, headers, self.body()))
+            fields = {"Content-Length": str(len(answer.body)), **answer.headers}
+            head = response_head(answer.status, tuple(fields.items()))
+            self.wfile.write(head + answer.body if self.command != "HEAD" else head)
             self.close_connection |= "close" in self.headers.get_all("Connection", ())  # what a proxy adds, too
 
-        do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the names that HTTP gives them
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing."""
-
     class Server(ThreadingHTTPServer):
-        daemon_threads = True
         block_on_close = False
 
-    with Server((host, 0), Handler) as server:
+    with Server((host, 0), Client) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

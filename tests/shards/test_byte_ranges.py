@@ -20,8 +20,9 @@ from streamrec.shards.assignment import ShardSize, assign_bytes
 from streamrec.shards.byte_ranges import SETTLE_BYTES, SLACK_BYTES
 from streamrec.storage import ByteStream, Storage, Storages, Tally
 from tests.effort import THOROUGH, few
+from tests.kernels.streams import header
 from tests.shards.test_reader import place, put
-from tests.tfrecord.damage import random_case
+from tests.tfrecord.damage import random_case, starts_of
 
 __all__ = ["place"]
 
@@ -61,7 +62,7 @@ async def test_a_shard_may_be_cut_at_every_byte(place: str) -> None:
 
 
 async def test_a_piece_has_the_records_whose_headers_begin_in_it(place: str) -> None:
-    starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
+    starts = starts_of(PLAIN)
     url = put(f"{place}/x", encode_records(PLAIN))
     for start, end in itertools.combinations(range(0, starts[-1] + 10, 3 if THOROUGH else 7), 2):
         async with streamrec.open_shard(url, start=start, end=end) as shard:
@@ -123,8 +124,7 @@ async def test_longer_payloads_may_hold_records(place: str, size: int) -> None:
 
 @pytest.mark.parametrize("length", [1 << 30, 20 << 20])
 async def test_a_long_length_inside_a_payload_costs_no_reads(place: str, length: int) -> None:
-    stale = encode_record(length.to_bytes(8, "little"))[12:]
-    records = [b"first", b"#" * 30 + stale + b"#" * 30, *[b"%d" % i * 1_000 for i in range(10_000)]]
+    records = [b"first", b"#" * 30 + header(length) + b"#" * 30, *[b"%d" % i * 1_000 for i in range(10_000)]]
     url = put(f"{place}/x", encode_records(records))
     async with Storages() as storages:
         storage = Watching(await storages.at(url))
@@ -164,7 +164,7 @@ async def test_records_after_damage_come_once(place: str) -> None:
 
 async def test_damage_at_a_cut_is_reported_once(place: str) -> None:
     """The range before a damaged length reports it; the one where a damaged payload begins reports that."""
-    starts = list(itertools.accumulate((len(record) + 16 for record in PLAIN), initial=0))
+    starts = starts_of(PLAIN)
     for at, reporter in ((2, 0), (15, 1)):
         data = bytearray(encode_records(PLAIN))
         data[starts[2] + at] ^= 1

@@ -11,7 +11,7 @@ import pytest
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards import Listing, find_shards
-from streamrec.shards.patterns import expand_braces, is_glob, is_shard_of, shard_path, to_names
+from streamrec.shards.patterns import expand_braces, is_shard_of, shard_path, to_names
 from streamrec.storage import Glob, ObjectInfo, Storages
 
 
@@ -214,25 +214,6 @@ def test_globs(pattern: str, yes: list[str], no: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "entered", "passed"),
-    [
-        ("d/*.rec", ["d/"], ["d/e/", "d/x.rec/", "e/"]),
-        ("d/*/x", ["d/", "d/e/", "d/*/"], ["d/e/f/"]),
-        ("d/a*/*/x", ["d/", "d/ab/", "d/ab/e/"], ["d/b/", "d/ab/e/f/"]),
-        ("d/**/x", ["d/", "d/e/", "d/e/f/"], ["e/"]),
-        ("d/a*/**", ["d/", "d/ab/", "d/ab/c/d/"], ["d/b/"]),
-        ("d/[x]/y", ["d/", "d/x/", "d/[x]/"], ["d/y/"]),
-        ("*", [], ["d/"]),
-        ("zip://d/*/x::s3://b/c.zip", ["zip://d/e/::s3://b/c.zip"], ["zip://d/e/f/::s3://b/c.zip"]),
-    ],
-)
-def test_a_glob_enters_only_directories_that_may_match(pattern: str, entered: list[str], passed: list[str]) -> None:
-    glob = Glob(pattern)
-    assert [name for name in entered if not glob.enters(name)] == []
-    assert [name for name in passed if glob.enters(name)] == []
-
-
-@pytest.mark.parametrize(
     ("pattern", "path"),
     [
         ("x-{shard}", "x-7"),
@@ -252,12 +233,6 @@ def test_shard_path_replaces_the_number_and_nothing_else(pattern: str, path: str
 def test_a_format_that_is_not_one_of_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match=r"write \{shard:05d\}"):
         shard_path("x-{shard:zz}", 0)
-
-
-def test_web_urls_are_never_globs() -> None:
-    assert not is_glob("https://host/x?versions=[1]")
-    assert is_glob("s3://b/x?")
-    assert not is_glob("gs://b/x-{0..3}")
 
 
 def test_names_keep_their_order_and_may_be_paths() -> None:

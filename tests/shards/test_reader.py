@@ -23,6 +23,8 @@ from streamrec.shards import ReadOptions, ShardPlace, ShardReader
 from streamrec.shards.opening import InflatedStream
 from streamrec.storage import Storages
 from streamrec.tfrecord import Inflater, TFRecordOptions, encode_records
+from tests.kernels.streams import header
+from tests.tfrecord.damage import starts_of
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECORDS = [b"%d:" % index * (index % 97) for index in range(20_000)]
@@ -62,6 +64,7 @@ async def test_golden_files(name: str) -> None:
     records = await read(str(GOLDEN / name))
     assert len(records) == manifest["records"]
     assert hashlib.sha256(b"".join(records)).hexdigest() == manifest["sha256_of_concatenated_payloads"]
+    assert encode_records(records) == (GOLDEN / "records.tfrecord").read_bytes()
 
 
 async def test_an_empty_shard_holds_nothing() -> None:
@@ -230,7 +233,7 @@ async def test_long_records_are_checked_and_not_held(place: str, kind: str, chan
     """The records in the middle are longer than a block and than `long_bytes`; damage is a loss as usual."""
     records = [b"first", os.urandom(200_000), b"second", os.urandom(100_000), b"third", os.urandom(150_000), b"last"]
     data = bytearray(encode_records(records))
-    starts = [0, *accumulate(len(record) + 16 for record in records)]
+    starts = starts_of(records)
     kept = list(range(7))
     if change == "payload":
         data[starts[3] + 50_000] ^= 1
@@ -260,16 +263,11 @@ async def test_long_records_are_checked_and_not_held(place: str, kind: str, chan
     assert copies == {kept.index(number): encode_records([records[number]]) for number in (1, 3, 5) if number in kept}
 
 
-def hostile(length: int) -> bytes:
-    """A correct header without its record."""
-    return encode_records([length.to_bytes(8, "little")])[12:] + b"x" * 100
-
-
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 40])
 async def test_a_length_beyond_the_end_of_the_shard_is_damage(place: str, compress: Any, length: int) -> None:
     """Good records before it are returned, and no memory is allocated for it."""
-    url = put(f"{place}/hostile", compress(encode_records([b"good"]) + hostile(length)))
+    url = put(f"{place}/hostile", compress(encode_records([b"good"]) + header(length) + b"x" * 100))
     found = []
     damage = (streamrec.CorruptRecordError, streamrec.errors.TruncatedShardError)
     with pytest.raises(damage, match=f"{length:,} bytes long, more than any|ends after 112 of at least") as caught:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ from tests.servers.faults import Faults
 from tests.servers.real import Store, fake_gcs, seaweedfs
 from tests.storage.faultproxy import DrawnFaults, FaultProxy, in_a_thread
 
-__all__ = ["FAULTS", "Report", "Soak"]
+__all__ = ["FAULTS", "Report", "soak"]
 
 SHARDS: Final = 32
 FAULTS: Final = Faults(
@@ -53,63 +53,37 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
 
 
-class Soak:
-    """Shards in a store, a proxy before it, and the same shards on disk; a context manager.
+def soak(store: Store, seed: int, seconds: float = 0.0, rounds: int = 1, megabytes: float = 2.0) -> Report:
+    """Reads shards of that many megabytes each, until the time is over and so many rounds are read.
 
-    Each shard has that many megabytes; shards and faults are drawn from the seed.
+    Raises:
+        AssertionError: A record is missing, altered or out of place, a request outlives the last one, or a fault was
+            never met.
     """
-
-    def __init__(self, store: Store, seed: int, megabytes: float = 2.0) -> None:
-        self._seed = seed
-        self._store = store
-        self._directory = tempfile.TemporaryDirectory(prefix="streamrec-soak-")
-        names = [f"{index:03d}.tfrecord" for index in range(SHARDS)]
-        self._local = [str(Path(self._directory.name, name)) for name in names]
-        self._urls = [f"{store.url}/soak-{seed}/{name}" for name in names]
-        shards = [_shard(random.Random(f"{seed}/{name}"), int(megabytes * 1e6)) for name in names]
-        for path, data in zip(self._local, shards, strict=True):
-            Path(path).write_bytes(data)
-        store.put(dict(zip(self._urls, shards, strict=True)))
-        self._proxy = FaultProxy(store.endpoint)
-        self.report = Report()
-
-    def __enter__(self) -> Soak:
-        with ExitStack() as stack:
-            stack.callback(self._directory.cleanup)
-            self._portal = stack.enter_context(in_a_thread(self._proxy))
-            self._open = stack.pop_all()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._open.close()
-
-    def round(self) -> None:
-        """Reads everything once, with faults of its own.
-
-        Raises:
-            AssertionError: A record is missing, altered or out of place, or a request outlives the last one.
-        """
-        seed = self._seed * 1_000_003 + self.report.rounds
-        self._proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=seed))
-        theirs = {**self._store.options, "endpoint_url": self._proxy.url}
-        where = f"seed {self._seed}, round {self.report.rounds}"
-        rests = random.Random(seed) if self.report.rounds % 2 else None
-        count, digest = _digest(self._urls, rests, storage_options=theirs, retry=POLICY)
-        assert (count, digest) == _digest(self._local), f"{where}: other records than on disk"
-        self._portal.call(self._proxy.rest)  # no request is under way after the last record
-        self.report.rounds += 1
-        self.report.records += count
-        self.report.requests += sum(asked for (kind, _), asked in drawn.asked.items() if kind == "read")
-        self.report.faults.update(drawn.met)
-
-    def run(self, seconds: float) -> Report:
-        """Rounds until the time is over, at least one."""
-        until = time.monotonic() + seconds
-        while not self.report.rounds or time.monotonic() < until:
-            self.round()
-        missing = {"reset", "unavailable", "stall", "slow"} - self.report.faults.keys()
-        assert not missing, f"never met: {missing}"
-        return self.report
+    shards = [_shard(random.Random(f"{seed}/{index:03d}.tfrecord"), int(megabytes * 1e6)) for index in range(SHARDS)]
+    urls = [f"{store.url}/soak-{seed}/{index:03d}.tfrecord" for index in range(SHARDS)]
+    store.put(dict(zip(urls, shards, strict=True)))
+    with tempfile.TemporaryDirectory(prefix="streamrec-soak-") as directory:
+        paths = [Path(directory, f"{index:03d}.tfrecord") for index in range(SHARDS)]
+        for path, data in zip(paths, shards, strict=True):
+            path.write_bytes(data)
+        wanted = _digest(list(map(str, paths)))
+    report, proxy, until = Report(), FaultProxy(store.endpoint), time.monotonic() + seconds
+    with in_a_thread(proxy) as portal:
+        while report.rounds < rounds or time.monotonic() < until:
+            own = seed * 1_000_003 + report.rounds
+            proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=own))
+            rests = random.Random(own) if report.rounds % 2 else None
+            found = _digest(urls, rests, storage_options={**store.options, "endpoint_url": proxy.url}, retry=POLICY)
+            assert found == wanted, f"seed {seed}, round {report.rounds}: other records than on disk"
+            portal.call(proxy.rest)  # no request is under way after the last record
+            report.rounds += 1
+            report.records += found[0]
+            report.requests += sum(asked for (kind, _), asked in drawn.asked.items() if kind == "read")
+            report.faults.update(drawn.met)
+    missing = {"reset", "unavailable", "stall", "slow"} - report.faults.keys()
+    assert not missing, f"never met: {missing}"
+    return report
 
 
 def _digest(paths: Sequence[str], rests: random.Random | None = None, **options: Any) -> tuple[int, str]:
@@ -145,8 +119,8 @@ def main() -> None:
     given = parser.parse_args()
     names = given.only.split(",")
     for name in names:
-        with SERVERS[name]() as store, Soak(store, given.seed, given.megabytes) as soak:
-            report = soak.run(given.seconds / len(names))
+        with SERVERS[name]() as store:
+            report = soak(store, given.seed, given.seconds / len(names), megabytes=given.megabytes)
         print(f"{name}: {report.rounds} rounds, {report.records:,} records, {report.requests:,} requests", flush=True)
         print(f"   met {', '.join(f'{count} {fault}' for fault, count in sorted(report.faults.items()))}", flush=True)
 

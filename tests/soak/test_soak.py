@@ -18,11 +18,8 @@ KILLS = 2 if THOROUGH else 1
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["s3_store", "gcs_store"])
 def test_reading_gives_all_records_and_nothing_twice(request: pytest.FixtureRequest, kind: str) -> None:
-    with reading.Soak(request.getfixturevalue(kind), seed=7) as soak:
-        for _ in range(ROUNDS):
-            soak.round()
-        assert soak.report.faults.keys() >= {"reset", "unavailable", "stall", "slow"}
-        assert soak.report.requests > 32 * ROUNDS
+    report = reading.soak(request.getfixturevalue(kind), seed=7, rounds=ROUNDS)
+    assert report.requests > 32 * ROUNDS
 
 
 @pytest.mark.parametrize("kind", ["s3", *thorough("gcs")])

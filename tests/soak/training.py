@@ -162,12 +162,13 @@ class Rank:
     again: int = 0
     ended: bool = False
     process: Any = None
-    pipe: Connection | None = None
+    pipe: Any = None
 
-    def start(self, processes: Any, target: Callable[..., None]) -> None:
+    def start(self, target: Callable[..., None]) -> None:
         """Starts the process, with leave for the first steps."""
-        self.pipe, theirs = processes.Pipe()
-        self.process = processes.Process(target=target, args=(theirs, self.job))
+        self.ended = False
+        self.pipe, theirs = PROCESSES.Pipe()
+        self.process = PROCESSES.Process(target=target, args=(theirs, self.job))
         self.process.start()
         theirs.close()
         for _ in range(AHEAD):
@@ -175,27 +176,29 @@ class Rank:
 
     def step(self) -> bool:
         """Receives one step; False after the last."""
-        assert self.pipe is not None
         self._take(self.pipe.recv_bytes())
         self._leave()
         return not self.ended
 
+    def finish(self) -> None:
+        """Receives all steps that are left."""
+        while self.step():
+            pass
+        self.process.join(60)
+        assert self.process.exitcode == 0
+
     def kill(self) -> bool:
         """Kills the process, and receives its last steps; returns whether it was at work."""
-        assert self.pipe is not None
         self.process.kill()
         self.process.join()
         assert self.process.exitcode in (0, -signal.SIGKILL), f"the process ended with {self.process.exitcode}"
-        while self.pipe.poll():  # its orphans may hold the other end: there is no end of file
-            try:
+        with suppress(EOFError, ConnectionResetError):
+            while self.pipe.poll():  # its orphans may hold the other end: there is no end of file
                 self._take(self.pipe.recv_bytes())
-            except (EOFError, ConnectionResetError):
-                break
         self.pipe.close()
         return bool(self.process.exitcode)
 
     def _leave(self) -> None:
-        assert self.pipe is not None
         with suppress(BrokenPipeError):  # it has ended, and its last messages are still to be read
             self.pipe.send_bytes(b"")
 
@@ -208,94 +211,60 @@ class Rank:
         self.steps[int(step)] = ids
 
 
-class Soak:
-    """A training run, over shards in a folder.
-
-    Args:
-        folder: Where shards and states are.
-        ranks: How many processes it has.
-        seed: Of the moments.
-        target: What each process does.
-        preload: Modules that are loaded once for all processes.
-    """
-
-    def __init__(
-        self, folder: Path, ranks: int, seed: int, target: Callable[..., None], preload: Sequence[str] = ()
-    ) -> None:
-        self._folder = folder
-        self._count = ranks
-        self._random = random.Random(seed)
-        self._target = target
-        self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["tests.soak.training", *preload])
-        for shard, count in enumerate(COUNTS):
-            records = [b"%02d/%05d" % (shard, number) + b"." * (number % 90) for number in range(count)]
-            (folder / f"train-{shard:02d}").write_bytes(encode_records(records))
-        write_manifest_sync(str(folder / "train-*"), str(folder / "manifest.json"))
-
-    def run(self, kills: int) -> Seen:
-        """Kills a run a number of times, lets it finish, and compares it with an undisturbed run."""
-        began = time.monotonic()
-        wanted = self._undisturbed()
-        ranks = [Rank(self._job("killed", rank)) for rank in range(self._count)]
-        total = len(wanted[0])
-        for _ in range(kills):
-            self._start(ranks)
-            for _ in range(self._random.randint(1, total // kills + 2)):
-                if not all([rank.step() for rank in ranks]):  # noqa: C419 - all of them go on
-                    break
-            killed = [rank.kill() for rank in ranks]
-            assert all(killed), "the run came to its end before it was killed as often as was wanted"
-        self._finish(ranks)
-        for rank, undisturbed in zip(ranks, wanted, strict=True):
-            assert rank.steps == undisturbed, f"rank {rank.job.rank} saw other records than an undisturbed run"
-        steps, again = sum(len(rank.steps) for rank in ranks), sum(rank.again for rank in ranks)
-        return Seen(steps, kills * len(ranks), again, time.monotonic() - began)
-
-    def _undisturbed(self) -> list[dict[int, bytes]]:
-        ranks = [Rank(self._job("whole", rank)) for rank in range(self._count)]
-        self._finish(ranks)
-        ids = [record for rank in ranks for step in rank.steps.values() for record in step.split(b",")]
-        assert len(set(ids)) == sum(COUNTS), "a record is missing"
-        assert len({len(rank.steps) for rank in ranks}) == 1, "the ranks have different numbers of steps"
-        return [rank.steps for rank in ranks]
-
-    def _finish(self, ranks: Sequence[Rank]) -> None:
-        self._start(ranks)
-        for rank in ranks:
-            while rank.step():
-                pass
-            rank.process.join(60)
-            assert rank.process.exitcode == 0
-
-    def _start(self, ranks: Sequence[Rank]) -> None:
-        for rank in ranks:
-            rank.ended = False
-            rank.start(self._processes, self._target)
-
-    def _job(self, name: str, rank: int) -> Job:
-        return Job(str(self._folder), f"{self._folder}/{name}-{rank}.json", rank, self._count)
-
-
-SHAPES = ("process", "ranks", "loader")
+PROCESSES: Any = multiprocessing.get_context("forkserver")
+SHAPES: dict[str, tuple[int, Callable[..., None]]] = {
+    "process": (1, run_trainee),
+    "ranks": (4, run_trainee),
+    "loader": (1, run_torch_trainee),
+}
+"""How many ranks each shape of run has, and what each process does."""
 
 
 def soak(shape: str, kills: int, seed: int) -> Seen:
-    """One shape of run, killed a number of times.
+    """Kills one shape of run a number of times, at random moments; see the top of this file."""
+    began, draw, (count, target) = time.monotonic(), random.Random(seed), SHAPES[shape]
+    PROCESSES.set_forkserver_preload(["tests.soak.training", *(["streamrec.torch"] if shape == "loader" else [])])
 
-    Args:
-        shape: "process": one. "ranks": four. "loader": one, with the workers of a `StatefulDataLoader`.
-        kills: How many.
-        seed: Of the random moments.
-    """
+    def started(*ranks: Rank) -> Sequence[Rank]:
+        for rank in ranks:
+            rank.start(target)
+        return ranks
+
     with tempfile.TemporaryDirectory(prefix="streamrec-training-") as folder:
+        write_shards(Path(folder))
+        undisturbed, ranks = (
+            [Rank(Job(folder, f"{folder}/{name}-{rank}.json", rank, count)) for rank in range(count)]
+            for name in ("whole", "killed")
+        )
         try:
-            if shape == "loader":
-                return Soak(Path(folder), 1, seed, run_torch_trainee, ["streamrec.torch"]).run(kills)
-            return Soak(Path(folder), 4 if shape == "ranks" else 1, seed, run_trainee).run(kills)
+            for rank in started(*undisturbed):
+                rank.finish()
+            ids = [record for rank in undisturbed for step in rank.steps.values() for record in step.split(b",")]
+            assert len(set(ids)) == sum(COUNTS), "a record is missing"
+            total = len(undisturbed[0].steps)
+            assert all(len(rank.steps) == total for rank in undisturbed), "the ranks have different numbers of steps"
+            for _ in range(kills):
+                started(*ranks)
+                for _ in range(draw.randint(1, total // kills + 2)):
+                    if not all([rank.step() for rank in ranks]):  # noqa: C419 - all of them go on
+                        break
+                killed = [rank.kill() for rank in ranks]
+                assert all(killed), "the run came to its end before it was killed as often as was wanted"
+            for rank, whole in zip(started(*ranks), undisturbed, strict=True):
+                rank.finish()
+                assert rank.steps == whole.steps, f"rank {rank.job.rank} saw other records than an undisturbed run"
         except AssertionError as error:
             error.add_note(f"{shape}, seed {seed}")
             raise
+    again = sum(rank.again for rank in ranks)
+    return Seen(total * count, kills * count, again, time.monotonic() - began)
+
+
+def write_shards(folder: Path) -> None:
+    for shard, count in enumerate(COUNTS):
+        records = [b"%02d/%05d" % (shard, number) + b"." * (number % 90) for number in range(count)]
+        (folder / f"train-{shard:02d}").write_bytes(encode_records(records))
+    write_manifest_sync(str(folder / "train-*"), str(folder / "manifest.json"))
 
 
 def main() -> None:

@@ -162,31 +162,29 @@ class Soak:
         self._processes.set_forkserver_preload(["tests.soak.writing", *backends])
         self._versions = [expected(version, f"soak-{seed}-{version}") for version in (0, 1)]
         self.seen = Seen()
-        self._seconds = self._run(0)
+        self._seconds, _ = self._write(0)
 
     def round(self) -> None:
         number = self.seen.rounds
         fresh, version = number % 4 in (0, 3), number % 2
         if fresh and self._names():
             self._others.rm(self._url, recursive=True)
-        self.seen.killed += self._kill(version, self._random.uniform(0, 1.05 * self._seconds))
+        self.seen.killed += self._write(version, self._random.uniform(0, 1.05 * self._seconds))[1]
         self.seen.orphans += len(self._orphans())
         self.seen.whole += self._check_whole([version] if fresh else [version, 1 - version])
-        self._seconds = self._run(version)
+        self._seconds, _ = self._write(version)
         self._check_all(version)
         self.seen.rounds += 1
 
-    @contextmanager
-    def _faults(self, what: str) -> Iterator[None]:
-        """Sets new faults for a block, and counts them; at its end no request is still on its way to the store."""
-        seed = random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32)
-        self._proxy.choose = drawn = DrawnFaults(replace(FAULTS, seed=seed))
-        yield
-        self._portal.call(self._proxy.rest)  # no request of a dead writer is still under way
-        self.seen.requests += drawn.asked.total()
-        self.seen.faults.update(drawn.met)
+    def _write(self, version: int, seconds: float | None = None) -> tuple[float, bool]:
+        """Lets a writer come to its end, or kills it after so long, with new faults.
 
-    def _start(self, version: int) -> Any:
+        Returns:
+            How long it took, and whether it was killed at work.
+        """
+        what = "run" if seconds is None else "kill"
+        faults = replace(FAULTS, seed=random.Random(f"{self._seed}/{self.seen.rounds}/{what}").getrandbits(32))
+        self._proxy.choose = drawn = DrawnFaults(faults)
         ours, theirs = self._processes.Pipe(duplex=False)
         arguments = (theirs, self._url, {**self._options, "endpoint_url": self._proxy.url}, version)
         process = self._processes.Process(target=run_writer, args=arguments)
@@ -194,27 +192,17 @@ class Soak:
         theirs.close()
         ours.recv_bytes()
         ours.close()
-        return process
-
-    def _run(self, version: int) -> float:
-        """Lets a writer come to its end; returns how long it took."""
-        with self._faults("run"):
-            process = self._start(version)
-            began = time.monotonic()
-            process.join(120)
-            seconds = time.monotonic() - began
-        assert process.exitcode == 0, f"the writer ended with {process.exitcode}"
-        return seconds
-
-    def _kill(self, version: int, seconds: float) -> bool:
-        """Kills a writer after so long; tells whether it was still at work."""
-        with self._faults("kill"):
-            process = self._start(version)
-            process.join(seconds)
+        began = time.monotonic()
+        process.join(120 if seconds is None else seconds)
+        took = time.monotonic() - began
+        if seconds is not None:
             process.kill()
             process.join()
-        assert process.exitcode in (0, -signal.SIGKILL), f"the writer ended with {process.exitcode}"
-        return bool(process.exitcode)
+        assert process.exitcode in ((0,) if seconds is None else (0, -signal.SIGKILL)), f"it ended: {process.exitcode}"
+        self._portal.call(self._proxy.rest)  # no request is still on its way to the store
+        self.seen.requests += drawn.asked.total()
+        self.seen.faults.update(drawn.met)
+        return took, bool(process.exitcode)
 
     def _check_whole(self, versions: list[int]) -> int:
         """Whatever has a final name is whole; returns how many shards have one."""

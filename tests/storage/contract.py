@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -27,6 +28,7 @@ from streamrec.errors import (
 )
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.base import ByteStream
+from tests.servers.resuming import stop_after
 
 PART = 1 << 18
 DATA = os.urandom(3 * PART + 12_345)
@@ -62,10 +64,31 @@ async def read_all(stream: ByteStream, size: int = 100_000) -> bytes:
     return b"".join(parts)
 
 
-def signed_body(headers: Mapping[str, Any]) -> str:
+def signed_body(request: Any) -> str:
     """What the signature of a request to S3 says of its body."""
-    value = headers.get("X-Amz-Content-SHA256", "")
+    value = request.headers.get("X-Amz-Content-SHA256", "")
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+@asynccontextmanager
+async def opened(path: str, options: Mapping[str, Any] = {}, retry: RetryPolicy = QUICK) -> AsyncIterator[Storage]:
+    """The storage of a path."""
+    async with Storages(options, retry=retry) as storages:
+        yield await storages.at(path)
+
+
+async def put(storage: Storage, path: str, data: bytes, **options: Any) -> None:
+    """Writes an object."""
+    async with await storage.upload(path, **options) as upload:
+        await upload.write(data)
+
+
+def noted(storage: Storage, event: str, what: Callable[[Any], str]) -> list[str]:
+    """What there is to say of each request to S3 from now on, at an event of botocore's."""
+    seen: list[str] = []
+    client = storage._backend._fs._s3  # type: ignore[attr-defined]
+    client.meta.events.register(event, lambda request, **_: seen.append(what(request)))
+    return seen
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -109,8 +132,7 @@ class ReadingTests:
         return f"{place.url}/{uuid4().hex}"
 
     async def put(self, storage: Storage, path: str, data: bytes) -> None:
-        async with await storage.upload(path) as upload:
-            await upload.write(data)
+        await put(storage, path, data)
 
     async def test_round_trip(self, storage: Storage, path: str) -> None:
         await self.put(storage, path, DATA)
@@ -303,8 +325,7 @@ class WritingTests:
     async def test_exclusive_creation(self, storage: Storage, path: str) -> None:
         for parts in self.EXCLUSIVE:
             name, data = f"{path}-{parts}", bytes(parts * self.part_size() + 3)
-            async with await storage.upload(name, part_size=self.part_size(), overwrite=False) as upload:
-                await upload.write(data)
+            await put(storage, name, data, part_size=self.part_size(), overwrite=False)
             with pytest.raises(AlreadyExistsError, match="overwrite=True") as early:
                 await storage.upload(name, overwrite=False)
             assert (early.value.path, isinstance(early.value, FileExistsError)) == (name, True)
@@ -405,10 +426,7 @@ def check(url: str, options: Mapping[str, Any], writing: Mapping[str, Any] | Non
     assert found == [record for shard in shards for record in shard]
     assert counts.failures == 0
     assert sum(counts.retries.values()) == 0
-    iterator = dataset.iterate()
-    head = [next(iterator) for _ in range(333)]
-    state = iterator.state_dict()
-    iterator.close()
+    head, state = stop_after(dataset, 333)
     assert head + list(dataset.iterate(state)) == found
 
     async def pieces() -> list[bytes]:

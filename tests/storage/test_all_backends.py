@@ -1,7 +1,6 @@
 """Tests of all backends together: light imports, clean exits, and messages about missing packages."""
 
 import asyncio
-import json
 import socket
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pytest
 from streamrec.errors import ClosedError
 from streamrec.storage import Storages, clients
 from tests.servers.real import Store
-from tests.storage.contract import DATA
 
 WITHOUT_PACKAGES = """
 import asyncio, sys
@@ -38,43 +36,6 @@ def test_a_missing_extra_is_named() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES], capture_output=True, text=True, check=True)
     for line, extra in zip(done.stdout.splitlines(), ("s3", "gcs", "http"), strict=True):
         assert f"pip install 'streamrec[{extra}]'" in line
-
-
-EXIT = """
-import asyncio, gc, json, sys
-from streamrec.storage import Storages, clients
-path, options = sys.argv[1], json.loads(sys.argv[2])
-async def main(undrained):
-    async with Storages(options) as storages:
-        storage = await storages.at(path)
-        stream = await storage.stream(path)
-        count = await stream.readinto(memoryview(bytearray(1000)))
-        while not undrained and await stream.readinto(memoryview(bytearray(100_000))):
-            pass
-        await stream.aclose()
-        return count
-for undrained in (False, True):
-    print(asyncio.run(main(undrained)) > 0)
-    gc.collect()
-"""
-
-
-@pytest.mark.parametrize("store", ["s3_store", "http_store"])
-def test_nothing_is_left_open_at_exit(request: pytest.FixtureRequest, store: str) -> None:
-    found: Store = request.getfixturevalue(store)
-    path = f"{found.url}/house"
-    if store == "http_store":
-        (found.directory / "house").write_bytes(DATA)
-    else:
-        found.put({path: DATA})
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", EXIT, path, json.dumps(dict(found.options))],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
 
 
 async def test_closed_storages_say_so(tmp_path: Path) -> None:

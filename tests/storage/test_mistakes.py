@@ -20,7 +20,7 @@ from streamrec.storage import Storages
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.objectstore import serve_objects
 from tests.servers.real import Store
-from tests.storage.contract import QUICK
+from tests.storage.contract import QUICK, opened, put
 
 
 class S3Error:
@@ -99,8 +99,7 @@ def test_a_library_that_is_not_there_is_an_error_at_once() -> None:
 @pytest.mark.parametrize("answer", [REDIRECT, MALFORMED], ids=lambda answer: answer.status)
 async def test_a_bucket_in_another_region_names_it(s3_error: S3Error, answer: Answer) -> None:
     s3_error.answer = answer
-    async with Storages(s3_error.options, retry=QUICK) as storages:
-        storage = await storages.at("s3://b/k")
+    async with opened("s3://b/k", s3_error.options) as storage:
         with pytest.raises(StorageError, match=r"another region, eu-west-1 .*{'region_name': 'eu-west-1'}"):
             await storage.stream("s3://b/k")
         if answer.headers:  # a HEAD has no body
@@ -121,20 +120,10 @@ async def test_a_clock_that_is_off(s3_error: S3Error, verb: str, minutes: int) -
     assert s3_error.requests == 1
 
 
-def url_of(kind: str, tmp_path: Path, s3_store: Store) -> tuple[str, dict[str, Any]]:
-    name = f"{uuid4().hex}/shards"
-    return {
-        "local": (f"{tmp_path}/{name}", {}),
-        "file": (f"file://{tmp_path}/{name}", {}),
-        "memory": (f"memory://{name}", {}),
-        "s3": (f"s3://streamrec/{name}", dict(s3_store.options)),
-    }[kind]
-
-
 @pytest.mark.parametrize("slash", ["", "/"])
-@pytest.mark.parametrize("kind", ["local", "file", "memory", "s3"])
-async def test_a_directory_says_which_pattern_to_write(kind: str, slash: str, tmp_path: Path, s3_store: Store) -> None:
-    url, options = url_of(kind, tmp_path, s3_store)
+@pytest.mark.parametrize("root", ["", "file://", "memory:/", "s3://streamrec"])
+async def test_a_directory_says_which_pattern_to_write(root: str, slash: str, tmp_path: Path, s3_store: Store) -> None:
+    url, options = f"{root}{tmp_path}/shards", dict(s3_store.options) if root.startswith("s3") else {}
     async with streamrec.ShardWriter(f"{url}/x-{{shard}}.tfrecord", storage_options=options) as writer:
         await writer.write(b"a record")
     with pytest.raises(StorageError) as caught:
@@ -147,11 +136,8 @@ async def test_a_directory_says_which_pattern_to_write(kind: str, slash: str, tm
 async def test_a_marker_of_a_directory_is_not_a_shard(s3_store: Store) -> None:
     """S3 consoles create them: empty objects whose names end in a slash."""
     url = f"s3://streamrec/{uuid4().hex}/"
-    async with (
-        Storages(s3_store.options, retry=QUICK) as storages,
-        await (await storages.at(url)).upload(url) as upload,
-    ):
-        await upload.write(b"")
+    async with opened(url, s3_store.options) as storage:
+        await put(storage, url, b"")
     with pytest.raises(StorageError, match=r"this is a directory: write .*/\*.tfrecord\*"):
         [_ async for _ in streamrec.TFRecordDataset(url, storage_options=s3_store.options)]
 
@@ -211,8 +197,7 @@ def test_a_listing_is_whole_or_an_error(scheme: str, page: str) -> None:
 async def test_a_listing_of_several_pages_is_whole(tmp_path: Path, scheme: str) -> None:
     keys = [f"{number:05}" for number in range(2_050)]
     with serve_objects(tmp_path, dict.fromkeys(keys, b"")) as store:
-        async with Storages(store.options(scheme)) as storages:
-            storage = await storages.at(f"{scheme}://bucket/")
+        async with opened(f"{scheme}://bucket/", store.options(scheme)) as storage:
             found = [info.path async for info in storage.list(f"{scheme}://bucket/")]
     assert found == [f"{scheme}://bucket/{key}" for key in keys]
 

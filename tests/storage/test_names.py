@@ -111,13 +111,10 @@ def sftp_store() -> Iterator[Store]:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each kind of store, with a directory of the test's own."""
     kind = request.param
-    on_disk = partial(files_below, tmp_path)
-    if kind == "local":
-        return Place(str(tmp_path), on_disk, [*NAMES, *ON_DISKS])
-    if kind == "file":
-        return Place(f"file://{tmp_path}", on_disk, [*NAMES, *ON_DISKS])
-    if kind == "memory":
-        return Place(f"memory:/{tmp_path}", partial(memory_keys, str(tmp_path)), [*NAMES, *ON_DISKS])
+    local = {"local": str(tmp_path), "file": f"file://{tmp_path}", "memory": f"memory:/{tmp_path}"}
+    if kind in local:
+        stored = partial(memory_keys, str(tmp_path)) if kind == "memory" else partial(files_below, tmp_path)
+        return Place(local[kind], stored, [*NAMES, *ON_DISKS])
     if kind == "dir":
         filesystem = DirFileSystem(str(tmp_path), fsspec.filesystem("file"))
         return Place("/up", partial(files_below, tmp_path / "up"), [*NAMES, *ON_DISKS], filesystem=filesystem)
@@ -190,21 +187,25 @@ def test_patterns_find_each_name_and_what_they_find_is_read(place: Place) -> Non
     assert matching_files(f"{place.url}/d/[{{]a,b[}}]", **place.stores) == place.urls(["{a,b}"])
 
 
+def check_manifest_and_index(place: Place, names: list[str], manifest: str, index: str, root: str | None) -> None:
+    """They are written, and lead to the shards of these names."""
+    urls = place.urls(names)
+    assert [shard.path for shard in write_manifest_sync(urls, manifest, **place.stores)] == urls
+    report = verify_sync(manifest, shard_root=root, **place.stores)
+    assert report.ok, report
+    assert report.shards == len(urls)
+    write_index_sync(urls, index, **place.stores)
+    source = RecordSource(index, shard_root=root, **place.stores)
+    assert [source[number] for number in range(len(source))] == list(map(example, names))
+
+
 def test_manifests_and_indexes_hold_each_name(place: Place) -> None:
     names = place.names[:: 1 if "://" not in place.url else 3]
     asyncio.run(write(place, names))
     urls = place.urls(names)
     for directory in ("d", "elsewhere"):
         manifest, index = (f"{place.url}/{directory}/{name}" for name in ("m{a,b}#1.json", "i[1]?#1.index"))
-        shards = write_manifest_sync(urls, manifest, **place.stores)
-        assert [shard.path for shard in shards] == urls
-        root = None if directory == "d" else f"{place.url}/d"
-        report = verify_sync(manifest, shard_root=root, **place.stores)
-        assert report.ok, report
-        assert report.shards == len(urls)
-        write_index_sync(urls, index, **place.stores)
-        source = RecordSource(index, shard_root=root, **place.stores)
-        assert [source[number] for number in range(len(source))] == list(map(example, names))
+        check_manifest_and_index(place, names, manifest, index, None if directory == "d" else f"{place.url}/d")
     halves = [
         TFRecordDataset(urls, **place.stores).distribute(rank=rank, world_size=2, even="pad", manifest=manifest)
         for rank in range(2)
@@ -224,10 +225,11 @@ def test_writers_change_nothing_but_the_number(place: Place) -> None:
 
 
 def test_saved_elements_come_back(place: Place) -> None:
-    for name in ("save#1", "save#2", "save?x=1", "save%20", "save [1] {a} é ~", "save"):
+    names = ("save#1", "save#2", "save?x=1", "save%20", "save [1] {a} é ~", "save")
+    for name in names:
         Dataset.from_tensors(name).save(f"{place.url}/d/{name}", **place.stores)
         assert list(Dataset.from_tensors(0).cache(f"{place.url}/d/cache-{name}", **place.stores)) == [0]
-    for name in ("save#1", "save#2", "save?x=1", "save%20", "save [1] {a} é ~", "save"):
+    for name in names:
         assert list(Dataset.load(f"{place.url}/d/{name}", **place.stores)) == [name.encode()]
 
 
@@ -333,12 +335,7 @@ def test_a_scheme_within_a_name_is_a_part_of_it(place: Place) -> None:
     urls = place.urls(names)
     assert names_in(TFRecordDataset(urls, **place.stores)) == names
     assert matching_files(f"{place.url}/d/**", **place.stores) == sorted(urls)
-    manifest, index = f"{place.url}/d/m.json", f"{place.url}/d/m.index"
-    assert [shard.path for shard in write_manifest_sync(urls, manifest, **place.stores)] == urls
-    assert verify_sync(manifest, **place.stores)
-    write_index_sync(urls, index, **place.stores)
-    source = RecordSource(index, **place.stores)
-    assert [source[number] for number in range(len(names))] == list(map(example, names))
+    check_manifest_and_index(place, names, f"{place.url}/d/m.json", f"{place.url}/d/m.index", None)
 
 
 def test_a_local_path_with_a_scheme_in_the_middle(tmp_path: Path) -> None:

@@ -133,23 +133,6 @@ def test_skip_record_raises_for_a_length() -> None:
     assert len(framer.take_losses()) == 1
 
 
-@pytest.mark.parametrize("on_error", ["skip_record", "resync"])
-@pytest.mark.parametrize("limit", [0, 1, 2, 3])
-def test_a_limit_of_losses(on_error: str, limit: int) -> None:
-    """So many are borne; the next is an error, behind all records before it."""
-    data = bytearray(SHARD)
-    for bad in (0, 2, 4):
-        data[STARTS[bad] + 12] ^= 1
-    framer = Framer(on_error=on_error, max_skipped=limit)
-    if limit == 3:
-        assert read(framer, bytes(data)) == [RECORDS[1], RECORDS[3]]
-        return
-    assert list(framer.feed(bytes(data))) == [[], [RECORDS[1]], [RECORDS[1], RECORDS[3]]][limit]
-    with pytest.raises(CorruptRecordError, match=f"one loss more than max_skipped={limit}"):
-        framer.close()
-    assert len(framer.take_losses()) == limit
-
-
 def test_the_place_during_a_search_is_where_the_damage_began() -> None:
     data = bytearray(SHARD)
     data[STARTS[2]] ^= 1

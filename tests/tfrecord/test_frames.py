@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from streamrec import Framer, Frames, VarLenFeature, encode_records, parse_example
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered, join_frames
+from tests.kernels.test_interleave import Window, in_turn, jobs
 
 RECORDS = [b"zero", b"", b"two\0", b"three" * 9]
 
@@ -149,26 +150,11 @@ def test_spans_of_another_dtype_are_not_spans() -> None:
         Frames(b"catdog", np.array([[0, 3], [3, 6]], np.int32)).__arrow_c_array__()  # type: ignore[arg-type]
 
 
-@st.composite
-def lanes_in_turn(draw: st.DrawFn) -> tuple[list[list[list[bytes]]], int, list[bytes]]:
-    """Lanes, each cut to windows; how many come in each turn; and all records in their order."""
-    block, turns, count = draw(st.integers(1, 4)), draw(st.integers(1, 5)), draw(st.integers(1, 4))
-    last = draw(st.integers(0, count * block - 1))
-    shares = [turns * block + min(max(last - lane * block, 0), block) for lane in range(count)]
-    lanes = [[b"%d/%d" % (lane, index) for index in range(share)] for lane, share in enumerate(shares)]
-    order = [one for turn in range(turns + 1) for lane in lanes for one in lane[turn * block : turn * block + block]]
-    cuts = [sorted(draw(st.sets(st.integers(1, share), max_size=3)) | {0, share}) for share in shares]
-    parts = [
-        [lane[first:last] for first, last in zip(cut, cut[1:], strict=False)]
-        for lane, cut in zip(lanes, cuts, strict=True)
-    ]
-    return parts, block, order
-
-
-@given(lanes_in_turn())
-def test_records_come_in_turn(drawn: tuple[list[list[list[bytes]]], int, list[bytes]]) -> None:
-    lanes, block, order = drawn
-    frames = Scattered.in_turn([[Frames.of(window) for window in lane] for lane in lanes], block)
+@given(jobs())
+def test_records_come_in_turn(job: tuple[list[list[bytes]], int, list[list[Window]]]) -> None:
+    queues, block, windows = job
+    order = in_turn(queues, block)
+    frames = Scattered.in_turn([[Frames(*part) for part in queue] for queue in windows], block)
     assert list(frames) == order
     assert frames == Frames.of(order)
     assert list(frames.compact()) == order

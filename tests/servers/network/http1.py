@@ -1,70 +1,43 @@
-"""HTTP/1.1, as little as a store on the loopback interface needs (RFC 9110, RFC 9112).
-
-Heads are parsed and built here; Content-Length says where bodies end.
-"""
+"""HTTP/1.1 for servers on the loopback interface (RFC 9110, RFC 9112): connections, heads of answers, ranges."""
 
 from __future__ import annotations
 
 import re
-import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from abc import abstractmethod
 from http import HTTPStatus
-from typing import Final
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
 
-__all__ = ["BadRequestError", "Fields", "Reader", "Request", "field", "parse_request", "response_head", "window"]
+__all__ = ["Connection", "Fields", "response_head", "window"]
 
 Fields = tuple[tuple[str, str], ...]
 """Header fields, in order, as they were spelled."""
 
-_HEAD_LIMIT: Final = 64 * 1024
-_READ: Final = 64 * 1024
-_BUFFER: Final = 256 * 1024
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _RANGE: Final = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
 
 
-class BadRequestError(Exception):
-    """What came is not a head of HTTP/1.1 that can be answered."""
+class Connection(BaseHTTPRequestHandler):
+    """A connection of a client, in a thread of its own."""
 
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
-def field(fields: Fields, name: str) -> str:
-    """The value of the first field of this name (in lower case), or ""."""
-    return next((value for key, value in fields if key.lower() == name), "")
+    @abstractmethod
+    def answer(self) -> None:
+        """Answers a request, whose head was read; `close_connection` says whether it is the last one."""
 
+    def do_GET(self) -> None:
+        self.answer()
 
-@dataclass(frozen=True)
-class Request:
-    """The head of a request; `target` is as it came: percent-encoded, with its query."""
+    do_HEAD = do_POST = do_PUT = do_DELETE = do_GET  # noqa: N815 - the names that HTTP gives them
 
-    method: str
-    target: str
-    fields: Fields
+    def body(self) -> bytes:
+        """The request's body."""
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the client means to send another request on this connection."""
-        return field(self.fields, "connection").lower() != "close"
-
-    @property
-    def length(self) -> int:
-        """Bytes of the body."""
-        return int(field(self.fields, "content-length") or 0)
-
-
-def parse_request(head: bytes) -> Request:
-    """The head of a request, without the empty line that ends it.
-
-    Raises:
-        BadRequestError: It is not one, or its body comes in chunks.
-    """
-    first, *lines = head.decode("latin-1").split("\r\n")
-    pairs = [line.partition(":") for line in lines]
-    fields = tuple((name, value.strip()) for name, _, value in pairs)
-    match first.split(" "):
-        case [method, target, "HTTP/1.1"] if target.startswith("/") and not field(fields, "transfer-encoding"):
-            return Request(method, target, fields)
-    raise BadRequestError(f"not a request of HTTP/1.1 whose body has a length: {first[:80]!r}")
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
 
 
 def response_head(status: int, fields: Fields) -> bytes:
@@ -89,40 +62,3 @@ def window(value: str, size: int) -> tuple[int, int, int]:
     if last and int(last) < start:
         return 200, 0, size
     return (206, start, stop) if start < size else (416, 0, 0)
-
-
-class Reader:
-    """Reads heads and bodies from a blocking socket; keeps bytes read ahead for the next call."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._held = bytearray()
-
-    def head(self) -> bytes | None:
-        """The next head, without its empty line; None if the peer closed before one began.
-
-        Raises:
-            BadRequestError: It is longer than 64 KiB, or the peer closed in the middle of it.
-        """
-        while (end := self._held.find(b"\r\n\r\n")) < 0:
-            data = self._sock.recv(_READ) if len(self._held) <= _HEAD_LIMIT else b""
-            if not data:
-                if self._held:
-                    raise BadRequestError("the head is longer than 64 KiB, or the connection ended within it")
-                return None
-            self._held += data
-        head = bytes(self._held[:end])
-        del self._held[: end + 4]
-        return head
-
-    def body(self, left: int) -> Iterator[memoryview]:
-        """The next `left` bytes, in pieces that hold until the next is asked for; fewer if the connection ends."""
-        if self._held and left:
-            data = bytes(self._held[:left])
-            del self._held[: len(data)]
-            left -= len(data)
-            yield memoryview(data)
-        buffer = memoryview(bytearray(min(left, _BUFFER)))
-        while left and (got := self._sock.recv_into(buffer[: min(left, _BUFFER)])):
-            left -= got
-            yield buffer[:got]

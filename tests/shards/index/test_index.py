@@ -18,6 +18,7 @@ from streamrec.shards import Index, IndexedRecords, ShardInfo, open_index
 from streamrec.shards.index import FOOT_BYTES, MAGIC, IndexedShard, encode_end, encode_index, read_end, read_foot
 from streamrec.storage import Storages
 from streamrec.tfrecord import LengthPacker, PackedLengths
+from tests.storage.contract import put
 
 lengths_of_shards = st.lists(
     st.tuples(st.lists(st.integers(0, 100_000), max_size=12), st.sampled_from([0, 1, 100, 400])), max_size=5
@@ -52,8 +53,7 @@ async def test_an_index_gives_the_written_lengths_and_places(shards: list[tuple[
     ]
     async with Storages() as storages:
         storage = await storages.at(url)
-        async with await storage.upload(url) as upload:
-            await upload.write(encode_index(url, written))
+        await put(storage, url, encode_index(url, written))
         index = await open_index(storage, url)
         reader = IndexedRecords(storages, index, cache_bytes=random.choice([0, 1000, 1 << 20]))
         assert index.shards == tuple(one.info for one in written)

@@ -2,10 +2,10 @@
 
 import gzip
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -16,7 +16,6 @@ from streamrec import (
     RecordSource,
     ShardWriter,
     StorageError,
-    TFRecordDataset,
     encode_records,
     verify,
     verify_sync,
@@ -30,6 +29,8 @@ from streamrec.shards.index import IndexedShard
 from streamrec.shards.indexing import scan_shard
 from streamrec.storage import Storages
 from tests.servers.real import Store
+from tests.shards.test_reader import put
+from tests.tfrecord.damage import starts_of
 
 COUNTS = [1500, 0, 3, 2048]
 
@@ -45,8 +46,7 @@ ALL = [record for part in RECORDS for record in part]
 
 def write(folder: Path | str, records: Sequence[Sequence[bytes]] = RECORDS) -> str:
     for number, part in enumerate(records):
-        with fsspec.open(f"{folder}/s-{number}", "wb") as file:
-            file.write(encode_records(part))
+        put(f"{folder}/s-{number}", encode_records(part))
     return f"{folder}/s-*"
 
 
@@ -87,8 +87,7 @@ def test_damaged_shards_have_no_index(tmp_path: Path, where: str, size: int) -> 
         ("header cut", data[: damaged + 5], TruncatedShardError),
         ("length", data[:damaged] + b"\x01" + data[damaged + 1 :], CorruptRecordError),
     ):
-        with fsspec.open(f"{folder}/{name}/s", "wb") as file:
-            file.write(broken)
+        put(f"{folder}/{name}/s", broken)
         with pytest.raises(error) as caught:
             write_index_sync(f"{folder}/{name}/s", f"{folder}/{name}/x.index")
         assert caught.value.path is not None
@@ -101,8 +100,7 @@ def test_damaged_shards_have_no_index(tmp_path: Path, where: str, size: int) -> 
 @pytest.mark.parametrize("where", ["disk", "memory"])
 def test_compressed_shards_are_refused_with_advice(tmp_path: Path, where: str) -> None:
     folder = str(tmp_path) if where == "disk" else "memory://write-compressed"
-    with fsspec.open(f"{folder}/s", "wb") as file:
-        file.write(gzip.compress(encode_records(ALL)))
+    put(f"{folder}/s", gzip.compress(encode_records(ALL)))
     with pytest.raises(ManifestError, match=r"compressed \(GZIP\).*streamrec reshard"):
         write_index_sync(f"{folder}/s", f"{folder}/x.index")
 
@@ -150,21 +148,16 @@ def test_an_update_reads_only_changed_shards(tmp_path: Path, monkeypatch: pytest
     assert all_of(url) == [*RECORDS[0], b"new", b"newer", *RECORDS[3], b"more"]
 
 
-def idx_of(records: Sequence[bytes]) -> bytes:
+def idx_of(records: list[bytes]) -> bytes:
     """The output of tfrecord2idx."""
-    at, lines = 0, []
-    for record in records:
-        lines.append(f"{at} {len(record) + 16}\n")
-        at += len(record) + 16
-    return "".join(lines).encode()
+    return b"".join(b"%d %d\n" % (at, end - at) for at, end in pairwise(starts_of(records)))
 
 
 def test_an_index_from_the_files_of_tfrecord2idx_is_the_same() -> None:
     folder = "memory://write-idx"
     whole = write_index_sync(write(folder), f"{folder}/whole.index")
     for number, part in enumerate(RECORDS):
-        with fsspec.open(f"{folder}/idx/s-{number}.idx", "wb") as file:
-            file.write(idx_of(part))
+        put(f"{folder}/idx/s-{number}.idx", idx_of(part))
     index = write_index_sync(f"{folder}/s-*", f"{folder}/x.index", idx_files=f"{folder}/idx/*.idx")
     assert index.digest == whole.digest
     assert [shard.crc32c for shard in index.shards] == [None] * 4
@@ -292,34 +285,17 @@ async def test_verify_takes_an_index(tmp_path: Path, crc: bool) -> None:
     """The checksum is that of all bytes if the index has it, else that of each record."""
     folder = f"memory://as-manifest-{uuid4()}" if crc else str(tmp_path)
     for name in ("s-0", "s-1", "s-2"):
-        with fsspec.open(f"{folder}/{name}", "wb") as file:
-            file.write(encode_records(SHORT))
+        put(f"{folder}/{name}", encode_records(SHORT))
     await write_index(f"{folder}/s-*", f"{folder}/x.index")
     report = await verify(f"{folder}/x.index")
     assert report.ok
     assert report.shards == 3
     data = encode_records(SHORT)
     for name, other in (("s-0", data[:-1] + b"?"), ("s-1", data + encode_records([b"one more"]))):
-        with fsspec.open(f"{folder}/{name}", "wb") as file:
-            file.write(other)
+        put(f"{folder}/{name}", other)
     report = await verify(f"{folder}/x.index")
     kinds = [problem.kind for problem in report.problems]
     assert kinds == ["crc32c" if crc else "records", "bytes"]
-
-
-def test_distribute_takes_an_index(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"s-{number}").write_bytes(encode_records(SHORT[number * 1000 : (number + 1) * 1000] * 4))
-    write_index_sync(f"{tmp_path}/s-*", f"{tmp_path}/x.index")
-    everything = list(TFRecordDataset(f"{tmp_path}/s-*"))
-    found = []
-    for rank in range(5):
-        dataset = TFRecordDataset(f"{tmp_path}/s-*").distribute(
-            rank=rank, world_size=5, even="drop", manifest=f"{tmp_path}/x.index"
-        )
-        found.append(list(dataset))
-    assert {len(part) for part in found} == {len(everything) // 5}
-    assert sorted(record for part in found for record in part) == sorted(everything)
 
 
 def test_a_large_manifest_is_still_a_manifest(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import asyncio
 import gc
 import io
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from tests.storage.backends.test_chained_urls import (
     tarred,
     zipped,
 )
-from tests.storage.contract import QUICK
+from tests.storage.contract import QUICK, opened
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
 __all__ = ["ftp_store", "sftp_store"]
@@ -47,30 +47,22 @@ BREAKS = 2
 """How often a connection breaks: less often than a body is tried again without a byte of progress."""
 
 
-class Breaking:
-    """What a proxy does: it breaks the first answers off that are long."""
+@asynccontextmanager
+async def broken(upstream: str, at: int = 300_000) -> AsyncIterator[FaultProxy]:
+    """A proxy in front of a server, which breaks the first long answers off; there must be so many."""
+    faults = iter([Fault(cut=at)] * BREAKS)
 
-    def __init__(self, at: int) -> None:
-        self.left = BREAKS
-        self.at = at
+    def choose(request: Request) -> Fault | None:
+        is_long = request.method == "GET" and not request.path.startswith("/api/")
+        return next(faults, None) if is_long else None
 
-    def __call__(self, request: Request) -> Fault | None:
-        if request.method != "GET" or not self.left or request.path.startswith("/api/"):
-            return None
-        self.left -= 1
-        return Fault(cut=self.at)
+    async with FaultProxy(upstream, choose) as proxy:
+        yield proxy
+    assert next(faults, None) is None
 
 
 async def read(url: str, options: dict[str, Any]) -> list[bytes]:
     return [record async for record in streamrec.TFRecordDataset(url, storage_options=options, retry=QUICK)]
-
-
-@asynccontextmanager
-async def broken(upstream: str, at: int = 300_000) -> AsyncIterator[tuple[FaultProxy, Breaking]]:
-    """A proxy in front of a server, which breaks some answers off."""
-    breaking = Breaking(at)
-    async with FaultProxy(upstream, breaking) as proxy:
-        yield proxy, breaking
 
 
 ARCHIVES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -85,18 +77,16 @@ ARCHIVES: dict[str, tuple[str, Callable[[], bytes]]] = {
 async def test_a_chain_over_http(kind: str, http_store: Store) -> None:
     chain, make = ARCHIVES[kind]
     (http_store.directory / f"broken.{kind}").write_bytes(make())
-    async with broken(http_store.endpoint) as (proxy, breaking):
+    async with broken(http_store.endpoint) as proxy:
         assert await read(f"{chain}{proxy.url}/broken.{kind}", {}) == RECORDS
-    assert not breaking.left
 
 
 async def test_hugging_face() -> None:
     pytest.importorskip("huggingface_hub")
     with hub(FILES) as server:
-        async with broken(server.endpoint) as (proxy, breaking):
+        async with broken(server.endpoint) as proxy:
             options = {"endpoint": proxy.url, "token": False}
             assert await read(f"hf://datasets/{REPOSITORY}/a/x-0.tfrecord", options) == RECORDS
-        assert not breaking.left
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure-core's own way of uploading
@@ -105,10 +95,9 @@ async def test_azure(azure: Store) -> None:
     url, damaged = f"{azure.url}/broken.tfrecord", f"{azure.url}/damaged.tfrecord"
     await asyncio.to_thread(azure.put, {url: WHOLE, damaged: FILES["b/damaged.tfrecord"]})
     upstream = azure.endpoint.rpartition("/")[0]
-    async with broken(upstream) as (proxy, breaking):
+    async with broken(upstream) as proxy:
         options = {"connection_string": azure.options["connection_string"].replace(upstream, proxy.url)}
         assert await read(url, options) == RECORDS
-        assert not breaking.left
         with pytest.raises(streamrec.CorruptRecordError) as caught:
             await read(damaged, options)
         assert caught.value.path == damaged
@@ -126,8 +115,7 @@ async def test_servers_with_one_connection(kind: str, request: pytest.FixtureReq
     """The connection breaks in the middle of a body, and between requests, as servers close it after some minutes."""
     store: Store = request.getfixturevalue(f"{kind.partition(',')[0]}_store")
     url = f"{store.url}/a/x-0.tfrecord"
-    async with Storages(retry=QUICK) as storages:
-        storage = await storages.at(url)
+    async with opened(url) as storage:
         stream = await storage.stream(url)
         found, buffer = bytearray(), bytearray(100_000)
         for number in range(10**6):
@@ -257,11 +245,8 @@ def test_loops_have_clients_of_their_own(stored: Stored) -> None:
     url, options, made = stored
     for _ in range(2):
         asyncio.run(records_of(url, options))
-    threads = [threading.Thread(target=asyncio.run, args=(records_of(url, options),)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: asyncio.run(records_of(url, options)), range(2)))
     assert len(made) == 4
     assert all(is_closed(backend) for backend in made)
     gc.collect()

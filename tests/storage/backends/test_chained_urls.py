@@ -20,6 +20,7 @@ from streamrec.errors import CorruptRecordError, NotFoundError, StorageError, Un
 from streamrec.storage import Storages
 from tests.effort import thorough
 from tests.servers.real import Store, ftp, sftp
+from tests.servers.resuming import stop_after
 from tests.storage.backends.hugging_face import REPOSITORY, Hub, hub
 from tests.storage.contract import QUICK, read_all
 
@@ -248,12 +249,8 @@ def options(place: Place) -> dict[str, Any]:
 
 def test_going_on_from_a_state(place: Place) -> None:
     dataset = place.dataset("a/x-*.tfrecord", num_parallel_reads=2)
-    everything = list(dataset)
-    with dataset.iterate() as elements:
-        before = [next(elements) for _ in range(2_000)]
-        state = elements.state_dict()
-    with dataset.iterate(state) as elements:
-        assert before + list(elements) == everything
+    before, state = stop_after(dataset, 2_000)
+    assert before + list(dataset.iterate(state)) == list(dataset)
 
 
 async def test_what_is_missing(place: Place) -> None:

@@ -12,15 +12,10 @@ from typing import Any
 import pytest
 
 import streamrec
-from streamrec.errors import (
-    ObjectChangedError,
-    PermissionDeniedError,
-    StorageError,
-    UnsupportedOperationError,
-)
-from streamrec.storage import Storage, Storages
+from streamrec.errors import ObjectChangedError, PermissionDeniedError, StorageError, UnsupportedOperationError
+from streamrec.storage import Storage
 from streamrec.storage.backends.local.backend import SHORT_BYTES
-from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, read_all
+from tests.storage.contract import DATA, PART, Place, StorageTests, kill_while_writing, opened, put, read_all
 
 
 def overwrite_in_place(path: str) -> None:
@@ -111,8 +106,7 @@ class TestPlainPaths(StorageTests):
         parent, base = Path(path).parent.name, Path(path).name
         assert calls == [f"fsync {base}", f"fsync {parent}", "fsync .x", "rename to x", "fsync new"]
         calls.clear()
-        async with await storage.upload(f"{path}/new/y", overwrite=False) as upload:
-            await upload.write(DATA)
+        await put(storage, f"{path}/new/y", DATA, overwrite=False)
         assert calls == ["fsync .y", "link to y", "fsync new"]
         assert sorted(os.listdir(f"{path}/new")) == ["x", "y"]
 
@@ -124,8 +118,7 @@ class TestPlainPaths(StorageTests):
 
         monkeypatch.setattr(os, "link", refuse)
         with pytest.raises(UnsupportedOperationError, match="overwrite=True"):
-            async with await storage.upload(path, overwrite=False) as upload:
-                await upload.write(DATA)
+            await put(storage, path, DATA, overwrite=False)
         await self.check_nothing_is_left(storage, path)
 
     async def test_the_mode_follows_the_umask(self, storage: Storage, path: str) -> None:
@@ -170,8 +163,7 @@ async def test_what_is_short_is_read_as_it_is_opened(tmp_path: Path, size: int) 
     """It keeps its old content; a longer file that is truncated is an error."""
     path, data = tmp_path / "x", os.urandom(size)
     path.write_bytes(data)
-    async with Storages() as storages:
-        storage = await storages.at(str(path))
+    async with opened(str(path)) as storage:
         stream = await storage.stream(str(path))
         path.write_bytes(b"")
         if size > SHORT_BYTES:
@@ -199,8 +191,7 @@ async def test_other_tasks_run_between_the_blocks_of_files(tmp_path: Path) -> No
             iterations += 1
             await asyncio.sleep(0)
 
-    async with Storages() as storages:
-        storage = await storages.at(str(tmp_path))
+    async with opened(str(tmp_path)) as storage:
         counting = asyncio.ensure_future(count())
         await asyncio.gather(*(read() for _ in range(5)))
         counting.cancel()
@@ -210,8 +201,7 @@ async def test_other_tasks_run_between_the_blocks_of_files(tmp_path: Path) -> No
 async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
     path, data = tmp_path / "x", os.urandom(3 * SHORT_BYTES)
     path.write_bytes(data)
-    async with Storages() as storages:
-        storage = await storages.at(str(path))
+    async with opened(str(path)) as storage:
         version = (await storage.stat(str(path))).version
         for start, end in ((0, 10), (5, SHORT_BYTES + 5), (len(data) - 7, len(data) + 100), (10, len(data))):
             assert await storage.read_range(str(path), start, end, version) == data[start:end]
@@ -223,15 +213,13 @@ async def test_a_short_range_of_a_long_file(tmp_path: Path) -> None:
 async def test_a_written_buffer_may_be_used_again(tmp_path: Path) -> None:
     """Pieces of all lengths, across parts: the content of the buffer at the time of the write is stored."""
     path, expected, buffer = str(tmp_path / "x"), bytearray(), bytearray(1 << 20)
-    async with Storages() as storages:
-        storage = await storages.at(path)
-        async with await storage.upload(path, part_size=PART) as upload:
-            for size in (1, 70_000, 300_001, 5, 1 << 20, 0, 64 << 10, 3):
-                buffer[:size] = os.urandom(size)
-                await upload.write(memoryview(buffer)[:size])
-                await upload.write(data := os.urandom(size))
-                expected += buffer[:size] + data
-                buffer[:size] = bytes(size)
+    async with opened(path) as storage, await storage.upload(path, part_size=PART) as upload:
+        for size in (1, 70_000, 300_001, 5, 1 << 20, 0, 64 << 10, 3):
+            buffer[:size] = os.urandom(size)
+            await upload.write(memoryview(buffer)[:size])
+            await upload.write(data := os.urandom(size))
+            expected += buffer[:size] + data
+            buffer[:size] = bytes(size)
     assert (tmp_path / "x").read_bytes() == expected
 
 

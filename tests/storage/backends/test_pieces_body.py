@@ -20,7 +20,7 @@ from streamrec.storage.backends.http.socket_body import SocketBody
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.servers.real import Store
-from tests.storage.contract import QUICK, read_all, signed_body
+from tests.storage.contract import QUICK, noted, opened, put, read_all, signed_body
 
 PART = 5 << 20
 
@@ -59,12 +59,10 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
     monkeypatch.setattr(*BREAKS[case])
     monkeypatch.setattr(backend, "_logged", set())
     data = os.urandom(size)
-    async with Storages(s3_store.options, retry=QUICK) as storages:
-        storage = await storages.at(s3_store.url)
+    async with opened(s3_store.url, s3_store.options) as storage:
         for _ in range(2):
             path = f"{s3_store.url}/{uuid4().hex}"
-            async with await storage.upload(path, part_size=PART) as upload:
-                await upload.write(data)
+            await put(storage, path, data, part_size=PART)
             assert await read_all(await storage.stream(path)) == data
         assert storage._backend._sending.fallbacks == 1  # type: ignore[attr-defined]
     warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
@@ -82,14 +80,10 @@ async def test_over_plain_http_bodies_are_signed_unless_told_otherwise(
         monkeypatch.setenv("AWS_ENDPOINT_URL", options.pop("endpoint_url"))
     if not signs:
         options["config_kwargs"] = {"s3": {"payload_signing_enabled": False}}
-    said: list[str] = []
-    async with Storages(options, retry=QUICK) as storages:
-        storage = await storages.at(store.url)
-        events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
-        events.register("before-send.s3.PutObject", lambda request, **_: said.append(signed_body(request.headers)))
+    async with opened(store.url, options) as storage:
+        said = noted(storage, "before-send.s3.PutObject", signed_body)
         path, data = f"{store.url}/{uuid4().hex}", os.urandom(1_000)
-        async with await storage.upload(path) as upload:
-            await upload.write(data)
+        await put(storage, path, data)
         assert await read_all(await storage.stream(path)) == data
     assert [value == "UNSIGNED-PAYLOAD" for value in said] == [not signs]
 
@@ -108,8 +102,7 @@ async def test_cancelling_sends_no_more(store: Store, monkeypatch: pytest.Monkey
         path = f"{store.url}/{uuid4().hex}"
 
         async def write() -> None:
-            async with await storage.upload(path, part_size=PART) as upload:
-                await upload.write(os.urandom(3 * PART))
+            await put(storage, path, os.urandom(3 * PART), part_size=PART)
 
         with monkeypatch.context() as patched:
             patched.setattr(PiecesBody, "write", held)
@@ -206,8 +199,7 @@ def server(tmp_path: Path) -> Iterator[ObjectStore]:
 async def test_a_connection_serves_one_request_after_another(server: ObjectStore, scheme: str) -> None:
     """Bodies of every size that are read to their end; one that is closed before costs its connection alone."""
     path = server.url_of(scheme, "bucket/object")
-    async with Storages(server.options(scheme), retry=UNHEDGED) as storages:
-        storage = await storages.at(path)
+    async with opened(path, server.options(scheme), UNHEDGED) as storage:
 
         async def reader(number: int) -> None:
             for turn, size in enumerate([3 << 20, 100_000, 5 << 20, (1 << 20) + 1, 2 << 20, 7]):

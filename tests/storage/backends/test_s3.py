@@ -24,6 +24,9 @@ from tests.storage.contract import (
     RemoteTests,
     StorageTests,
     kill_while_writing,
+    noted,
+    opened,
+    put,
     read_all,
 )
 from tests.storage.network import unfinished
@@ -74,8 +77,7 @@ class TestS3(RemoteTests):
 
     async def test_the_size_of_the_whole_and_its_checksum_stand_in_the_store(self, storage: Storage, path: str) -> None:
         data = os.urandom(2 * PART + 1)
-        async with await storage.upload(path, part_size=PART) as upload:
-            await upload.write(data)
+        await put(storage, path, data, part_size=PART)
         bucket, _, key = path.removeprefix("s3://").partition("/")
         head = await client(storage)._call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         assert (head["ContentLength"], head["ChecksumCRC32C"]) == (len(data), encode_crc32c(crc32c(data)))
@@ -155,13 +157,7 @@ def client(storage: Storage) -> Any:
 
 def gets_of_the_client(storage: Storage) -> list[str]:
     """The URLs that the client itself requests from now on."""
-    sent: list[str] = []
-
-    def note(request: Any, **_: Any) -> None:
-        sent.append(request.url)
-
-    client(storage)._s3.meta.events.register("before-send.s3.GetObject", note)
-    return sent
+    return noted(storage, "before-send.s3.GetObject", lambda request: request.url)
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
@@ -173,8 +169,7 @@ async def test_a_copy_keeps_what_the_store_knows_of_an_object(
         monkeypatch.setattr(s3, "MAX_COPIED", 2)
         monkeypatch.setattr("s3fs.core.MANAGED_COPY_THRESHOLD", 2)
     known = {"Metadata": {"who": "me"}, "ContentType": "text/x-ours", "StorageClass": "STANDARD_IA"}
-    async with Storages(s3_store.options) as storages:
-        storage = await storages.at(s3_store.url)
+    async with opened(s3_store.url, s3_store.options) as storage:
         call = client(storage)._call_s3
         await call("put_object", Bucket=bucket, Key=name, Body=b"old", **known)
         await storage.copy(f"{s3_store.url}/{name}", f"{s3_store.url}/{name}-2")

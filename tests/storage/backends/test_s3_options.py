@@ -21,7 +21,7 @@ from streamrec.storage import Storages, backend
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
 from tests.effort import OTHER_CLIENT, newest
 from tests.servers.real import Store, nginx
-from tests.storage.contract import QUICK, check
+from tests.storage.contract import QUICK, check, noted, opened, put
 
 CUSTOMER = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "0123456789abcdef0123456789abcdef"}
 OWNER = "123456789012"
@@ -129,8 +129,7 @@ async def test_a_refusal_that_the_client_does_not_get_ends_it(store: Store, monk
     async with Storages(store.options, retry=QUICK) as storages:
         storage = await storages.at(store.url)
         for name in names:
-            async with await storage.upload(name) as upload:
-                await upload.write(name.encode())
+            await put(storage, name, name.encode())
         for name in names[:2]:
             assert await storage.read_range(name, 0, 1000) == name.encode()
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
@@ -155,8 +154,7 @@ async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
     async with Storages(store.options, retry=QUICK) as storages:
         storage = await storages.at(store.url)
         for name in names:
-            async with await storage.upload(name) as upload:
-                await upload.write(b"" if name is names[1] else b"x")
+            await put(storage, name, b"" if name is names[1] else b"x")
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
         assert await storage.read_range(names[0], 0, 10) == b"x"
         gets._unproven.update(gets._proven)
@@ -169,13 +167,10 @@ async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
 
 
 async def test_a_handler_of_the_users_sees_each_request_that_is_signed(store: Store) -> None:
-    url, seen = f"{store.url}/{uuid4()}", list[str]()
-    async with Storages(store.options, retry=QUICK) as storages:
-        storage = await storages.at(url)
-        async with await storage.upload(url) as upload:
-            await upload.write(b"0123456789")
-        events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
-        events.register("before-sign.s3.GetObject", lambda request, **_: seen.append(request.url))
+    url = f"{store.url}/{uuid4()}"
+    async with opened(url, store.options) as storage:
+        await put(storage, url, b"0123456789")
+        seen = noted(storage, "before-sign.s3.GetObject", lambda request: request.url)
         for start in range(5):
             assert await storage.read_range(url, start, 10) == b"0123456789"[start:]
     assert len(seen) >= 5  # one more if a request was sent again

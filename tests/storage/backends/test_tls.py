@@ -19,7 +19,8 @@ from streamrec.storage.backends.http import responses, tls_reader
 from streamrec.storage.backends.http.socket_body import ALL
 from streamrec.storage.upload import encode_crc32c
 from tests.servers.real import Store, make_certificate, seaweedfs
-from tests.storage.contract import QUICK, read_all, signed_body
+from tests.servers.resuming import stop_after
+from tests.storage.contract import QUICK, noted, opened, put, read_all, signed_body
 
 PART = 5 << 20
 
@@ -41,23 +42,19 @@ def path(store: Store) -> str:
     return f"{store.url}/{uuid4().hex}"
 
 
-async def put(storage: Storage, path: str, size: int) -> bytes:
+async def put_random(storage: Storage, path: str, size: int) -> bytes:
     """Writes an object of random bytes."""
     data = os.urandom(size)
-    async with await storage.upload(path) as upload:
-        await upload.write(data)
+    await put(storage, path, data)
     return data
 
 
 @pytest.mark.parametrize("size", [0, 1_000, PART, 3 * PART + 17])
 async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str, size: int) -> None:
     """One part and several: signed heads, bodies that only TLS and the CRC32C guard."""
-    sent: list[str] = []
-    events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
-    events.register("before-send.s3", lambda request, **_: sent.append(signed_body(request.headers)))
+    sent = noted(storage, "before-send.s3", signed_body)
     data = os.urandom(size)
-    async with await storage.upload(path, part_size=PART) as upload:
-        await upload.write(data)
+    await put(storage, path, data, part_size=PART)
     assert "UNSIGNED-PAYLOAD" in sent
     assert await read_all(await storage.stream(path)) == data
     bucket, _, key = path.removeprefix("s3://").partition("/")
@@ -68,13 +65,9 @@ async def test_an_upload_is_verified_without_sha256(storage: Storage, path: str,
 
 async def test_other_settings_of_the_users_leave_bodies_unsigned(store: Store, path: str) -> None:
     options = {**store.options, "config_kwargs": {"s3": {"addressing_style": "path"}}}
-    sent: list[str] = []
-    async with Storages(options, retry=QUICK) as storages:
-        storage = await storages.at(store.url)
-        events = storage._backend._fs._s3.meta.events  # type: ignore[attr-defined]
-        events.register("before-send.s3.PutObject", lambda request, **_: sent.append(signed_body(request.headers)))
-        async with await storage.upload(path) as upload:
-            await upload.write(b"cat")
+    async with opened(store.url, options) as storage:
+        sent = noted(storage, "before-send.s3.PutObject", signed_body)
+        await put(storage, path, b"cat")
     assert sent == ["UNSIGNED-PAYLOAD"]
 
 
@@ -98,7 +91,7 @@ async def test_bodies_are_decrypted(storage: Storage, path: str, monkeypatch: py
         begin(self)
 
     monkeypatch.setattr(tls_reader.TLSReader, "begin", noted)
-    data = await put(storage, path, 21 << 20)
+    data = await put_random(storage, path, 21 << 20)
     for step in (70_001, 1 << 20, 4 << 20):
         assert await read_all(await storage.stream(path), step) == data
     assert len(landed) >= 6
@@ -178,7 +171,7 @@ def flipped(data: bytes) -> bytes:
 @pytest.mark.usefixtures("decryption")
 async def test_a_connection_serves_one_request_after_another(store: Store, storage: Storage, path: str) -> None:
     """A handshake is expensive: after a body that was decrypted past asyncio, asyncio continues with the connection."""
-    data = await put(storage, path, 8 << 20)
+    data = await put_random(storage, path, 8 << 20)
     used: set[int] = set()
 
     def noted(number: int, came: int, chunk: bytes) -> bytes:
@@ -199,7 +192,7 @@ async def test_damage_on_the_way_is_a_broken_body_that_is_resumed(
     store: Store, storage: Storage, path: str, how: str
 ) -> None:
     """No byte of a record of TLS that was changed is handed out."""
-    data = await put(storage, path, 4 << 20)
+    data = await put_random(storage, path, 4 << 20)
     harmed: list[int] = []
 
     def harm(number: int, came: int, chunk: bytes) -> bytes | None:
@@ -238,11 +231,8 @@ def test_a_storm_and_a_resume_in_it(store: Store, path: str) -> None:
             dataset = TFRecordDataset(list(shards), num_parallel_reads=6, storage_options=options, retry=QUICK)
 
             def resumed() -> list[bytes]:
-                with dataset.iterate() as records:
-                    first = list(itertools.islice(records, 133))
-                    state = records.state_dict()
-                with dataset.iterate(state=state) as records:
-                    return first + list(records)
+                first, state = stop_after(dataset, 133)
+                return first + list(dataset.iterate(state))
 
             return await asyncio.to_thread(resumed)
 
@@ -268,7 +258,7 @@ async def test_where_asyncio_is_not_as_expected_the_client_reads(
         monkeypatch.setattr(tls_reader, "library", other)
     else:
         monkeypatch.setattr(tls_reader.SocketReader, "read", other)
-    data = await put(storage, path, 6 << 20)
+    data = await put_random(storage, path, 6 << 20)
     for _ in range(3):
         assert await read_all(await storage.stream(path), 1 << 20) == data
     assert way.fallbacks == 1
@@ -285,9 +275,8 @@ def test_under_uvloop_the_client_reads(
     monkeypatch.setattr(responses, "BUFFERED_BODIES", way)
 
     async def read() -> None:
-        async with Storages(store.options, retry=QUICK) as storages:
-            storage = await storages.at(path)
-            data = await put(storage, path, 6 << 20)
+        async with opened(path, store.options) as storage:
+            data = await put_random(storage, path, 6 << 20)
             for _ in range(3):
                 assert await read_all(await storage.stream(path), 1 << 20) == data
 

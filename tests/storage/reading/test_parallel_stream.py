@@ -23,6 +23,7 @@ from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all, until
 from tests.storage.reading.scattered import Asked, Scattered, landing, request_of
+from tests.storage.reading.test_range_plan import Clock
 
 MIB = 1 << 20
 DATA = os.urandom(28 * MIB + 12_345)
@@ -139,7 +140,7 @@ def test_a_cancellation_leaves_nothing(seed: int, turns: int) -> None:
 
 
 async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() -> None:
-    clock = Ticks()
+    clock = Clock()
     connections = Connections(len(LARGE), KneeSearch(start=4, most=4), clock)
     backend = Scattered(LARGE, dries_up=100_000)
     relieved = asyncio.Event()
@@ -166,7 +167,7 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
 
 
 async def test_a_range_that_waits_for_room_is_not_slow() -> None:
-    clock = Ticks()
+    clock = Clock()
     connections = Connections(4 * BLOCK_BYTES, clock=clock)
     backend, share = Scattered(LARGE, dries_up=3 * BLOCK_BYTES + 1), connections.join()
     piece = RangeBuffer(request_of(backend)(0, len(LARGE), None), connections, share, len(LARGE))
@@ -194,16 +195,6 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     await piece.aclose()
     connections.leave(share)
     check_nothing_is_left(backend, connections)
-
-
-class Ticks:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def the_slow_one(backend: Scattered) -> Asked:
@@ -359,12 +350,10 @@ async def test_an_object_that_is_replaced_by_a_shorter_one(
     stream = await (await storages.at("s3://b/shrinks")).stream("s3://b/shrinks")
     path.unlink()  # open files keep the old content
     path.write_bytes(DATA[:MIB])
-    got = bytearray()
-    buffer = memoryview(bytearray(MIB))
-    with pytest.raises(ObjectChangedError):
-        while count := await stream.readinto(buffer):
-            got += buffer[:count]
-    assert DATA.startswith(bytes(got))
+    assert isinstance(stream, ParallelStream)
+    got, error = await read_up_to_an_error(stream)
+    assert isinstance(error, ObjectChangedError)
+    assert DATA.startswith(got)
     assert landing() == []
 
 

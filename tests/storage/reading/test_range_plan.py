@@ -50,15 +50,6 @@ class Clock:
         return self.now
 
 
-@given(st.floats(1, 200), st.integers(2, 30))
-def test_the_climb_finds_how_many_the_wire_takes(wire: float, windows: int) -> None:
-    search = KneeSearch(START, MAX_CONNECTIONS)
-    for _ in range(40 + windows):
-        search.observe(min(search.target, wire))
-    expected = min(max(wire, START), MAX_CONNECTIONS)
-    assert expected * 0.75 - 1 <= search.target <= min(expected * 1.3 + 1, MAX_CONNECTIONS)
-
-
 def test_the_climb_rests_longer_and_longer() -> None:
     search, tried = KneeSearch(START, MAX_CONNECTIONS), []
     for index in range(300):
@@ -161,7 +152,7 @@ def run_a_wire(connections: Connections, clock: Clock, wire: float, seconds: flo
         take(share, 0, connections.record_bytes(int(rate * 0.01)))
 
 
-@pytest.mark.parametrize(("wire", "expected"), [(10e9, MAX_CONNECTIONS), (1e9, START), (125e6, START)])
+@pytest.mark.parametrize(("wire", "expected"), [(10e9, MAX_CONNECTIONS), (1.5e9, 25), (1e9, START), (125e6, START)])
 def test_more_connections_only_where_they_bring_more(wire: float, expected: int) -> None:
     clock = Clock()
     connections = Connections(1 << 30, clock=clock)

@@ -23,7 +23,7 @@ from streamrec.errors import PermissionDeniedError
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore, serve_objects
-from tests.storage.contract import read_all, until
+from tests.storage.contract import opened, read_all, until
 from tests.storage.faultproxy import Fault, FaultProxy, Request, in_a_thread
 
 RECORDS = [os.urandom(100) for _ in range(500)]
@@ -116,6 +116,11 @@ def options(scheme: str, guard: Guard, endpoint: str, lasts: float = 3600) -> di
 both = pytest.mark.parametrize("scheme", ["s3", "gs"])
 
 
+@pytest.fixture
+def guard() -> Guard:
+    return Guard()
+
+
 @asynccontextmanager
 async def guarded(
     store: ObjectStore, scheme: str, guard: Guard, lasts: float = 3600, retry: RetryPolicy = POLICY
@@ -135,8 +140,7 @@ def _no_keys_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @both
-async def test_a_refused_token_is_renewed_once_for_all_streams(store: ObjectStore, scheme: str) -> None:
-    guard = Guard()
+async def test_a_refused_token_is_renewed_once_for_all_streams(store: ObjectStore, guard: Guard, scheme: str) -> None:
     async with guarded(store, scheme, guard) as (storages, storage):
 
         async def one(index: int) -> bytes:
@@ -157,8 +161,7 @@ async def test_a_refused_token_is_renewed_once_for_all_streams(store: ObjectStor
 
 
 @both
-async def test_metadata_and_listings_renew_too(store: ObjectStore, scheme: str) -> None:
-    guard = Guard()
+async def test_metadata_and_listings_renew_too(store: ObjectStore, guard: Guard, scheme: str) -> None:
     async with guarded(store, scheme, guard) as (_, storage):
         guard.expire()
         assert (await storage.stat(f"{scheme}://bucket/shard-1")).size == len(DATA)
@@ -168,9 +171,8 @@ async def test_metadata_and_listings_renew_too(store: ObjectStore, scheme: str) 
 
 
 @both
-async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, scheme: str) -> None:
+async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, guard: Guard, scheme: str) -> None:
     """A token valid for two minutes counts as stale; its successor is not renewed again."""
-    guard = Guard()
     async with guarded(store, scheme, guard, lasts=120) as (_, storage):
         for index in range(4):
             assert await read_all(await storage.stream(f"{scheme}://bucket/shard-{index}")) == DATA
@@ -180,8 +182,7 @@ async def test_a_token_is_renewed_before_it_expires(store: ObjectStore, scheme: 
 
 
 @both
-async def test_credentials_that_cannot_be_renewed_are_a_refusal(store: ObjectStore, scheme: str) -> None:
-    guard = Guard()
+async def test_credentials_that_cannot_be_renewed_are_a_refusal(store: ObjectStore, guard: Guard, scheme: str) -> None:
     async with guarded(store, scheme, guard) as (_, storage):
         guard.expire()
         guard.error = RefreshError("revoked")  # type: ignore[no-untyped-call]
@@ -193,9 +194,8 @@ async def test_credentials_that_cannot_be_renewed_are_a_refusal(store: ObjectSto
 
 
 @both
-async def test_a_token_service_that_is_away_for_a_moment(store: ObjectStore, scheme: str) -> None:
+async def test_a_token_service_that_is_away_for_a_moment(store: ObjectStore, guard: Guard, scheme: str) -> None:
     """Found before a request is sent: tried again like any other fault."""
-    guard = Guard()
     guard.error = TransportError("unreachable")  # type: ignore[no-untyped-call]
     async with guarded(store, scheme, guard, lasts=-1) as (storages, storage):
         with pytest.raises(PermissionDeniedError, match="3 attempts in a row"):
@@ -204,9 +204,8 @@ async def test_a_token_service_that_is_away_for_a_moment(store: ObjectStore, sch
         assert storages.statistics.snapshot().backends[scheme].retries["credentials"] == 2
 
 
-def test_a_dataset_whose_credentials_expire(store: ObjectStore) -> None:
+def test_a_dataset_whose_credentials_expire(store: ObjectStore, guard: Guard) -> None:
     """GCS, from a `for` loop: each token is good for ten requests."""
-    guard = Guard()
     good = 0
 
     def choose(request: Request) -> Fault | None:
@@ -230,9 +229,9 @@ def test_a_dataset_whose_credentials_expire(store: ObjectStore) -> None:
 
 
 async def test_keys_of_a_file_that_is_rewritten(
-    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: ObjectStore, guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard, file = Guard(), tmp_path / "credentials"
+    file = tmp_path / "credentials"
 
     def write() -> None:
         keys = f"aws_access_key_id = k\naws_secret_access_key = s\naws_session_token = {guard.token}"
@@ -242,8 +241,7 @@ async def test_keys_of_a_file_that_is_rewritten(
     write()
     async with FaultProxy(store.url, guard) as proxy:
         own = {"endpoint_url": proxy.url, "client_kwargs": {"region_name": "r"}}
-        async with Storages(own, retry=POLICY) as storages:
-            storage = await storages.at("s3://bucket")
+        async with opened("s3://bucket", own, POLICY) as storage:
             assert await read_all(await storage.stream("s3://bucket/shard-0")) == DATA
             guard.expire()
             with pytest.raises(PermissionDeniedError, match=r"refused.*ExpiredToken.*in 3 attempts"):
@@ -256,9 +254,8 @@ async def test_keys_of_a_file_that_is_rewritten(
 
 
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch"])
-async def test_keys_that_were_rotated_are_waited_for(store: ObjectStore, code: str) -> None:
+async def test_keys_that_were_rotated_are_waited_for(store: ObjectStore, guard: Guard, code: str) -> None:
     """Credentials that never worked are an error at once."""
-    guard = Guard()
     guard.code = code
     async with guarded(store, "s3", guard, retry=replace(POLICY, attempts=None)) as (_, storage):
         guard.error = OSError("no new keys yet")
@@ -286,15 +283,13 @@ async def test_a_program_that_makes_keys_runs_once_in_their_life(
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     own = {"endpoint_url": store.url, "client_kwargs": {"region_name": "r"}}
-    async with Storages(own, retry=POLICY) as storages:
-        storage = await storages.at("s3://bucket")
+    async with opened("s3://bucket", own, POLICY) as storage:
         for index in range(40):
             assert await read_all(await storage.stream(f"s3://bucket/shard-{index % 8}")) == DATA
     assert len((tmp_path / "runs").read_text().splitlines()) <= 2
 
 
-async def test_keys_that_were_passed_are_all_there_is(store: ObjectStore) -> None:
-    guard = Guard()
+async def test_keys_that_were_passed_are_all_there_is(store: ObjectStore, guard: Guard) -> None:
     async with FaultProxy(store.url, guard) as proxy:
         own = {"endpoint_url": proxy.url, "key": "k", "secret": "s", "token": "old"}
         async with Storages(own, retry=POLICY) as storages:

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -18,10 +17,10 @@ from streamrec.errors import (
     StorageTimeoutError,
     ThrottledError,
 )
-from streamrec.storage import RetryPolicy, Storage, Storages
+from streamrec.storage import RetryPolicy
 from tests.servers.real import Store
 from tests.storage.contract import read_all
-from tests.storage.faultproxy import Fault, FaultProxy, Request, status
+from tests.storage.faultproxy import Fault, Request, status
 from tests.storage.network import Network, through
 
 DATA = os.urandom(3_000_001)  # long enough that bodies land, short enough that their ends do not
@@ -246,43 +245,29 @@ async def test_cancellation_is_quick(network: Network) -> None:
 # Permanent failures: one clear error, at once, after as few requests as possible.
 
 
-@asynccontextmanager
-async def proxied(store: Store, **changes: Any) -> AsyncIterator[tuple[FaultProxy, Storage]]:
-    async with FaultProxy(store.endpoint) as proxy:
-        options = {**store.options, "endpoint_url": proxy.url, **changes}
-        async with Storages(options) as storages:
-            yield proxy, await storages.at(store.url)
-
-
-stores = pytest.mark.parametrize("store", ["s3_store", "gcs_store"], indirect=True)
-
-
-@stores
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store"], indirect=True)
 @pytest.mark.parametrize("name", ["/nothing-here", "-no-such-bucket/key"])
-async def test_what_is_not_there(store: Store, name: str) -> None:
+async def test_what_is_not_there(store: Store, network: Network, name: str) -> None:
     path = f"{store.url}{name}"
-    async with proxied(store) as (proxy, storage):
-        for verb in (storage.stream, storage.stat):
-            proxy.log.clear()
-            with pytest.raises(NotFoundError) as caught:
-                await verb(path)
-            assert caught.value.path == path
-            assert len(proxy.log) == 1, "nothing was tried again"
+    for verb in (network.storage.stream, network.storage.stat):
+        network.proxy.log.clear()
+        with pytest.raises(NotFoundError) as caught:
+            await verb(path)
+        assert caught.value.path == path
+        assert len(network.proxy.log) == 1, "nothing was tried again"
 
 
-@stores
-async def test_a_name_that_no_bucket_can_have(store: Store) -> None:
-    async with proxied(store) as (proxy, storage):
-        scheme = store.url.partition("://")[0]
-        with pytest.raises(StorageError):
-            await storage.stream(f"{scheme}://A_B!/key")
-        assert len(proxy.log) <= 1
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store"], indirect=True)
+async def test_a_name_that_no_bucket_can_have(store: Store, network: Network) -> None:
+    with pytest.raises(StorageError):
+        await network.storage.stream(f"{store.url.partition('://')[0]}://A_B!/key")
+    assert len(network.proxy.log) <= 1
 
 
 async def test_a_wrong_key(s3_store: Store) -> None:
-    async with proxied(s3_store, secret="wrong") as (proxy, storage):
-        for verb in (storage.stream, storage.stat):
-            proxy.log.clear()
+    async with through(replace(s3_store, options={**s3_store.options, "secret": "wrong"}), POLICY) as network:
+        for verb in (network.storage.stream, network.storage.stat):
+            network.proxy.log.clear()
             with pytest.raises(PermissionDeniedError):
-                await verb(f"{s3_store.url}/key")
-            assert len(proxy.log) == 1
+                await verb(network.path)
+            assert len(network.proxy.log) == 1

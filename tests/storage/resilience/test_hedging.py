@@ -21,7 +21,7 @@ from streamrec.storage.traffic import EARNS, SAVED, Hedging, Traffic
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS, Faults, decide
 from tests.servers.objectstore import ObjectStore, serve_objects
-from tests.storage.contract import read_all
+from tests.storage.contract import opened, read_all
 from tests.storage.reading.scattered import Scattered
 
 RECORDS = [os.urandom(1000) for _ in range(3000)]
@@ -215,8 +215,7 @@ async def test_a_stalled_body_is_overtaken_at_the_byte_reached(store: ObjectStor
 async def test_the_loser_is_gone(store: ObjectStore) -> None:
     before = asyncio.all_tasks()
     path = url(store, "s3", 0)
-    async with Storages(store.options("s3"), retry=PATIENT) as storages:
-        storage = await storages.at(path)
+    async with opened(path, store.options("s3"), PATIENT) as storage:
         for index in range(10):
             await read_all(await storage.stream(url(store, "s3", index)))
         store.faults = replace(NO_FAULTS, script=("stall",), at=0.9)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrec import TFRecordDataset, encode_records
 from streamrec.storage import Storages
 from streamrec.storage.traffic import HOLD_CAP, Limiter, Traffic
 from tests.effort import draws
@@ -21,8 +20,7 @@ from tests.servers.objectstore import ObjectStore, anonymous_options, serve_obje
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
 
-RECORDS = [os.urandom(100) for _ in range(200)]
-DATA = encode_records(RECORDS)
+DATA = os.urandom(20_000)
 
 
 # The plan
@@ -193,23 +191,10 @@ async def test_many_streams_get_through_a_store_that_throttles(store: ObjectStor
 
         await asyncio.gather(*[one(index) for index in range(50)])
         counts = storages.statistics.snapshot().backends[scheme]
-    assert counts.bytes == 50 * len(DATA)
+    assert (counts.bytes, counts.failures) == (50 * len(DATA), 0)
     assert counts.requests == allowance.served + allowance.refused + counts.retries["broken"]  # kept alive too long
     assert counts.throttled == counts.retries["throttled"] == allowance.refused
     assert allowance.served == 50
     assert allowance.refused <= 100  # the first round, and one answer now and then
     assert counts.waited_for_turn > 0
     assert counts.hedges == 0
-
-
-async def test_a_dataset_over_a_store_that_throttles(store: ObjectStore) -> None:
-    allowance = Allowance(rate=40, burst=5)
-    urls = [f"s3://bucket/shard-{index:02}" for index in range(100)]
-    async with FaultProxy(store.url, allowance) as proxy:
-        dataset = TFRecordDataset(urls, num_parallel_reads=16, storage_options=anonymous_options("s3", proxy.url))
-        async with dataset.batch(100).aiterate() as batches:
-            found = [record async for frames in batches for record in frames]
-            counts = batches.stats().storage.backends["s3"]
-    assert sorted(found) == sorted(RECORDS * 100)
-    assert counts.failures == 0
-    assert counts.requests <= 250

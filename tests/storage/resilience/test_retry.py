@@ -45,7 +45,7 @@ from streamrec.storage.request import HedgedRequest
 from streamrec.storage.retry import Failures, attempt
 from streamrec.storage.traffic import Hedging, SharedTimer, Traffic
 from tests.servers.faults import NO_FAULTS
-from tests.servers.objectstore import ObjectStore
+from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.storage.contract import until
 from tests.storage.reading.scattered import Scattered
 
@@ -221,16 +221,8 @@ SWIFT = RetryPolicy(backoff_base=0.001, backoff_cap=0.002)
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    (tmp_path / "bucket").mkdir()
-    for name in "abc":
-        (tmp_path / "bucket" / name).write_bytes(encode_records(RECORDS))
-    return tmp_path
-
-
-@pytest.fixture
-def store(bucket: Path) -> Iterator[ObjectStore]:
-    with ObjectStore(bucket) as store:
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    with serve_objects(tmp_path, dict.fromkeys("abc", encode_records(RECORDS))) as store:
         yield store
 
 
@@ -245,7 +237,7 @@ def test_any_number_of_failures_is_waited_for(store: ObjectStore, status: int) -
     assert list(dataset_of(store.url)) == RECORDS
 
 
-async def test_a_server_that_restarts_is_waited_for(bucket: Path, store: ObjectStore) -> None:
+async def test_a_server_that_restarts_is_waited_for(tmp_path: Path, store: ObjectStore) -> None:
     """Its port refuses connections meanwhile, more often than any old limit of attempts allowed."""
     port = int(store.url.rpartition(":")[2])
     store.faults = replace(NO_FAULTS, rate=200_000.0)
@@ -253,7 +245,7 @@ async def test_a_server_that_restarts_is_waited_for(bucket: Path, store: ObjectS
         found = [await anext(records)]
         store.close()
         await until(lambda: records.stats().storage.backends["s3"].retries["connect"] >= 30)
-        with ObjectStore(bucket, port=port):
+        with ObjectStore(tmp_path, port=port):
             found += [record async for record in records]
     assert found == RECORDS * 3
 

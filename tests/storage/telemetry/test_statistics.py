@@ -128,22 +128,6 @@ async def test_storages_of_one_run_are_counted_together(store: ObjectStore) -> N
     assert Storages().statistics is not statistics
 
 
-def test_a_dataset_says_what_happened(store: ObjectStore) -> None:
-    store.faults = replace(NO_FAULTS, script=("reset",), at=0.3)
-    urls = [f"s3://bucket/shard-{index}" for index in range(4)]
-    dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=store.options(), retry=POLICY)
-    with dataset.repeat(2).batch(500).iterate() as batches:
-        assert sum(len(frames) for frames in batches) == 8 * len(RECORDS)
-        stats = batches.stats()
-    counts = stats.storage.backends["s3"]
-    assert counts.bytes == 8 * len(DATA)
-    assert counts.retries["broken"] == 4
-    assert store.wait_idle()
-    assert counts.requests == store.counters.requests
-    assert stats.consumer_waited == batches.waited > 0
-    assert stats.storage.streams == ()
-
-
 async def test_a_shard_describes_itself(store: ObjectStore) -> None:
     async with open_shard("s3://bucket/shard-1", storage_options=store.options()) as shard:
         assert [record async for record in shard] == RECORDS
@@ -157,14 +141,9 @@ REPORTED = encode_records([b"x" * 100] * 5_000)
 def test_a_line_says_what_matters() -> None:
     statistics = Statistics()
     tally = statistics.backend("s3")
-    tally.count(Cause.BROKEN)
-    tally.count(Cause.THROTTLED)
-    tally.count(Cause.THROTTLED)
-    tally.count("hedges")
-    tally.count("hedges")
-    tally.count("hedges_won")
     tally.request(waited=1.5)
-    tally.count("losses")
+    for name in (Cause.BROKEN, Cause.THROTTLED, Cause.THROTTLED, "hedges", "hedges", "hedges_won", "losses"):
+        tally.count(name)
     tally.count("lost_bytes", 1234)
     (line,) = format_lines(statistics.snapshot())
     for part in ("3 retried (1 broken, 2 throttled)", "1 of 2 hedges won", "1 loss of 1,234 bytes", "1.5 s for leave"):
@@ -172,12 +151,9 @@ def test_a_line_says_what_matters() -> None:
 
 
 def test_a_run_is_logged_at_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "bucket").mkdir()
-    (tmp_path / "bucket" / "key").write_bytes(REPORTED)
     caplog.set_level(logging.INFO, "streamrec")
-    with ObjectStore(tmp_path, replace(NO_FAULTS, script=("reset",), at=0.5)) as store:
-        options = {"endpoint_url": store.url, "anon": True}
-        dataset = TFRecordDataset("s3://bucket/key", storage_options=options, retry=RetryPolicy(backoff_base=0.01))
+    with serve_objects(tmp_path, {"key": REPORTED}, replace(NO_FAULTS, script=("reset",), at=0.5)) as store:
+        dataset = TFRecordDataset("s3://bucket/key", storage_options=store.options(), retry=POLICY)
         assert sum(len(frames) for frames in dataset.batch(100)) == 5_000
     retry, end = (record.getMessage() for record in caplog.records if record.name == "streamrec")
     assert retry.startswith("s3://bucket/key: trying again in 0.0 s after the connection broke")
