@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import pytest
 
-from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter
 from tests.effort import SOON
+from tests.runs import until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
@@ -35,9 +37,7 @@ Stored = tuple[str, dict[str, Any]]
 
 
 def serve(root: Path, shards: int, records: list[bytes], faults: Faults) -> Iterator[Stored]:
-    (root / "bucket").mkdir()
-    for shard in range(shards):
-        (root / "bucket" / f"s-{shard:02}").write_bytes(encode_records(records))
+    write_shards(root / "bucket", [records] * shards, "s-{:02}")
     with ObjectStore(root, faults) as store:
         yield "s3://bucket/s-*", {"endpoint_url": store.url, "anon": True}
 
@@ -129,14 +129,10 @@ def test_an_error_of_a_stage_arrives_once_with_its_place(
     files: list[str], verb: str, failing: Chain, around: Chain, cycle: int
 ) -> None:
     iterator = around(failing(TFRecordDataset(files, num_parallel_reads=cycle))).iterate()
-    found = []
-    with pytest.raises(ZeroDivisionError) as caught:
-        for element in iterator:
-            found.append(element)
-    assert "fails_at_20" in [entry.name for entry in caught.traceback]
-    (note,) = caught.value.__notes__
-    number = len(found)
-    assert note == f"in {verb}: your function fails_at_20, element {number} of this run: {files[4]}, record 20"
+    found, error = until_error(iterator, ZeroDivisionError)
+    assert "fails_at_20" in [entry.name for entry in extract_tb(error.__traceback__)]
+    place = f"element {len(found)} of this run: {files[4]}, record 20"
+    assert error.__notes__ == [f"in {verb}: your function fails_at_20, {place}"]
     next(iterator)
 
 
