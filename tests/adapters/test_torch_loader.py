@@ -70,16 +70,6 @@ def test_a_state_of_any_step_resumes_there(tmp_path: Path) -> None:
     check_states(lambda: Loader(dataset.with_options(epoch=0)))
 
 
-def test_leaving_the_loop_ends_the_run_and_keeps_the_state() -> None:
-    loader = Loader(Dataset.range(10**9))
-    for number in loader:
-        if number == 5:
-            break
-    resumed = Loader(Dataset.range(10**9))
-    resumed.load_state_dict(loader.state_dict())
-    assert int(next(iter(resumed))) == 6
-
-
 def test_an_iterator_that_is_never_used_is_not_an_epoch() -> None:
     dataset = Dataset.range(20).shuffle(20, seed=1).batch(4)
     whole = [[batch.tolist() for batch in dataset.with_options(epoch=epoch)] for epoch in range(3)]

@@ -152,14 +152,6 @@ def test_shares_never_sum_up_to_more_than_the_budget(data: st.DataObject, budget
     assert CONSUMER.of(budget) + sum(taken) + sum(made.allowed) <= max(budget, 2)  # of one byte two have one each
 
 
-def test_a_prefetch_is_within_the_budget() -> None:
-    made = Made()
-    dataset = plenty(made).prefetch(buffer_bytes=1 << 40).with_options(memory_budget=16 * MIB)
-    anyio.run(stalled, dataset)
-    assert made.allowed == [11 * MIB // 2]  # 16 without the consumer's quarter, a sixteenth, and the prefetch's half
-    assert 8 * MIB <= made.nbytes <= 11 * MIB
-
-
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("calls", [4, AUTOTUNE])
 def test_results_that_are_larger_than_their_input_stay_within_the_share(calls: int, deterministic: bool) -> None:
@@ -207,10 +199,7 @@ def test_limits_of_control_groups(tmp_path: Path, kind: str) -> None:
         (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "fs" / name).write_text(text)
     assert list(cgroup_limits(tmp_path / "cgroup", tmp_path / "fs")) == limits
-
-
-def test_off_linux_there_are_no_limits(tmp_path: Path) -> None:
-    assert list(cgroup_limits(tmp_path / "nothing", tmp_path)) == []
+    assert list(cgroup_limits(tmp_path / "not on Linux", tmp_path / "fs")) == []
 
 
 def test_options_of_several_datasets() -> None:

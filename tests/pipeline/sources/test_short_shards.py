@@ -108,6 +108,7 @@ def test_damage_is_reported_after_the_records_before_it(shards: Shards) -> None:
     found, error = until_error(shards.dataset(), CorruptRecordError, shards.urls[20])
     assert found == [record for shard in range(20) for record in records_of(shard)] + records_of(20)[:-1]
     assert error.record == RECORDS - 1
+    assert not hasattr(error, "__notes__")  # it says itself where
     assert list(shards.dataset(on_error="skip_record")) == [record for record in EVERYTHING if record != b"20.3"]
 
 
