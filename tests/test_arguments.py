@@ -78,6 +78,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.batch(2, drop_remainder="no"), "drop_remainder is 'no' (str): it must be True or False"),  # type: ignore[arg-type]
     (lambda: ds.ragged_batch(None), "batch_size is None (NoneType): it must be a whole number"),  # type: ignore[arg-type]
     (lambda: ds.rebatch(1.5), "batch_size is 1.5 (float)"),  # type: ignore[arg-type]
+    (lambda: ds.rebatch(0), "batch_size is 0: it must be a whole number, 1 or more"),
+    (lambda: ds.padded_batch(0), "batch_size is 0: it must be a whole number, 1 or more"),
+    (lambda: ds.ragged_batch(0), "batch_size is 0: it must be a whole number, 1 or more"),
     (lambda: ds.shuffle(1.5), "buffer_size is 1.5 (float): it must be a whole number, 1 or more"),  # type: ignore[arg-type]
     (lambda: ds.shuffle(5, seed="a"), "seed is 'a' (str): it must be a whole number, or None"),  # type: ignore[arg-type]
     (lambda: ds.shuffle(5, 1, 2), "reshuffle_each_iteration is 2 (int): it must be True or False"),  # type: ignore[arg-type]
@@ -89,6 +92,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.enumerate("a"), "start is 'a' (str)"),  # type: ignore[arg-type]
     (lambda: ds.shard(2.0, 0), "num_shards is 2.0 (float)"),  # type: ignore[arg-type]
     (lambda: ds.shard(2, "0"), "index is '0' (str)"),  # type: ignore[arg-type]
+    (lambda: ds.shard(0, 0), "num_shards is 0: it must be a whole number, 1 or more"),
+    (lambda: ds.shard(2, 2), "less than num_shards=2"),
     (lambda: ds.map(None), "function is None (NoneType): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.map(5, 2), "function is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.map(len, 1.5), "num_parallel_calls is 1.5 (float)"),  # type: ignore[arg-type]
@@ -131,7 +136,35 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.bucket_by_sequence_length(5, [1], [1, 2]), "element_length_func is 5 (int)"),  # type: ignore[arg-type]
     (lambda: ds.bucket_by_sequence_length(len, [1.5], [1, 2]), "bucket_boundaries is 1.5 (float)"),  # type: ignore[list-item]
     (lambda: ds.bucket_by_sequence_length(len, [1], [1, 2.5]), "bucket_batch_sizes is 2.5 (float)"),  # type: ignore[list-item]
+    (lambda: ds.bucket_by_sequence_length(len, [1, 2], [1, 2]), "2 bucket_batch_sizes for 2 bucket_boundaries"),
+    (lambda: ds.bucket_by_sequence_length(len, [2, 2], [1, 2, 3]), "must increase"),
+    (lambda: ds.bucket_by_sequence_length(len, [2], [1, 0]), "it must be a whole number, 1 or more"),
     (lambda: Dataset.range("5"), "range is '5' (str): it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Dataset.range(), "one to three numbers"),
+    (lambda: Dataset.range(1, 2, 0), "step=0"),
+    (lambda: Dataset.from_tensor_slices((np.zeros(2), np.zeros(3))), "[2, 3] rows"),
+    (lambda: Dataset.from_tensor_slices(5), "has no rows"),
+    (lambda: Dataset.zip(()), "at least one dataset"),
+    (lambda: Dataset.sample_from_datasets([]), "at least one dataset"),
+    (lambda: Dataset.choose_from_datasets([], ds), "at least one dataset"),
+    (lambda: Dataset.sample_from_datasets([ds] * 3, [1, 2]), "weights="),
+    (lambda: Dataset.sample_from_datasets([ds] * 3, [1, -2, 3]), "weights="),
+    (lambda: Dataset.sample_from_datasets([ds] * 3, [1, float("nan"), 1]), "weights="),
+    (lambda: Dataset.sample_from_datasets([ds] * 3, [1, float("inf"), 1]), "weights="),
+    (lambda: ds.interleave(Dataset.range, 0), "1 or more"),
+    (lambda: ds.interleave(Dataset.range, 1, 0), "1 or more"),
+    (lambda: ds.interleave(Dataset.range, 1, 1, 0), "1 or more"),
+    (lambda: TFRecordDataset("a").distribute(even="pad"), "pass manifest="),
+    (lambda: TFRecordDataset("a").distribute(even="fair", manifest="m"), "must be one of"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset("a").distribute(rank=1), "pass both"),
+    (lambda: TFRecordDataset("a").distribute(2, 2), "less than world_size=2"),
+    (lambda: ds.distribute(), "directly after TFRecordDataset"),
+    (lambda: ds.cache("a*"), "is a pattern"),
+    (lambda: ds.cache("a-{0..3}"), "is a pattern"),
+    (lambda: ds.cache("a-{shard}"), "is a pattern"),
+    (lambda: ds.with_options(memory_budget=0), "memory_budget is 0"),
+    (lambda: ds.batch(3, deterministic=1), "deterministic is 1"),  # type: ignore[arg-type]
+    (lambda: ds.batch(3, num_parallel_calls=0), "num_parallel_calls is 0"),
     (lambda: Dataset.from_generator(5), "generator is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: Dataset.zip(ds, 5), "datasets is 5 (int): a streamrec Dataset is expected"),
     (lambda: Dataset.choose_from_datasets([ds], 5), "choice_dataset is 5 (int): a streamrec Dataset is expected"),  # type: ignore[arg-type]

@@ -29,6 +29,7 @@ from benchmarks.machine import RESULTS
 from tests.adapters.conftest import client_environment
 from tests.cli.test_page import BROWSER, FLAGS
 from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_python
+from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 
 PROGRAMS = {"pytorch.md", "jax.md", "ray.md"}
@@ -86,11 +87,8 @@ def test_program(tmp_path: Path, s3_store: Store, page: str) -> None:
     program = "\n".join(block.text for block in snippets)
     assert program.count('"data/') >= 2
     programs = {"page.py": program}
-    programs |= {
-        str(block.title): block.text
-        for block in found
-        if block.title == "grain_workers.py" and not missing_peers(block)
-    }
+    grain = [block for block in found if block.title == "grain_workers.py" and not missing_peers(block)]
+    programs |= {str(block.title): block.text for block in grain}
     for name, text in programs.items():
         (tmp_path / name).write_text(text.replace('"data/', f'"{s3_store.url}/{page}/'))
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
@@ -279,22 +277,15 @@ def test_code_is_never_cut_in_a_browser(site: Path) -> None:
 
 def test_the_page_is_made_from_the_data() -> None:
     page = DOCS.read_text()
-    assert with_tables(page, tables(json.loads((RESULTS / "faults.json").read_text()))) == page
+    assert with_tables(page, tables(data("faults"))) == page
 
 
-def test_the_data_is_whole() -> None:
-    results = json.loads((RESULTS / "faults.json").read_text())
-    measured = {(row["store"], row["fault"], row["client"]) for row in results["rows"]}
-    assert measured == {
+def test_the_data_is_whole_and_streamrec_never_hands_on_wrong_data() -> None:
+    rows = data("faults")["rows"]
+    assert {(row["store"], row["fault"], row["client"]) for row in rows} == {
         (store, name, client) for store, clients in STORES.items() for name in ROWS for client in clients
     }
-
-
-def test_streamrec_never_hands_on_wrong_data() -> None:
-    results = json.loads((RESULTS / "faults.json").read_text())
-    ours = [row for row in results["rows"] if row["client"] == "streamrec"]
-    assert len(ours) == 2 * len(ROWS)
-    assert {row["outcome"] for row in ours} <= {"data", "error"}
+    assert {row["outcome"] for row in rows if row["client"] == "streamrec"} <= {"data", "error"}
 
 
 @pytest.mark.parametrize(
@@ -340,14 +331,14 @@ def of_streamrec(name: str, kind: str, other: str) -> str:
     return two(found["dataset"]["mb_s"] / found[other]["mb_s"])
 
 
+def ratios(kind: str) -> list[str]:
+    return [two(row("pipeline", row=kind)["tf.data"][key]) for key in ("ratio", "cpu_ratio")]
+
+
 FIGURES: dict[str, Callable[[], list[str]]] = {
     "benchmarks.local`": lambda: [two(one["ratio"]) for one in data("local")["rows"]],
-    "benchmarks.pipeline --only forty`": lambda: [
-        two(row("pipeline", row="forty")["tf.data"][key]) for key in ("ratio", "cpu_ratio")
-    ],
-    "benchmarks.pipeline --only images`": lambda: [
-        two(row("pipeline", row="images")["tf.data"][key]) for key in ("ratio", "cpu_ratio")
-    ],
+    "benchmarks.pipeline --only forty`": lambda: ratios("forty"),
+    "benchmarks.pipeline --only images`": lambda: ratios("images"),
     "benchmarks.encode`": lambda: [two(row("encode", records="four scalar features")["ratio"])],
     "benchmarks.training`": lambda: [
         two(row("training", side=side)["speed"]) for side in ("streamrec", "tf.data", "DataLoader")
@@ -414,7 +405,7 @@ def test_examples_in_docstrings(name: str) -> None:
         pytest.skip(f"{package} is not installed")
     if package in APART:
         code = f"import doctest, {name} as module; failed, tried = doctest.testmod(module); assert tried and not failed"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        in_new_interpreter(code)
         return
     failed, tried = doctest.testmod(importlib.import_module(name))
     assert tried, f"{name} has examples that doctest does not find"

@@ -5,13 +5,12 @@ The read is one pass of `TFRecordDataset(urls, num_parallel_reads=2).batch(64)` 
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import streamrec
+from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 
 S3_CEILING = {"files": 56, "functions": 408}
@@ -42,8 +41,7 @@ print(json.dumps({"records": records, "seen": sorted(seen)}))
 
 def executed(urls: list[str], options: Mapping[str, Any]) -> dict[str, int]:
     """How many files and functions of ours each of three passes executes; under load, one may also wait or hedge."""
-    command = [sys.executable, "-c", READ, json.dumps([urls, dict(options)])]
-    passes = [json.loads(subprocess.run(command, capture_output=True, check=True).stdout) for _ in range(3)]
+    passes = [json.loads(in_new_interpreter(READ, json.dumps([urls, dict(options)]))) for _ in range(3)]
     assert [each["records"] for each in passes] == [400] * 3
     seen = set.intersection(*({tuple(place) for place in each["seen"]} for each in passes))
     return {"files": len({file for file, _, _ in seen}), "functions": len(seen)}

@@ -20,6 +20,7 @@ import pytest
 import streamrec
 from streamrec import Dataset, Frames, ShardWriter, TFRecordDataset, TFRecordWriter
 from streamrec.errors import ClosedError
+from tests.runs import write_shards
 
 TASKS = 8
 
@@ -266,10 +267,8 @@ def test_threads_close_a_tfrecord_writer_during_its_use(tmp_path: Path) -> None:
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Three shards of 10,000 records in all."""
     folder = tmp_path_factory.mktemp("numbered")
-    for shard in range(3):
-        records = [b"%d" % number for number in range(shard, 10_000, 3)]
-        (folder / f"{shard}.tfrecord").write_bytes(streamrec.encode_records(records))
-    return f"{folder}/*.tfrecord"
+    write_shards(folder, [[b"%d" % number for number in range(shard, 10_000, 3)] for shard in range(3)])
+    return f"{folder}/*"
 
 
 ALL = sorted(b"%d" % number for number in range(10_000))

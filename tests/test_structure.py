@@ -2,10 +2,7 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from functools import cache
 from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +13,8 @@ from google.protobuf.message import Message
 
 import streamrec
 from streamrec.lazy import IMPORT
-from tests.test_size import PACKAGE, nodes, trees
+from tests.runs import in_new_interpreter
+from tests.test_size import PACKAGE, imports, nodes, trees
 
 MAY_IMPORT = {
     "arguments": {"display"},
@@ -49,19 +47,6 @@ LAZY = sorted(PACKAGE.rglob("__init__.pyi"))
 
 def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].partition(".")[0]
-
-
-@cache
-def imports(path: Path) -> list[str]:
-    """The dotted names that a file imports."""
-    found = []
-    for node in ast.walk(trees().get(path) or ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
-    return found
 
 
 OF_OUR_OWN = {
@@ -147,9 +132,8 @@ def test_no_function_level_imports() -> None:
 def test_a_local_read_imports_no_slow_module(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(streamrec.encode_records([b"1"]))
-    read = f"import streamrec, sys; print(*streamrec.TFRecordDataset({str(path)!r})); print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
-    records, modules = done.stdout.splitlines()
+    read = "import streamrec, sys; print(*streamrec.TFRecordDataset(sys.argv[1])); print(*sorted(sys.modules))"
+    records, modules = in_new_interpreter(read, path).splitlines()
     assert records == "b'1'"
     assert not SLOW.intersection(modules.split())
 
@@ -231,8 +215,7 @@ def test_public_names() -> None:
 def loaded_by(code: str, *names: str) -> list[str]:
     """Which of the modules a new interpreter has loaded when it has run the code."""
     code = f"import sys; {code}; print(*[name for name in {names} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    return in_new_interpreter(f"import warnings; warnings.simplefilter('error'); {code}").split()
 
 
 @pytest.mark.peer  # also where torch and TensorFlow could be loaded

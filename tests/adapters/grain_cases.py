@@ -4,8 +4,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from streamrec import Dataset, TFRecordDataset, bridge
 from streamrec.errors import PositionMismatchError
 from streamrec.grain import IterDataset
 from tests.adapters.conftest import FEATURES, Leaving, check_bad_input, ids, write_numbered
+from tests.runs import in_new_interpreter, until_error
 
 flags.FLAGS.mark_as_parsed()  # Grain asks for flags of absl, which a program reads from its command line
 
@@ -107,9 +106,9 @@ def test_bad_input_is_one_error(tmp_path: Path, leaving: Leaving, load: Any) -> 
 
 
 def test_an_iterator_that_is_open_at_exit_prints_nothing() -> None:
-    code = "from streamrec import Dataset, grain; it = iter(grain.IterDataset(Dataset.range(10**9))); print(next(it))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    code = "import sys; sys.stderr = sys.stdout; from streamrec import Dataset, grain\n"
+    code += "it = iter(grain.IterDataset(Dataset.range(10**9))); print(next(it))"
+    assert in_new_interpreter(code) == "0\n"
 
 
 def test_a_worker_that_is_killed_is_an_error(tmp_path: Path) -> None:
@@ -117,9 +116,7 @@ def test_a_worker_that_is_killed_is_an_error(tmp_path: Path) -> None:
     elements = iter(in_a_worker(batches_of(dataset)))
     next(elements)
     os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="terminated unexpectedly with exit code -9"):
-        for _ in elements:
-            pass
+    until_error(elements, RuntimeError, "terminated unexpectedly with exit code -9")
     elements.close()
 
 

@@ -11,7 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from streamrec import Dataset, FixedLenFeature, RaggedTensor, SparseTensor, TFRecordDataset, VarLenFeature
 from streamrec.jax import Loader, rank_among
-from tests.adapters.conftest import Leaving, check_bad_input, check_states, write_examples
+from tests.adapters.conftest import Leaving, check_bad_input, check_states, ids, write_examples
+from tests.runs import until_error
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pair": FixedLenFeature((2,), np.float32)}
 ROWS = NamedSharding(jax.make_mesh((8,), ("data",)), PartitionSpec("data"))
@@ -62,22 +63,19 @@ def test_a_state_of_any_step_resumes_there(tmp_path: Path, prefetch: int) -> Non
 
 def test_integers_that_do_not_fit_are_an_error() -> None:
     dataset = Dataset.range(3).map(lambda n: {"id": np.full(8, 2**31 - 2 + n)})
-    seen = []
-    with pytest.raises(OverflowError, match=r"column 'id': values from 2,147,483,648 .* do not fit the int32"):
-        for batch in Loader(dataset, ROWS):
-            seen.append(batch["id"].tolist()[0])
-    assert seen == [2**31 - 2, 2**31 - 1]
+    said = r"column 'id': values from 2,147,483,648 .* do not fit the int32"
+    seen, _ = until_error(Loader(dataset, ROWS), OverflowError, said)
+    assert [batch["id"].tolist()[0] for batch in seen] == [2**31 - 2, 2**31 - 1]
     with jax.enable_x64(True):
         assert [batch["id"].tolist()[0] for batch in Loader(dataset, ROWS)] == [2**31 - 2, 2**31 - 1, 2**31]
 
 
 def test_a_column_that_cannot_be_divided_is_an_error(tmp_path: Path) -> None:
     dataset = TFRecordDataset(examples(tmp_path / "a", 21)).batch(16).parse_example(FEATURES)
-    seen = []
-    with pytest.raises(ValueError, match=r"column 'id': an array of shape \[5\] .*drop_remainder=True"):
-        for batch in Loader(dataset, ROWS):
-            seen += batch["id"].tolist()
-    assert seen == list(range(16))
+    seen, _ = until_error(
+        Loader(dataset, ROWS), ValueError, r"column 'id': an array of shape \[5\] .*drop_remainder=True"
+    )
+    assert ids(seen) == list(range(16))
     with pytest.raises(ValueError, match=r"column 'id': a single int64 has no rows to divide .* batch\("):
         list(Loader(dataset.unbatch(), ROWS))
     ragged = TFRecordDataset(examples(tmp_path / "a", 8)).batch(8).parse_example({"pair": VarLenFeature(np.float32)})

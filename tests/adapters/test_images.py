@@ -1,6 +1,5 @@
 """streamrec.images: what is decoded, what is refused, and where in the data it lies."""
 
-import subprocess
 import sys
 from contextlib import suppress
 from io import BytesIO
@@ -16,10 +15,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import streamrec
-from streamrec import BytesColumn, FeatureError, FixedLenFeature, TFRecordDataset, encode_example, encode_records
+from streamrec import BytesColumn, FeatureError, FixedLenFeature, TFRecordDataset, encode_example
 from streamrec.errors import MissingExtraError
 from streamrec.images import decode_image, decode_jpeg
 from tests.effort import draws
+from tests.runs import in_new_interpreter, until_error, write_shards
 
 PIL = pytest.importorskip("PIL.Image")
 simplejpeg = pytest.importorskip("simplejpeg")
@@ -178,16 +178,12 @@ def test_an_image_may_be_larger_than_pillow_opens() -> None:
 
 
 def test_a_header_that_claims_too_much_allocates_nothing() -> None:
-    data = bytearray(JPEGS["colour"])
-    frame = data.index(b"\xff\xc0")
-    data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
-    with pytest.raises(FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"):
-        decode_jpeg(bytes(data))
-    data = bytearray(JPEGS["progressive"])  # these are decoded whole before they are made smaller
-    frame = data.index(b"\xff\xc2")
-    data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
-    with pytest.raises(FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"):
-        decode_jpeg(bytes(data), ratio=8)
+    for kind, marker, ratio in (("colour", b"\xff\xc0", 1), ("progressive", b"\xff\xc2", 8)):
+        data = bytearray(JPEGS[kind])  # progressive ones are decoded whole before they are made smaller
+        frame = data.index(marker)
+        data[frame + 5 : frame + 9] = b"\xff\xdc\xff\xdc"
+        with pytest.raises(FeatureError, match="65,500 x 65,500 pixels: more than 512 MiB are refused"):
+            decode_jpeg(bytes(data), ratio=ratio)
     data = bytearray(ANIMATED)
     second = data.index(b"\x21\xf9\x04", data.index(b"\x2c\0\0\0\0")) + 8
     data[second + 5 : second + 9] = b"\x28\x23\x28\x23"
@@ -198,13 +194,10 @@ def test_a_header_that_claims_too_much_allocates_nothing() -> None:
 @pytest.fixture
 def shards(tmp_path: Path) -> list[str]:
     """Three shards of 21 images; one image of the second one is none."""
-    paths = []
-    for shard in range(3):
-        images = [encoded(picture(seed=shard)) if (shard, row) != (1, 13) else b"lost" for row in range(21)]
-        records = [encode_example({"image": [image], "label": [row]}) for row, image in enumerate(images)]
-        paths.append(str(tmp_path / f"{shard}.tfrecord"))
-        Path(paths[-1]).write_bytes(encode_records(records))
-    return paths
+    images = [[encoded(picture(seed=shard))] * 21 for shard in range(3)]
+    images[1][13] = b"lost"
+    rows = [[{"image": image, "label": row} for row, image in enumerate(each)] for each in images]
+    return write_shards(tmp_path, [map(encode_example, each) for each in rows])
 
 
 @pytest.mark.parametrize("calls", [None, 2])
@@ -212,12 +205,10 @@ def shards(tmp_path: Path) -> list[str]:
 def test_a_pipeline_says_in_which_shard_and_record(shards: list[str], calls: int | None, cycle: int) -> None:
     files = shards if cycle > 1 else shards[1]
     parsed = TFRecordDataset(files, num_parallel_reads=cycle).batch(8).parse_example(FEATURES, string_columns=True)
-    images = parsed.map(lambda batch: decode_jpeg(batch["image"]), num_parallel_calls=calls).iterate()
+    images = parsed.map(lambda batch: decode_jpeg(batch["image"]), num_parallel_calls=calls)
     number = 13 if cycle == 1 else 40
-    with pytest.raises(FeatureError, match=f"record {number % 8}: this is not a JPEG") as caught:
-        for _ in range(9):
-            next(images)
-    (note,) = caught.value.__notes__
+    _, error = until_error(images, FeatureError, f"record {number % 8}: this is not a JPEG")
+    (note,) = error.__notes__
     assert note.endswith(f"element {number // 8} of this run: {shards[1]}, record 13")
 
 
@@ -251,8 +242,7 @@ def test_the_interpreters_lock_is_free_meanwhile() -> None:
 
 def test_decoders_are_imported_when_an_image_comes() -> None:
     code = "import sys, streamrec.images; print('PIL' in sys.modules, 'simplejpeg' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
+    assert in_new_interpreter(code) == "False False\n"
 
 
 @pytest.mark.parametrize(("package", "data"), [("simplejpeg", JPEGS["grey"]), ("PIL.Image", OTHERS["PNG L"])])

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from streamrec import RecordSource, encode_records, write_index_sync
+from streamrec import RecordSource, write_index_sync
 from tests.adapters.conftest import LOADER_WARNINGS
+from tests.runs import write_shards
 
 torch = pytest.importorskip("torch")
 grain = pytest.importorskip("grain")
@@ -22,9 +24,7 @@ RECORDS = [b"%d" % number for number in range(200)]
 
 @pytest.fixture
 def source(tmp_path: Path) -> RecordSource:
-    for shard in range(4):
-        (tmp_path / f"s-{shard}").write_bytes(encode_records(RECORDS[shard * 50 : (shard + 1) * 50]))
-    write_index_sync(f"{tmp_path}/s-*", f"{tmp_path}/x.index")
+    write_index_sync(write_shards(tmp_path, np.split(np.array(RECORDS, object), 4)), f"{tmp_path}/x.index")
     return RecordSource(f"{tmp_path}/x.index")
 
 
@@ -47,15 +47,8 @@ class Counted(RecordSource):
 def test_torch_loads_each_record_once(source: RecordSource, workers: int, method: str | None) -> None:
     assert source[0] == RECORDS[0]  # the parent has used it before workers are forked
     generator = torch.Generator().manual_seed(7)
-    loader: Any = DataLoader(
-        source,  # type: ignore[arg-type]
-        batch_size=16,
-        shuffle=True,
-        generator=generator,
-        collate_fn=as_numbers,
-        num_workers=workers,
-        multiprocessing_context=method,
-    )
+    options: dict[str, Any] = {"generator": generator, "collate_fn": as_numbers, "num_workers": workers}
+    loader: Any = DataLoader(source, 16, shuffle=True, multiprocessing_context=method, **options)  # type: ignore[arg-type]
     batches = list(loader)
     assert [len(batch) for batch in batches] == [16] * 12 + [8]
     found = [int(number) for batch in batches for number in batch]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import streamrec
 from streamrec import Dataset, Frames, RaggedTensor, SparseTensor, TFRecordDataset, encode_records, write_manifest_sync
 from tests.adapters.conftest import FEATURES, LOADER_WARNINGS, ids, write_examples, write_numbered
 from tests.effort import THOROUGH
+from tests.runs import until_error, write_shards
 
 torch = pytest.importorskip("torch")
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -76,17 +78,12 @@ def test_workers_of_even_ranks_give_the_same_number_of_batches(tmp_path: Path) -
     assert {record for batches in seen for batch in batches for record in batch} == set(everything([31, 12, 5]))
 
 
-def test_a_warning_names_workers_that_get_nothing(tmp_path: Path) -> None:
+def test_a_warning_names_workers_that_get_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two compressed shards for four workers."""
     dataset = IterableDataset(TFRecordDataset(shards(tmp_path, [9, 9], compressed=[0, 1])).distribute().batch(3))
-    log = logging.FileHandler(tmp_path / "log")
-    logger = logging.getLogger("streamrec")
-    logger.addHandler(log)
-    try:
+    with closing(logging.FileHandler(tmp_path / "log")) as log:
+        monkeypatch.setattr(logging.getLogger("streamrec"), "handlers", [log])  # workers inherit it
         assert sum(map(len, load(dataset, 4, multiprocessing_context="fork"))) == 18
-    finally:
-        logger.removeHandler(log)
-        log.close()
     assert "of 4 readers (ranks times loader workers), these get nothing of" in (tmp_path / "log").read_text()
 
 
@@ -102,9 +99,8 @@ def test_a_dataloader_that_batches_batches_causes_a_warning(caplog: pytest.LogCa
 @pytest.mark.filterwarnings("ignore:Got pickle error:UserWarning")  # torch 2.13
 def test_a_lambda_for_a_spawned_worker_is_refused() -> None:
     dataset = IterableDataset(Dataset.range(8).map(lambda number: number))
-    with pytest.raises(
-        TypeError, match=r"cannot be sent to a worker process \(.*lambda.*\): define .* with def, at the"
-    ):
+    said = r"cannot be sent to a worker process \(.*lambda.*\): define .* with def, at the"
+    with pytest.raises(TypeError, match=said):
         next(iter(load(dataset, 1, multiprocessing_context="spawn")))
 
 
@@ -254,15 +250,12 @@ def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_worker_that_is_killed_is_an_error(tmp_path: Path, persistent: bool) -> None:
-    (tmp_path / "shard").write_bytes(encode_records([bytes(1000)] * 20_000))
-    dataset = IterableDataset(TFRecordDataset(str(tmp_path / "shard")).distribute().repeat().batch(8))
-    loader: Any = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
-    batches = iter(loader)
+    files = write_shards(tmp_path, [[bytes(1000)] * 20_000])
+    dataset = IterableDataset(TFRecordDataset(files).distribute().repeat().batch(8))
+    batches: Any = iter(load(dataset, 2, persistent_workers=persistent))
     next(batches)
     os.kill(batches._workers[1].pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"worker \(pid.* (killed|exited)"):
-        for _ in batches:
-            pass
+    until_error(batches, RuntimeError, r"worker \(pid.* (killed|exited)")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

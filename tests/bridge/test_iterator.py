@@ -17,6 +17,7 @@ import streamrec
 from streamrec import Dataset, TFRecordDataset
 from streamrec.bridge import Put, iterate, run
 from streamrec.errors import ClosedError
+from tests.runs import until_error
 
 VARIABLE = ContextVar("VARIABLE", default="default")
 
@@ -41,10 +42,6 @@ def test_run_returns_and_raises() -> None:
     assert "divide" in [entry.name for entry in traceback.extract_tb(caught.tb)]
 
 
-def test_run_takes_any_function_that_returns_an_awaitable() -> None:
-    assert run(lambda: asyncio.sleep(0, "result")) == "result"
-
-
 def test_run_of_work_that_other_code_cancels_is_an_error() -> None:
     async def cancels_itself() -> None:
         task = asyncio.current_task()
@@ -66,10 +63,9 @@ def test_the_end_stays_the_end() -> None:
 
 def test_an_error_comes_once_after_all_items_with_its_traceback() -> None:
     iterator = iterate(fails, 10)
-    assert [next(iterator) for _ in range(3)] == ["a", "b", "c"]
-    with pytest.raises(LookupError, match="after three") as caught:
-        next(iterator)
-    assert "fails" in [entry.name for entry in traceback.extract_tb(caught.tb)]
+    found, error = until_error(iterator, LookupError, "after three")
+    assert found == ["a", "b", "c"]
+    assert "fails" in [entry.name for entry in traceback.extract_tb(error.__traceback__)]
     assert [next(iterator, "end") for _ in range(3)] == ["end"] * 3
 
 
@@ -89,21 +85,6 @@ def test_after_close_next_is_an_error_and_close_has_no_effect() -> None:
     for _ in range(2):
         with pytest.raises(ClosedError, match="was closed"):
             next(iterator)
-
-
-def test_close_raises_what_the_cleanup_raised_once() -> None:
-    async def produce(put: Put[int]) -> None:
-        try:
-            await put(0, 1)
-            await asyncio.Event().wait()
-        finally:
-            raise OSError("no upload to abort")
-
-    iterator = iterate(produce, 1)
-    assert next(iterator) == 0
-    with pytest.raises(OSError, match="no upload to abort"):
-        iterator.close()
-    iterator.close()
 
 
 def test_a_put_after_close_is_refused_and_is_not_a_failure_of_the_cleanup() -> None:
@@ -223,21 +204,6 @@ def test_several_tasks_may_put(counts: list[int], limit: int) -> None:
     for task, count in enumerate(counts):
         assert [number for owner, number in taken if owner == task] == list(range(count))
     assert len(taken) == sum(counts)
-
-
-def test_an_item_heavier_than_the_limit_waits_for_an_empty_queue() -> None:
-    order: list[str] = []
-
-    async def produce(put: Put[str]) -> None:
-        await put("light", 1)
-        await put("heavy", 100)
-        order.append("heavy was put")
-
-    iterator = iterate(produce, 10)
-    run(asyncio.sleep, 0)
-    assert (iterator.channel.queued, order) == (1, [])
-    assert list(iterator) == ["light", "heavy"]
-    assert order == ["heavy was put"]
 
 
 def test_closing_raises_no_error_of_elements_not_yet_taken(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,19 +47,32 @@ def run(*arguments: str | Path, **more: Any) -> Done:
     return found
 
 
-Call = Callable[..., Done]
+@dataclass(frozen=True)
+class Call:
+    """Runs a command in this process, which has imported the clients already: a tenth of the time."""
+
+    capfd: pytest.CaptureFixture[str]
+
+    def __call__(self, *arguments: str | Path) -> Done:
+        code = program.run(list(map(str, arguments)))
+        return Done(code, *self.capfd.readouterr())
+
+    def well(self, *arguments: str | Path) -> Done:
+        """The command succeeds."""
+        done = self(*arguments)
+        assert done.code == 0, done
+        return done
+
+    def refused(self, code: int, said: str, *arguments: str | Path) -> Done:
+        """The command ends with this code, and has this text in its message."""
+        done = self(*arguments)
+        assert (done.code, said in done.err) == (code, True), done
+        return done
 
 
 @pytest.fixture
 def called(capfd: pytest.CaptureFixture[str]) -> Call:
-    """Runs a command in this process, which has imported the clients already: a tenth of the time."""
-
-    def call(*arguments: str | Path) -> Done:
-        code = program.run(list(map(str, arguments)))
-        out, err = capfd.readouterr()
-        return Done(code, out, err)
-
-    return call
+    return Call(capfd)
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -111,14 +124,18 @@ def interrupt_stalled(command: str, *arguments: str | Path, root: Path) -> None:
         assert store.wait_closed()
 
 
-def examples(count: int) -> list[bytes]:
-    """Records with a number, a score that every third record lacks, words and an image."""
-    rows: list[dict[str, Any]] = [
+def rows(count: int) -> list[dict[str, Any]]:
+    """A number, a score that every third row lacks, words and an image."""
+    return [
         {"label": number % 4, "words": ["a"] * (number % 3), "image": PNG}
         | ({"score": number / 8} if number % 3 else {})
         for number in range(count)
     ]
-    return [streamrec.encode_example(row) for row in rows]
+
+
+def examples(count: int) -> list[bytes]:
+    """`rows` as records."""
+    return list(map(streamrec.encode_example, rows(count)))
 
 
 @pytest.fixture

@@ -3,14 +3,12 @@
 import copy
 import operator
 import pickle
-import subprocess
-import sys
 
 import pytest
 from google.protobuf import json_format, text_format
 
-from streamrec.example import messages
-from streamrec.example.messages import Example, Feature, SequenceExample
+from streamrec.example import Example, Feature, SequenceExample, messages
+from tests.runs import in_new_interpreter
 
 FOREIGN = """
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -22,7 +20,10 @@ for name in "feature", "example":
     message.field.add(name="other", number=7, type=5, label=1)
     descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
 """
-TENSORFLOW = "import tensorflow as tf; assert tf.train.Example.FromString(b'') == tf.train.Example()"
+TENSORFLOW = """
+import tensorflow as tf
+assert tf.train.Example.FromString(b'') == tf.train.Example()
+"""
 OURS = """
 import streamrec
 from streamrec.example.messages import Example
@@ -37,11 +38,6 @@ example.features.feature["a"].bytes_list.value.append(b"x")
 theirs = tf.train.Example.FromString(example.SerializeToString())
 assert theirs.features.feature["a"].bytes_list.value[0] == b"x"
 """
-
-
-def run(*parts: str) -> None:
-    done = subprocess.run([sys.executable, "-c", "\n".join(parts)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def make() -> Example:
@@ -96,15 +92,6 @@ def test_every_message_is_pickled_and_copied(name: str, protocol: int) -> None:
     assert message.SerializeToString()
 
 
-def test_which_oneof() -> None:
-    kinds = {name: feature.WhichOneof("kind") for name, feature in make().features.feature.items()}
-    assert kinds == {"label": "int64_list", "name": "bytes_list", "score": "float_list", "none": None}
-
-
-def test_unpacked_numbers_parse() -> None:
-    assert list(messages.Int64List.FromString(b"\x08\x01\x08\x02").value) == [1, 2]
-
-
 def test_names_are_tensorflows() -> None:
     names = {getattr(messages, name).DESCRIPTOR.full_name for name in NAMES}
     assert names == {f"tensorflow.{name}" for name in NAMES}
@@ -112,14 +99,14 @@ def test_names_are_tensorflows() -> None:
 
 @pytest.mark.parametrize("first", ["foreign", "ours"])
 def test_a_foreign_file_of_the_same_name(first: str) -> None:
-    run(FOREIGN, OURS) if first == "foreign" else run(OURS, FOREIGN)
+    in_new_interpreter(FOREIGN + OURS if first == "foreign" else OURS + FOREIGN)
 
 
 @pytest.mark.peer
 @pytest.mark.parametrize("first", ["tensorflow", "ours"])
 def test_tensorflow_in_the_same_process(first: str) -> None:
     pytest.importorskip("tensorflow")
-    run(TENSORFLOW, OURS, BOTH) if first == "tensorflow" else run(OURS, TENSORFLOW, BOTH)
+    in_new_interpreter((TENSORFLOW + OURS if first == "tensorflow" else OURS + TENSORFLOW) + BOTH)
 
 
 @pytest.mark.peer

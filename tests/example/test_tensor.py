@@ -1,5 +1,6 @@
 """Tensors and raw values as TensorFlow writes them: against its own bytes, and against what damage may do."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -139,26 +140,23 @@ def test_fill_limit_is_the_callers() -> None:
         parse_tensor(serialized, np.int8, max_fill_bytes=99)
 
 
+def check_bytes(data: bytes, out_type: str) -> None:
+    """They are a tensor of no more bytes than they may fill, or an error."""
+    with suppress(FeatureError):
+        assert parse_tensor(data, out_type, max_fill_bytes=2**16).nbytes <= 2**16 + len(data) * 16
+
+
 @given(st.binary(max_size=60), st.sampled_from(["int32", "bool", "bfloat16", "complex64", "string", "float8_e5m2"]))
 def test_any_bytes_parse_or_raise(data: bytes, out_type: str) -> None:
-    try:
-        parsed = parse_tensor(data, out_type, max_fill_bytes=2**16)
-    except FeatureError:
-        return
-    assert parsed.nbytes <= 2**16 + len(data) * 16
+    check_bytes(data, out_type)
 
 
 @given(st.data(), st.sampled_from(NUMBERS))
 def test_damaged_tensors_parse_or_raise(draw: st.DataObject, name: str) -> None:
     good = bytearray((GOLDEN / f"{name}.pb").read_bytes())
     good[draw.draw(st.integers(0, len(good) - 1))] = draw.draw(st.integers(0, 255))
-    cut = good[: draw.draw(st.integers(0, len(good)))]
-    for data in (good, cut):
-        try:
-            parsed = parse_tensor(data, name.partition("_")[0], max_fill_bytes=2**16)
-        except FeatureError:
-            continue
-        assert parsed.nbytes <= 2**16 + len(data) * 16
+    for data in (good, good[: draw.draw(st.integers(0, len(good)))]):
+        check_bytes(bytes(data), name.partition("_")[0])
 
 
 @pytest.mark.parametrize(
@@ -238,12 +236,17 @@ def test_json_examples() -> None:
     null = decode_json_example('{"features": {"feature": {"b": {"int64List": {"value": [1]}}, "a": null}}}')
     assert null == encode_example({"a": [], "b": 1})
     assert parse_single_example(null, {"a": FixedLenFeature([], "int64", 7)})["a"] == 7
+    for_urls = decode_json_example('{"features": {"feature": {"a": {"bytes_list": {"value": ["_-8="]}}}}}')
+    assert for_urls == encode_example({"a": b"\xff\xef"})
+    assert decode_json_example('{"features": {}}') == encode_example({})
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", '{"x": 1}', "null", "[]", "[" * 100_000, '{"features": {"feature": {"a": {}, "a": {}}}}', b"\xff"],
-)
+REFUSED = ["", "{", '{"x": 1}', "null", "[]", '{"features": {"feature": {"a": {}, "a": {}}}}', b"\xff"]
+REFUSED += ["[" * 100_000, '{"features": ' + "[" * 100_000, '{"features":' * 100_000, '{"\ud800": 1}']
+REFUSED += ['{"features": {"feature": {"a": {"int64List": {"value": [1.5]}}}}}']
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: str(text[:40]))
 def test_decode_json_refusals(text: Any) -> None:
     with pytest.raises(FeatureError, match="record 1: not an Example in JSON"):
         decode_json_example(["{}", text])

@@ -1,4 +1,4 @@
-"""serialize_tensor, parse_tensor, decode_raw and decode_json_example beside TensorFlow's own."""
+"""serialize_tensor, parse_tensor and decode_raw beside TensorFlow's own."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from streamrec.errors import FeatureError
-from streamrec.example.messages import Example, TensorProto, TensorShapeProto
-from streamrec.example.tensor import decode_json_example, decode_raw, parse_tensor, serialize_tensor
+from streamrec.example.messages import TensorProto, TensorShapeProto
+from streamrec.example.tensor import decode_raw, parse_tensor, serialize_tensor
 from tests.effort import draws
 
 tf = pytest.importorskip("tensorflow")
@@ -115,28 +115,3 @@ def test_decode_raw(strings: Any, name: str, little: bool, fixed: int | None) ->
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
     if name != "bool":
         assert ours.tobytes() == theirs.tobytes()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"features": {"feature": {"a": {"int64List": {"value": ["1", 2]}}}}}',
-        '{"features": {"feature": {"b": {"floatList": {"value": ["NaN"]}}}}}',
-        '{"features": {"feature": {"a": {"bytes_list": {"value": ["_-8="]}}}}}',
-        '{"features": {}}',
-        "{}",
-        "",
-        "[]",
-        "null",
-        '{"x": 1}',
-        '{"features": {"feature": {"a": {"int64List": {"value": [1.5]}}}}}',
-    ],
-)
-def test_decode_json_example(text: str) -> None:
-    try:
-        theirs = tf.io.decode_json_example(text).numpy()
-    except tf.errors.InvalidArgumentError:
-        with pytest.raises(FeatureError):
-            decode_json_example(text)
-        return
-    assert repr(Example.FromString(decode_json_example(text))) == repr(Example.FromString(theirs))

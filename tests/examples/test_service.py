@@ -192,6 +192,12 @@ async def slow_stream(
     return reader, writer
 
 
+async def leave(*clients: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    for _, writer in clients:
+        writer.transport.abort()
+        await writer.wait_closed()
+
+
 async def read_whole(reader: asyncio.StreamReader) -> None:
     """Reads a large body to its end."""
     size, end = 0, b""
@@ -226,16 +232,13 @@ async def test_slow_clients_and_those_that_leave(served: Served) -> None:
     assert peak_bytes(served.running) - peak < SLOW_CLIENTS * LARGE_BYTES / 4
     assert during["service_open_streams"] == SLOW_CLIENTS == during["streamrec_open_streams"]
     await read_whole(clients[0][0])
-    for _, writer in clients[1:]:
-        writer.transport.abort()
-        await writer.wait_closed()
+    await leave(*clients[1:])
     async with asyncio.timeout(60):
         while (now := await figures(served.running))["service_open_streams"]:
             pass
     assert now["streamrec_open_streams"] == 0
     assert now["service_streams_total left"] - before["service_streams_total left"] == SLOW_CLIENTS - 1
-    clients[0][1].transport.abort()
-    await clients[0][1].wait_closed()
+    await leave(clients[0])
 
 
 async def test_the_service_of_the_guide(served: Served, s3_store: Store, tmp_path: Path) -> None:
@@ -251,9 +254,7 @@ async def test_the_service_of_the_guide(served: Served, s3_store: Store, tmp_pat
         for _ in range(60):  # meanwhile all of the bodies could be read
             assert (await figures(service))["served_streams"] == SLOW_CLIENTS
         assert peak_bytes(service) - peak < SLOW_CLIENTS * (4 << 20)
-        for _, writer in clients[1:]:
-            writer.transport.abort()
-            await writer.wait_closed()
+        await leave(*clients[1:])
         async with asyncio.timeout(60):
             while (await figures(service))["served_streams"] > 1:
                 pass

@@ -14,8 +14,9 @@ import trio
 
 import streamrec
 from streamrec import Dataset, TFRecordDataset, TFRecordWriter, encode_records, write_index_sync, write_manifest_sync
-from streamrec.errors import ManifestError, ObjectChangedError
+from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from tests.pipeline.stored_shards import ALL, records_of
+from tests.runs import until_error
 from tests.servers.real import Store
 
 
@@ -48,9 +49,7 @@ def test_async_iteration_from_trio(files: list[str]) -> None:
 async def test_leaving_from_trio_ends_the_run(files: list[str]) -> None:
     async def first(dataset: Dataset[bytes]) -> bytes:
         async with dataset.aiterate() as elements:
-            async for element in elements:
-                return element
-        raise AssertionError
+            return await anext(elements)
 
     assert await anyio.to_thread.run_sync(trio.run, first, TFRecordDataset(files).repeat()) == ALL[0]
 
@@ -131,17 +130,14 @@ async def test_async_iteration_resumes_too(files: list[str]) -> None:
 
 def test_a_state_of_another_pipeline_is_refused(files: list[str]) -> None:
     state = TFRecordDataset(files).batch(4).iterate().state_dict()
-    with pytest.raises(
-        streamrec.errors.PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"
-    ):
+    with pytest.raises(PositionMismatchError, match=r"had Batch\(batch_size=4.* there is Batch\(batch_size=5"):
         TFRecordDataset(files).batch(5).iterate(state)
     ahead = TFRecordDataset(files).batch(4).prefetch(1).iterate().state_dict()
-    assert list(TFRecordDataset(files).batch(4).prefetch(buffer_bytes=2 << 20).iterate(ahead)), (
-        "how far it runs ahead is free"
-    )
-    with pytest.raises(streamrec.errors.PositionMismatchError, match="had Prefetch"):
+    again = TFRecordDataset(files).batch(4).prefetch(buffer_bytes=2 << 20).iterate(ahead)
+    assert list(again), "how far it runs ahead is free"
+    with pytest.raises(PositionMismatchError, match="had Prefetch"):
         TFRecordDataset(files).batch(4).iterate(ahead)
-    with pytest.raises(streamrec.errors.PositionMismatchError, match="there is nothing"):
+    with pytest.raises(PositionMismatchError, match="there is nothing"):
         TFRecordDataset(files).iterate(state)
 
 
@@ -150,12 +146,10 @@ def test_damage_comes_after_everything_before_it(files: list[str], cycle: int) -
     data = bytearray(Path(files[4]).read_bytes())
     data[len(encode_records(records_of(4)[:20])) + 13] ^= 1
     Path(files[4]).write_bytes(data)
-    found: list[bytes] = []
-    with pytest.raises(streamrec.CorruptRecordError) as caught:
-        for batch in TFRecordDataset(files, num_parallel_reads=cycle).batch(16):
-            found += batch
-    assert (caught.value.path, caught.value.record) == (files[4], 20)
-    assert sorted(found) == sorted(ALL[:40])
+    batches = TFRecordDataset(files, num_parallel_reads=cycle).batch(16)
+    found, error = until_error(batches, streamrec.CorruptRecordError)
+    assert (error.path, error.record) == (files[4], 20)
+    assert sorted(record for batch in found for record in batch) == sorted(ALL[:40])
 
 
 def test_patterns_that_match_nothing_are_not_found(tmp_path: Path) -> None:
@@ -182,26 +176,17 @@ def test_a_dataset_is_a_value(text: str) -> None:
     assert text in repr(dataset)
 
 
-def test_a_consumer_that_leaves_ends_the_run(files: list[str]) -> None:
-    for _ in TFRecordDataset(files).repeat():
-        break
+async def test_a_run_that_is_closed_gives_nothing_more(files: list[str]) -> None:
     with TFRecordDataset(files).repeat().iterate() as elements:
         assert next(elements) == ALL[0]
     with pytest.raises(streamrec.errors.ClosedError):
         next(elements)
-
-
-async def test_an_async_consumer_that_leaves_ends_the_run(files: list[str]) -> None:
-    async for _ in TFRecordDataset(files).repeat():
-        break
-    elements = TFRecordDataset(files).repeat().aiterate()
-    assert await anext(elements) == ALL[0]
-    await elements.aclose()
-    await elements.aclose()
+    run = TFRecordDataset(files).repeat().aiterate()
+    assert await anext(run) == ALL[0]
+    await run.aclose()
+    await run.aclose()
     with pytest.raises(streamrec.errors.ClosedError):
-        await anext(elements)
-    await anyio.wait_all_tasks_blocked()
-    assert [task for task in asyncio.all_tasks() if task.get_name() == "streamrec"] == []
+        await anext(run)
 
 
 def test_batches_of_one_shard_are_windows_of_what_was_read(tmp_path: Path) -> None:

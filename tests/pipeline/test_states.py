@@ -16,6 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 from streamrec import Dataset, TFRecordDataset, encode_records
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.engine.states import FORMAT
+from tests.servers.resuming import stop_after
 
 STATES = Path(__file__).parent / "states"
 """States that this release saved, by the names of the pipelines; `write_states` writes them."""
@@ -78,10 +79,7 @@ def rest(dataset: Dataset[Any], state: Any) -> list[str]:
 
 
 def saved(dataset: Dataset[Any], count: int) -> Any:
-    with dataset.iterate() as elements:
-        for _ in range(count):
-            next(elements)
-        return elements.state_dict()
+    return stop_after(dataset, count)[1]
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -126,14 +124,12 @@ def test_a_hundred_mutations_of_each(tmp_path: Path, name: str) -> None:
     dataset = PIPELINES[name](filesystem(str(tmp_path)))
     rng = random.Random(name)
     for _ in range(100):
-        state = json.loads(json.dumps(saved(dataset.with_options(epoch=0), rng.randrange(1, 5))))
+        state = saved(dataset.with_options(epoch=0), rng.randrange(1, 5))
         changed = mutated(state, rng)
         if changed == state:
             continue
         with pytest.raises(PositionMismatchError):
             dataset.iterate(changed)
-    state = saved(dataset.with_options(epoch=0), 3)
-    assert rest(dataset, json.loads(json.dumps(state))) == rest(dataset, state)
 
 
 def test_versions_say_what_to_do() -> None:
@@ -195,5 +191,5 @@ def write_states() -> None:
         with tempfile.TemporaryDirectory() as folder:
             dataset = pipeline(filesystem(folder))
             state = saved(dataset, 4)
-            kept = {"state": state, "rest": rest(dataset, json.loads(json.dumps(state)))}
+            kept = {"state": state, "rest": rest(dataset, state)}
             (STATES / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")

@@ -1,9 +1,7 @@
 """The sink: what goes in comes out, in shards that are whole or not there."""
 
 import asyncio
-import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +18,7 @@ import streamrec
 from streamrec import Dataset, FeatureError, FixedLenFeature, Frames, RaggedFeature, TFRecordDataset, VarLenFeature
 from streamrec.pipeline import WriteProgress
 from tests.example.compare import assert_same_columns
+from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 from tests.shards.test_writer import names, place
 
@@ -105,9 +104,7 @@ def test_a_dict_of_arrays_says_what_it_is(place: str) -> None:
 def test_sparse_and_ragged_columns_are_written_again(place: str) -> None:
     columns = {"s": [[7], [8, 9], [], [3]], "r": [[1.5], [], [2.5, 0.5], []], "t": [[b"a"], [], [], [b"b", b"c"]]}
     columns["n"] = [1, 2, 3, 4]
-    with streamrec.TFRecordWriter(f"{place}/in") as writer:
-        for record in streamrec.encode_examples(columns):
-            writer.write(record)
+    Dataset.from_tensor_slices(streamrec.encode_examples(columns)).write_sync(f"{place}/in")
     features: dict[str, Any] = {
         "n": FixedLenFeature([], np.int64),
         "s": VarLenFeature(np.int64),
@@ -248,10 +245,8 @@ def test_a_killed_write_leaves_nothing(tmp_path: Path) -> None:
         "endless = streamrec.Dataset.from_generator(lambda: itertools.repeat(b'x' * 10_000))\n"
         "endless.write_sync(sys.argv[1] + '/{shard}', num_shards=3, progress=told)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(command, env=environment, check=False, timeout=100)
-    assert done.returncode == -9
+    with pytest.raises(subprocess.CalledProcessError, match="SIGKILL"):
+        in_new_interpreter(script, tmp_path)
     assert not (set(names(str(tmp_path))) & {"0", "1", "2"})
     records().write_sync(f"{tmp_path}/{{shard}}", num_shards=3)
     assert names(str(tmp_path)) == ["0", "1", "2"]

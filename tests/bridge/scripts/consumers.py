@@ -3,24 +3,15 @@
 import asyncio
 import errno
 import resource
-import threading
 from collections.abc import Callable
 
 from support import MAIN, choose, counting, endless, leftovers, say, until_alone, until_in
 
-from streamrec.bridge import Put, SyncIterator, iterate, loop, run
+from streamrec.bridge import Put, iterate, loop, run
 from streamrec.errors import ClosedError, LoopThreadError
 
 TASKS: list[asyncio.Task[None]] = []
 numbers = counting(5_000)
-
-
-def leaves_by_break() -> None:
-    for item in iterate(endless(""), 1):
-        say(item)
-        break
-    run(until_alone)
-    say(leftovers())
 
 
 def leaves_by_exception() -> None:
@@ -57,20 +48,6 @@ def producer_never_waits() -> None:
     say(leftovers())
 
 
-def notebook() -> None:
-    """A cell of a notebook: the thread's own loop runs."""
-
-    async def cell() -> None:
-        say(sum(iterate(numbers, 10)) == sum(range(5_000)))
-        with iterate(endless(""), 1) as iterator:
-            say(next(iterator))
-        with iterate(endless(""), 1) as iterator:
-            say(await asyncio.to_thread(next, iterator))
-
-    asyncio.run(cell())
-    say(leftovers())
-
-
 def refusal(call: Callable[[], object]) -> str:
     try:
         call()
@@ -97,42 +74,6 @@ def loop_thread() -> None:
     say(run(on_the_loop) == ["refused"] * 4)
     say(run(beside_the_loop))
     iterator.close()
-
-
-def collect(iterator: SyncIterator[int]) -> tuple[threading.Thread, list[int]]:
-    taken: list[int] = []
-    thread = threading.Thread(target=lambda: taken.extend(iterator))
-    thread.start()
-    return thread, taken
-
-
-def two_threads() -> None:
-    shared = iterate(numbers, 7)
-    apart = [iterate(numbers, 7), iterate(numbers, 7)]
-    (a, b, c, d) = [collect(iterator) for iterator in [shared, shared, *apart]]
-    for thread, _ in (a, b, c, d):
-        thread.join()
-    say(sorted(a[1] + b[1]) == list(range(5_000)))
-    say(c[1] == d[1] == list(range(5_000)))
-    say(leftovers())
-
-
-def closed_by_another_thread() -> None:
-    iterator = iterate(endless(""), 1)
-    next(iterator)
-
-    def close() -> None:
-        run(until_in, "take", MAIN)
-        iterator.close()
-
-    thread = threading.Thread(target=close)
-    thread.start()
-    try:
-        next(iterator)
-    except ClosedError:
-        say("told")
-    thread.join()
-    say(leftovers())
 
 
 def stopped_loop() -> None:

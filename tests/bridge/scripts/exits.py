@@ -59,7 +59,7 @@ def blocked_daemon(how: str) -> None:
     leave(how)
 
 
-def blocked_run() -> None:
+def blocked_run(how: str) -> None:
     async def work() -> None:
         try:
             await asyncio.Event().wait()
@@ -71,6 +71,7 @@ def blocked_run() -> None:
     thread.start()
     run(until_in, "wait", thread)
     say("leaving")
+    leave(how)
 
 
 def working_thread() -> None:

@@ -20,17 +20,6 @@ def blocking() -> None:
     say(leftovers())
 
 
-def in_a_thread() -> None:
-    async def main() -> None:
-        with iterate(numbers, 10) as iterator:
-            total = 0
-            while (number := await trio.to_thread.run_sync(next, iterator, None)) is not None:
-                total += number
-            say(total)
-
-    trio.run(main)
-
-
 def cancelled() -> None:
     """A trio timeout lets go of the thread; the `with` block then cancels the producer and waits for it."""
 

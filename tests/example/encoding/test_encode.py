@@ -28,11 +28,6 @@ feature_values = st.one_of([*kinds_of_values, *(st.lists(items, max_size=5) for 
 names = st.text(max_size=5).filter(lambda name: name.isprintable()) | st.sampled_from("abc")
 
 
-def by_protobuf(features: dict[str, Any]) -> Example:
-    made = {name: feature_of(*to_values(value)) for name, value in features.items()}
-    return Example(features=Features(feature=made))
-
-
 def plain(feature: Feature) -> tuple[str | None, list[Any]]:
     kind = feature.WhichOneof("kind")
     return kind, [] if kind is None else list(getattr(feature, kind).value)
@@ -46,7 +41,8 @@ def assume_order_of_protobuf(features: dict[str, Any]) -> None:
 @given(st.dictionaries(names, feature_values, max_size=5))
 def test_deterministic_output_is_protobufs(features: dict[str, Any]) -> None:
     assume_order_of_protobuf(features)
-    wanted = by_protobuf(features).SerializeToString(deterministic=True)
+    made = {name: feature_of(*to_values(value)) for name, value in features.items()}
+    wanted = Example(features=Features(feature=made)).SerializeToString(deterministic=True)
     assert encode_example(features, deterministic=True) == wanted
 
 
@@ -101,23 +97,10 @@ def _dtype(values: list[Any]) -> Any:
 
 def rows_of(columns: dict[str, Any]) -> list[dict[str, tuple[str | None, list[Any]]]]:
     """Each record's features, taken from the columns one by one."""
-    count = max((_length(column) for column in columns.values()), default=0)
+    count = max(map(len, columns.values()), default=0)
     return [
-        {name: plain(feature_of(*to_values(_row(column, row)))) for name, column in columns.items()}
-        for row in range(count)
+        {name: plain(feature_of(*to_values(column[row]))) for name, column in columns.items()} for row in range(count)
     ]
-
-
-def _length(column: Any) -> int:
-    return len(column.nested_row_splits[0]) - 1 if isinstance(column, RaggedTensor) else len(column)
-
-
-def _row(column: Any, row: int) -> Any:
-    if isinstance(column, RaggedTensor):
-        first, last = column.nested_row_splits[0][row : row + 2]
-        values: Any = column.flat_values
-        return values[first:last]
-    return column[row]
 
 
 @given(column_batches())
@@ -255,10 +238,8 @@ def test_refusals(columns: dict[str, Any], words: str) -> None:
 
 @pytest.mark.parametrize("span", [[0, 4], [-1, 2], [2, 1]])
 def test_a_batch_of_spans_that_leave_their_buffer_gives_no_record(span: list[int]) -> None:
-    unsound = BytesColumn.over(b"abc", np.array([span]))
-    for read in (lambda: BytesColumn(b"abc", np.array([span])), lambda: encode_records(unsound)):
-        with pytest.raises(ValueError, match=r"a span leaves the buffer of 3 bytes|^span 0 is "):
-            read()
+    with pytest.raises(ValueError, match=r"a span leaves the buffer of 3 bytes|^span 0 is "):
+        encode_records(BytesColumn.over(b"abc", np.array([span])))
 
 
 def test_the_kernel_reports_the_place() -> None:
@@ -360,14 +341,14 @@ def test_sequence_examples() -> None:
 
 
 def test_sequence_refusals() -> None:
-    with pytest.raises(FeatureError, match="record 1, feature 'x': float32 where int64"):
-        encode_sequence_example({}, {"x": [[1], [0.5]]})
-    with pytest.raises(FeatureError, match="feature 'c': float where int64"):
-        encode_sequence_example({"c": 0.5}, {}, context_kinds={"c": np.int64})
-    with pytest.raises(FeatureError, match="feature 'x': float where int64"):
-        encode_sequence_example({}, {"x": [0.5]}, sequence_kinds={"x": np.int64})
-    with pytest.raises(FeatureError, match="a str where a column"):
-        encode_sequence_example({}, {"x": "abc"})
-    with pytest.raises(FeatureError, match="row splits descend"):
-        encode_sequence_example({}, {"x": RaggedTensor(np.arange(3), (np.array([0, 2, 1, 3]),))})
+    unsound = RaggedTensor(np.arange(3), (np.array([0, 2, 1, 3]),))
+    for context, lists, words in (
+        ({}, {"x": [[1], [0.5]]}, "record 1, feature 'x': float32 where int64"),
+        ({"c": 0.5}, {}, "feature 'c': float where int64"),
+        ({}, {"y": [0.5]}, "feature 'y': float where int64"),
+        ({}, {"x": "abc"}, "a str where a column"),
+        ({}, {"x": unsound}, "row splits descend"),
+    ):
+        with pytest.raises(FeatureError, match=words):
+            encode_sequence_example(context, lists, context_kinds={"c": np.int64}, sequence_kinds={"y": np.int64})
     assert encode_sequence_example({}, {}) == b"\n\x00\x12\x00"

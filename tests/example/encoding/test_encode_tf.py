@@ -36,26 +36,6 @@ def check(found: Any, wanted: np.ndarray[Any, Any]) -> None:
 
 
 @draws(100)
-@given(records)
-def test_examples(features: dict[str, Any]) -> None:
-    record = encode_example(features)
-    message = tf.train.Example.FromString(record)
-    assert set(message.features.feature) == set(features)
-    if declare(features):
-        for name, found in tf.io.parse_single_example(record, declare(features)).items():
-            check(found, features[name])
-
-
-@draws(100)
-@given(st.sampled_from([int64s, floats, strings]).flatmap(lambda kind: st.lists(kind, min_size=1, max_size=5)))
-def test_batches(rows: list[Any]) -> None:
-    batch = encode_examples({"x": rows}, kinds={"x": bytes} if rows[0].dtype.kind == "O" else None)
-    parsed = tf.io.parse_example(list(batch), declare({"x": rows[0]}))["x"]
-    for found, wanted in zip(parsed, rows, strict=True):
-        check(found, wanted)
-
-
-@draws(100)
 @given(records, st.dictionaries(st.sampled_from("xyz"), int64s, min_size=1, max_size=3))
 def test_sequence_examples(context: dict[str, Any], lists: dict[str, Any]) -> None:
     record = encode_sequence_example(context, lists, deterministic=True)

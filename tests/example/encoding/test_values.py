@@ -10,10 +10,8 @@ import polars
 import pyarrow
 import pytest
 
-from streamrec import Dataset
-from streamrec.errors import FeatureError
+from streamrec import Dataset, FeatureError, FixedLenFeature, VarLenFeature
 from streamrec.example.encode import bytes_feature, encode_example, encode_examples, float_feature, int64_feature
-from streamrec.example.features import FixedLenFeature, VarLenFeature
 from streamrec.example.messages import Example, Feature, Features
 
 
@@ -88,12 +86,6 @@ def test_int64(value: Any, values: list[int]) -> None:
 )
 def test_float(value: Any, values: list[float]) -> None:
     assert encoded(value) == ("float_list", values)
-
-
-def test_nan_stays() -> None:
-    kind, values = encoded([math.nan, np.float32("nan")])
-    assert kind == "float_list"
-    assert all(math.isnan(value) for value in values)
 
 
 @pytest.mark.parametrize(
@@ -238,8 +230,9 @@ def test_null_of_pandas_is_refused(dtype: str) -> None:
         Dataset.from_tensor_slices(column)
 
 
-def test_nan_of_arrow_and_polars_stays() -> None:
-    for column in (pyarrow.array([1.5, math.nan]), polars.Series([1.5, math.nan])):
+def test_nan_stays() -> None:
+    assert all(map(math.isnan, encoded([math.nan, np.float32("nan")])[1]))
+    for column in ([1.5, math.nan], pyarrow.array([1.5, math.nan]), polars.Series([1.5, math.nan])):
         [_, record] = encode_examples({"x": column})
         assert math.isnan(Example.FromString(record).features.feature["x"].float_list.value[0])
 
@@ -252,13 +245,13 @@ def test_names() -> None:
         encode_example({"\ud800": 1})
 
 
-def test_helpers_refuse() -> None:
-    with pytest.raises(FeatureError, match="float where int64"):
-        int64_feature(1.5)
-    with pytest.raises(FeatureError, match="int where bytes"):
-        bytes_feature(1)
-    with pytest.raises(FeatureError, match="str where float32"):
-        float_feature("a")
+@pytest.mark.parametrize(
+    ("helper", "value", "words"),
+    [(int64_feature, 1.5, "float where int64"), (bytes_feature, 1, "int where b"), (float_feature, "a", "str where f")],
+)
+def test_helpers_refuse(helper: Any, value: Any, words: str) -> None:
+    with pytest.raises(FeatureError, match=words):
+        helper(value)
 
 
 @pytest.mark.peer

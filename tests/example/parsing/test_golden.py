@@ -87,10 +87,12 @@ def array_of(flat: Mapping[str, Any], key: str) -> Any:
     return array.reshape(flat[f"{key}|bytes_shape"])
 
 
-def in_order(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The expected columns in the order found: an npz has none."""
+def assert_expected(found: Mapping[str, Any], name: str) -> None:
+    """These are the columns of a file, which has no order."""
+    wanted = expected(name)
     assert found.keys() == wanted.keys()
-    return {name: wanted[name] for name in found}
+    found = {key: materialised(column) for key, column in found.items()}
+    assert_same_columns(found, {key: wanted[key] for key in found})
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
@@ -104,9 +106,7 @@ def in_order(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, A
     ids=["tutorial", "features", "ragged"],
 )
 def test_examples(file: str, features: dict[str, Feature], wanted: str, columns: bool) -> None:
-    found = parse_example(payloads(file), features, string_columns=columns)
-    found = {name: materialised(column) for name, column in found.items()}
-    assert_same_columns(found, in_order(found, expected(wanted)))
+    assert_expected(parse_example(payloads(file), features, string_columns=columns), wanted)
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["objects", "columns"])
@@ -114,14 +114,13 @@ def test_sequences(columns: bool) -> None:
     records = payloads("sequence.tfrecord")
     context, lists, lengths = parse_sequence_example(records, CONTEXT, LISTS, string_columns=columns)
     for found, name in ((context, "context"), (lists, "lists"), (lengths, "lengths")):
-        found = {key: materialised(column) for key, column in found.items()}
-        assert_same_columns(found, in_order(found, expected(f"sequence.{name}.expected.npz")))
+        assert_expected(found, f"sequence.{name}.expected.npz")
 
 
 def test_ragged_sequences() -> None:
     records = payloads("sequence.tfrecord")
     _, lists, _ = parse_sequence_example(records, None, RAGGED_LISTS)
-    assert_same_columns(lists, in_order(lists, expected("sequence.ragged.expected.npz")))
+    assert_expected(lists, "sequence.ragged.expected.npz")
 
 
 def test_singles_are_the_rows_of_the_batch() -> None:

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, assume, given, reject
 from hypothesis import strategies as st
 
 from streamrec.errors import FeatureError
-from streamrec.example import parse
-from streamrec.example.features import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature
+from streamrec.example import Feature, FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, VarLenFeature, parse
 from streamrec.example.messages import Example
 from streamrec.example.parse import parse_batch, parse_example, parse_sequence_example
 from streamrec.example.walk import Records, make_plan

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, FixedLenFeature, Frames, TFRecordDataset, encode_example, encode_records, parse_example
+from streamrec import Dataset, FixedLenFeature, Frames, TFRecordDataset, encode_example, parse_example
 from streamrec.pipeline.elements.chunk import weigh
 from streamrec.pipeline.elements.columns import in_turn
 from streamrec.tfrecord import SCATTERED_BYTES, Scattered
+from tests.runs import write_shards
 
 SHARDS, RECORDS, SIZE = 4, 511, 20_000
 
@@ -20,12 +21,8 @@ SHARDS, RECORDS, SIZE = 4, 511, 20_000
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
     """Records so long that chunks hold a few hundred of them; each says where it belongs."""
-    paths = []
-    for shard in range(SHARDS):
-        records = [b"%d.%d" % (shard, index) + bytes(SIZE) for index in range(RECORDS)]
-        paths.append(str(tmp_path / f"{shard}.tfrecord"))
-        Path(paths[-1]).write_bytes(encode_records(records))
-    return paths
+    shards = ([b"%d.%d" % (shard, index) + bytes(SIZE) for index in range(RECORDS)] for shard in range(SHARDS))
+    return write_shards(tmp_path, shards)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 import asyncio
 import gc
-import json
 import pickle
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import pytest
 import streamrec
 from streamrec import Dataset, TFRecordDataset
 from tests.pipeline.sources.test_cache import Upstream
+from tests.runs import write_shards
+from tests.servers.resuming import stop_after
 
 
 def shuffled() -> Dataset[Any]:
@@ -61,12 +63,10 @@ def test_states_carry_the_epoch_and_counting_continues_after_it() -> None:
     epochs = [[batch.tolist() for batch in dataset] for _ in range(4)]
     stopped = shuffled().batch(4)
     assert [batch.tolist() for batch in stopped] == epochs[0]
-    iterator = stopped.iterate()
-    before = [next(iterator).tolist() for _ in range(5)]
-    state = json.loads(json.dumps(iterator.state_dict()))
+    before, state = stop_after(stopped, 5)
     assert state["epoch"] == 1
     resumed = shuffled().batch(4)
-    assert before + [batch.tolist() for batch in resumed.iterate(state)] == epochs[1]
+    assert [batch.tolist() for batch in (*before, *resumed.iterate(state))] == epochs[1]
     assert [batch.tolist() for batch in resumed] == epochs[2]
     assert [batch.tolist() for batch in resumed] == epochs[3]
 
@@ -76,28 +76,21 @@ def test_iterations_at_the_same_time_are_epochs_in_the_order_in_which_they_began
     expected = [numbers(dataset), numbers(dataset)]
     both = shuffled()
     first, second = iter(both), iter(both)
-    found: tuple[list[int], list[int]] = ([], [])
-    for one, other in zip(first, second, strict=True):
-        found[0].append(int(one))
-        found[1].append(int(other))
-    assert list(found) == expected
+    found = zip(*zip(first, second, strict=True), strict=True)
+    assert list(map(numbers, found)) == expected
 
 
 def test_threads_that_begin_at_once_get_an_epoch_each() -> None:
     dataset = shuffled()
     expected = sorted(numbers(dataset) for _ in range(8))
-    shared, found, ready = shuffled(), [], threading.Barrier(8)
+    shared, ready = shuffled(), threading.Barrier(8)
 
-    def work() -> None:
+    def work(_: int) -> list[int]:
         ready.wait()
-        found.append(numbers(shared))
+        return numbers(shared)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == expected
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(work, range(8))) == expected
 
 
 async def test_async_iterations_count_too() -> None:
@@ -135,10 +128,9 @@ def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:
     kept = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
     order = numbers(kept)
     assert numbers(kept.with_options(epoch=3)) == numbers(kept.with_options(rank=0, world_size=2)) == order
-    iterator = kept.iterate()
-    head = [int(next(iterator)) for _ in range(10)]
+    head, state = stop_after(kept, 10)
     elsewhere = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
-    assert head + numbers(elsewhere.iterate(iterator.state_dict())) == order
+    assert head + numbers(elsewhere.iterate(state)) == order
     assert numbers(elsewhere) == order
 
 
@@ -156,9 +148,8 @@ def test_a_cache_in_memory_is_filled_once() -> None:
         return [int(number) async for number in cached.skip(990)]
 
     assert asyncio.run(beside()) == list(range(990, 1000))
-    iterator = cached.iterate()
-    head = [int(next(iterator)) for _ in range(500)]
-    assert head + numbers(cached.iterate(iterator.state_dict())) == list(range(1000))
+    head, state = stop_after(cached, 500)
+    assert head + numbers(cached.iterate(state)) == list(range(1000))
     assert (source.calls, source.made) == (1, 1000)
     numbers(pickle.loads(pickle.dumps(Dataset.range(3).cache())))
 
@@ -176,9 +167,8 @@ def test_a_cache_goes_with_its_dataset() -> None:
 
 
 def test_ranks_have_caches_of_their_own(tmp_path: Path) -> None:
-    for shard in range(4):
-        (tmp_path / f"{shard}").write_bytes(streamrec.encode_records([b"%d" % shard] * 10))
-    dataset = TFRecordDataset(f"{tmp_path}/*").distribute().cache()
+    files = write_shards(tmp_path, [[b"%d" % shard] * 10 for shard in range(4)])
+    dataset = TFRecordDataset(files).distribute().cache()
     for _ in range(2):
         shares = [set(dataset.with_options(rank=rank, world_size=2)) for rank in range(2)]
         assert shares[0].isdisjoint(shares[1])
@@ -187,12 +177,12 @@ def test_ranks_have_caches_of_their_own(tmp_path: Path) -> None:
 
 def test_globs_are_asked_once(tmp_path: Path) -> None:
     """All epochs have the same shards: one that comes meanwhile is of a Dataset made later."""
-    (tmp_path / "a").write_bytes(streamrec.encode_records([b"a"] * 10))
+    write_shards(tmp_path, [[b"a"] * 10])
     dataset = TFRecordDataset(f"{tmp_path}/*")
     names = Dataset.list_files(f"{tmp_path}/*")
     assert len(list(dataset)) == 10
     assert len(list(names)) == 1
-    (tmp_path / "b").write_bytes(streamrec.encode_records([b"b"] * 10))
+    write_shards(tmp_path, [[b"b"] * 10], "other-{}")
     assert len(list(dataset)) == 10
     assert len(list(dataset.batch(3).unbatch())) == 10
     assert len(list(names)) == 1
@@ -204,7 +194,7 @@ def test_a_glob_that_failed_is_asked_again(tmp_path: Path) -> None:
     dataset = TFRecordDataset(f"{tmp_path}/*")
     with pytest.raises(streamrec.NotFoundError):
         list(dataset)
-    (tmp_path / "b").write_bytes(streamrec.encode_records([b"b"] * 10))
+    write_shards(tmp_path, [[b"b"] * 10])
     assert len(list(dataset)) == 10
 
 

@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import pytest
 
-from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec import Dataset, TFRecordDataset, TFRecordWriter
 from tests.effort import SOON
+from tests.runs import until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
@@ -35,9 +37,7 @@ Stored = tuple[str, dict[str, Any]]
 
 
 def serve(root: Path, shards: int, records: list[bytes], faults: Faults) -> Iterator[Stored]:
-    (root / "bucket").mkdir()
-    for shard in range(shards):
-        (root / "bucket" / f"s-{shard:02}").write_bytes(encode_records(records))
+    write_shards(root / "bucket", [records] * shards, "s-{:02}")
     with ObjectStore(root, faults) as store:
         yield "s3://bucket/s-*", {"endpoint_url": store.url, "anon": True}
 
@@ -129,14 +129,10 @@ def test_an_error_of_a_stage_arrives_once_with_its_place(
     files: list[str], verb: str, failing: Chain, around: Chain, cycle: int
 ) -> None:
     iterator = around(failing(TFRecordDataset(files, num_parallel_reads=cycle))).iterate()
-    found = []
-    with pytest.raises(ZeroDivisionError) as caught:
-        for element in iterator:
-            found.append(element)
-    assert "fails_at_20" in [entry.name for entry in caught.traceback]
-    (note,) = caught.value.__notes__
-    number = len(found)
-    assert note == f"in {verb}: your function fails_at_20, element {number} of this run: {files[4]}, record 20"
+    found, error = until_error(iterator, ZeroDivisionError)
+    assert "fails_at_20" in [entry.name for entry in extract_tb(error.__traceback__)]
+    place = f"element {len(found)} of this run: {files[4]}, record 20"
+    assert error.__notes__ == [f"in {verb}: your function fails_at_20, {place}"]
     next(iterator)
 
 
@@ -159,31 +155,11 @@ def test_an_error_of_parallel_calls_or_of_a_generator(files: list[str], around: 
     assert note.endswith("numbers, after 1 elements of this run")
 
 
-def test_an_error_after_a_batch_has_the_place_of_the_first_record(files: list[str]) -> None:
-    def fails(frames: Any) -> None:
-        if frames[0].startswith(b"4.12."):
-            raise LookupError
-
-    with pytest.raises(LookupError) as caught:
-        list(TFRecordDataset(files[4]).batch(4).map(fails))
-    assert caught.value.__notes__[0].endswith(f"element 3 of this run: {files[4]}, record 12")
-
-
 def test_an_error_that_has_no_place_in_a_shard(files: list[str]) -> None:
     records = list(TFRecordDataset(files))
     with pytest.raises(ZeroDivisionError) as caught:
         list(Dataset.from_generator(lambda: records).batch(7).unbatch().map(fails_at_20))
     assert caught.value.__notes__ == ["in map: your function fails_at_20, element 40 of this run"]
-
-
-def test_an_error_of_the_data_has_its_own_place(files: list[str]) -> None:
-    data = bytearray(Path(files[2]).read_bytes())
-    data[-6] ^= 1
-    Path(files[2]).write_bytes(data)
-    with pytest.raises(CorruptRecordError) as caught:
-        list(TFRecordDataset(files).map(len))
-    assert (caught.value.path, caught.value.record) == (files[2], 11)
-    assert not hasattr(caught.value, "__notes__")
 
 
 async def test_an_error_is_the_same_in_async_code(files: list[str]) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -51,31 +52,6 @@ async def test_a_thread_that_is_idle_is_used_again(threads: Threads) -> None:
     meet = threading.Barrier(3, timeout=10)
     await asyncio.gather(*(threads.run(meet.wait) for _ in range(3)))
     assert len(workers()) == 3, "as many as there are calls at once"
-
-
-async def test_a_cancelled_caller_waits_for_the_end_of_the_call(threads: Threads) -> None:
-    begun, go, told = threading.Event(), threading.Event(), threading.Event()
-    ended = False
-
-    def work() -> None:
-        nonlocal ended
-        begun.set()
-        told.wait(10)
-        go.wait(10)
-        ended = True
-
-    task = asyncio.create_task(threads.run(work, told.set))
-    await asyncio.to_thread(begun.wait)
-    task.cancel()
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert told.is_set()
-    assert not task.done()
-    assert not ended
-    go.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended
 
 
 async def test_cancelled_in_the_turn_in_which_the_call_ends(threads: Threads) -> None:
@@ -156,31 +132,25 @@ class Work:
         return [thread == threading.get_ident() for thread in self.threads]
 
 
-async def test_long_work_goes_to_a_thread_and_short_work_does_not(threads: Threads) -> None:
-    work, offloader = Work(), Offloader([Offload.NEVER, Offload.LONG], threads)
-    for seconds in (0.0, 0.0, 4 * HOP_SECONDS, 4 * HOP_SECONDS, 0.0, 0.0):
-        await offloader.through(work.outputs(seconds), NBYTES)
-    assert work.here == [False, True, True, False, False, True], "the piece before tells how long one takes"
+LONG, QUARTER = 4 * HOP_SECONDS, HOP_SECONDS / 4
 
 
-async def test_long_goes_by_the_bytes(threads: Threads) -> None:
-    work, offloader = Work(), Offloader([Offload.LONG], threads)
-    await offloader.through(work.outputs(HOP_SECONDS / 4), NBYTES)
-    await offloader.through(work.outputs(HOP_SECONDS / 4), 100 * NBYTES)
-    assert work.here == [False, False]
-
-
-async def test_work_of_the_users_always_goes_to_a_thread_and_none_never(threads: Threads) -> None:
-    work = Work()
-    for offload in (Offload.ALWAYS, Offload.NEVER):
-        offloader = Offloader([offload], threads)
-        for _ in range(2):
-            await offloader.through(work.outputs(0.0), NBYTES)
-    assert work.here == [False, False, True, True]
-
-
-async def test_what_is_left_at_the_end_may_be_long(threads: Threads) -> None:
-    work, offloader = Work(), Offloader([Offload.LONG], threads)
-    await offloader.through(work.outputs(0.0), NBYTES)
-    await offloader.through(work.outputs(0.0))
-    assert work.here == [False, False]
+@pytest.mark.parametrize(
+    ("stages", "pieces", "here"),
+    [
+        ([Offload.NEVER, Offload.LONG], [(0.0,), (0.0,), (LONG,), (LONG,), (0.0,), (0.0,)], [0, 1, 1, 0, 0, 1]),
+        ([Offload.LONG], [(QUARTER,), (QUARTER, 100 * NBYTES)], [0, 0]),  # it goes by the bytes
+        ([Offload.LONG], [(0.0,), (0.0, None)], [0, 0]),  # what is left at the end may be long
+        ([Offload.ALWAYS], [(0.0,), (0.0,)], [0, 0]),
+        ([Offload.NEVER], [(0.0,), (0.0,)], [1, 1]),
+    ],
+    ids=["before", "bytes", "end", "always", "never"],
+)
+async def test_long_work_goes_to_a_thread_and_short_work_does_not(
+    threads: Threads, stages: list[Offload], pieces: list[Any], here: list[bool]
+) -> None:
+    """The piece before tells how long one takes."""
+    work, offloader = Work(), Offloader(stages, threads)
+    for seconds, *nbytes in pieces:
+        await offloader.through(work.outputs(seconds), *(nbytes or [NBYTES]))
+    assert work.here == here

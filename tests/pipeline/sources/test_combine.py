@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import Dataset, TFRecordDataset, encode_records
+from streamrec import Dataset, TFRecordDataset
 from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
@@ -21,6 +21,7 @@ from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import SourceStores, session
+from tests.runs import until_error, write_shards
 from tests.servers.resuming import stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -32,8 +33,7 @@ ALL = [record for records in RECORDS for record in records]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    for shard, records in enumerate(RECORDS):
-        (tmp_path / f"s-{shard}").write_bytes(encode_records(records))
+    write_shards(tmp_path, RECORDS)
     return str(tmp_path)
 
 
@@ -136,9 +136,7 @@ def test_an_error_of_the_outer_chain_comes_again_after_resuming(folder: str) -> 
             states.append(elements.state_dict())
     assert found == [b"0.0", b"2.0"]
     for index, state in enumerate(states):
-        rest: list[bytes] = []
-        with pytest.raises(streamrec.NotFoundError, match="no object matches"):
-            rest.extend(dataset.iterate(state))
+        rest, _ = until_error(dataset.iterate(state), streamrec.NotFoundError, "no object matches")
         assert rest == found[index + 1 :]
 
 
@@ -180,29 +178,11 @@ def test_any_order_resumes_without_loss(folder: str) -> None:
         assert Counter(found + list(dataset.iterate(state))) == Counter(ALL)
 
 
-def test_wrong_arguments_are_errors_at_the_call() -> None:
-    one = Dataset.range(3)
-    for weights in ([1, 2], [1, -2, 3], [1, float("nan"), 1], [1, float("inf"), 1]):
-        with pytest.raises(ValueError, match="weights="):
-            Dataset.sample_from_datasets([one] * 3, weights)
-    for combined in (Dataset.sample_from_datasets, partial(Dataset.choose_from_datasets, choice_dataset=one)):
-        with pytest.raises(ValueError, match="at least one dataset"):
-            combined([])
-    for arguments in ((0,), (1, 0), (1, 1, 0)):
-        with pytest.raises(ValueError, match="1 or more"):
-            one.interleave(Dataset.range, *arguments)
-
-
 def test_choices_that_are_none_come_after_what_was_chosen() -> None:
     parts = [Dataset.range(9), Dataset.range(10, 19)]
-    for choices, kind, match in (
-        ([0, 1, 2, 0], ValueError, "a choice is 2, but the 2 datasets"),
-        ([0, 1, -1, 0], ValueError, "a choice is -1"),
-    ):
-        elements = iter(Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices(choices)))
-        assert [next(elements), next(elements)] == [0, 10]
-        with pytest.raises(kind, match=match):
-            next(elements)
+    for wrong, match in ((2, "a choice is 2, but the 2 datasets"), (-1, "a choice is -1")):
+        chosen = Dataset.choose_from_datasets(parts, Dataset.from_tensor_slices([0, 1, wrong, 0]))
+        assert until_error(chosen, ValueError, match)[0] == [0, 10]
     for wrong in (
         Dataset.from_tensor_slices([0.5]),
         Dataset.from_tensor_slices([b"a"]),
@@ -237,20 +217,12 @@ FAILING: list[tuple[Dataset[Any], list[int]]] = [
 
 @pytest.mark.parametrize(("dataset", "wanted"), FAILING)
 def test_an_error_comes_once_after_what_came_before(dataset: Dataset[Any], wanted: list[int]) -> None:
-    found = []
-    elements = dataset.iterate()
-    with pytest.raises(ZeroDivisionError):
-        for element in elements:
-            found.append(element)
-    assert numbers(found) == wanted
-    elements.close()
+    assert until_error(dataset, ZeroDivisionError)[0] == wanted
 
 
 def test_a_function_that_makes_no_dataset_is_named() -> None:
-    elements = iter(Dataset.range(1, -1, -1).interleave(not_a_dataset, 1))
-    assert [next(elements) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(TypeError, match=r"not_a_dataset returned a list where a Dataset is expected"):
-        next(elements)
+    dataset = Dataset.range(1, -1, -1).interleave(not_a_dataset, 1)
+    assert until_error(dataset, TypeError, "not_a_dataset returned a list where a Dataset is expected")[0] == [0, 1, 2]
 
 
 async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:

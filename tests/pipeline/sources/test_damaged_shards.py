@@ -1,25 +1,25 @@
 """A run over damaged shards goes on, and can be resumed anywhere in it; damaged payloads are read again."""
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import fsspec
 import numpy as np
 import pytest
 
 import streamrec
-from streamrec import CorruptRecordError, Dataset, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec import CorruptRecordError, TFRecordDataset, encode_records
 from streamrec.errors import ObjectChangedError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_state
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import Loss
-from tests.pipeline.test_dataset import collect, plain
+from tests.pipeline.test_dataset import plain
+from tests.runs import write_shards
 from tests.servers.real import Store
-from tests.servers.resuming import stop_after
+from tests.servers.resuming import assert_resumes_everywhere, stop_after
+from tests.shards.test_places import put
 from tests.tfrecord.damage import Edit, damaged, records_of, starts_of
 
 SHARDS = 4
@@ -53,11 +53,6 @@ def test_training_continues(survivors: dict[str, list[bytes]]) -> None:
         list(TFRecordDataset(list(survivors)))
 
 
-async def test_async_too(survivors: dict[str, list[bytes]]) -> None:
-    dataset = TFRecordDataset(list(survivors), num_parallel_reads=3, on_error="resync")
-    assert sorted(await collect(dataset)) == sorted(record for records in survivors.values() for record in records)
-
-
 def test_skip_shard_leaves_the_others_whole(survivors: dict[str, list[bytes]]) -> None:
     found = list(TFRecordDataset(list(survivors), on_error="skip_shard"))
     whole = survivors[next(path for path in survivors if path.endswith("d-1.tfrecord"))]
@@ -76,16 +71,13 @@ def test_resumes_exactly_everywhere(
     dataset: Any = TFRecordDataset(
         list(survivors), "", buffer_size, cycle, deterministic=deterministic, on_error=on_error
     )
-    iterator = dataset.iterate()
-    states, elements = [iterator.state_dict()], []
-    for element in iterator:
-        elements.append(element)
-        states.append(iterator.state_dict())
-    step = 3 if deterministic else 10
-    for index in range(0, len(states), step):
-        resumed = list(dataset.iterate(json.loads(json.dumps(states[index]))))
-        expected = elements[index:]
-        assert (resumed if deterministic else sorted(resumed)) == (expected if deterministic else sorted(expected))
+    if deterministic:
+        assert_resumes_everywhere(dataset)
+    else:
+        everything = sorted(dataset)
+        for count in range(0, len(everything) + 1, 10):
+            before, state = stop_after(dataset, count)
+            assert sorted([*before, *dataset.iterate(state)]) == everything
 
 
 def test_a_dataset_that_forgives_is_a_value(survivors: dict[str, list[bytes]]) -> None:
@@ -105,23 +97,8 @@ def stored(store: Store, shards: list[list[bytes]]) -> list[str]:
     """Shards in a bucket."""
     urls = [f"{store.url}/{uuid4().hex}/{shard}" for shard in range(len(shards))]
     for url, records in zip(urls, shards, strict=True):
-        put(store, url, records)
+        put(url, encode_records(records), store.options)
     return urls
-
-
-def put(store: Store, url: str, records: list[bytes]) -> None:
-    """Not by s3fs's synchronous side: it closes its session in whichever loop runs when it is collected."""
-    with TFRecordWriter(url, storage_options=store.options) as writer:
-        for record in records:
-            writer.write(record)
-
-
-def read_again(dataset: Dataset[Any], state: dict[str, Any]) -> tuple[list[Any], int, int]:
-    """All that comes, and how many bytes in how many requests were read for it."""
-    iterator = dataset.iterate(state)
-    found = list(iterator)
-    counts = iterator.stats().storage.backends["s3"]
-    return found, counts.bytes, counts.requests
 
 
 @pytest.mark.parametrize("shards", [IMAGES, SMALL], ids=["images", "small"])
@@ -136,12 +113,13 @@ def test_what_was_held_is_read_once(s3_store: Store, shards: list[list[bytes]]) 
     order = np.argsort(references.numbers)
     assert references.sizes is not None
     plan = byte_runs(references.numbers[order], references.sizes[order])
-    found, nbytes, requests = read_again(dataset, state)
+    again = dataset.iterate(state)
+    found, counts = list(again), again.stats().storage.backends["s3"]
     assert found == expected[-held:]
     wanted = sum(len(record) + 16 for record in found)
-    assert nbytes == sum(stretch.end - stretch.start for stretch in plan)
-    assert wanted <= nbytes <= wanted + held * (256 << 10)
-    assert requests == len(plan) + len(shards)  # each shard is opened at its end, too
+    assert counts.bytes == sum(stretch.end - stretch.start for stretch in plan)
+    assert wanted <= counts.bytes <= wanted + held * (256 << 10)
+    assert counts.requests == len(plan) + len(shards)  # each shard is opened at its end, too
 
 
 def test_the_rest_of_the_input_follows(s3_store: Store) -> None:
@@ -161,15 +139,9 @@ def test_a_shard_that_was_replaced_is_refused(s3_store: Store) -> None:
     urls = stored(s3_store, IMAGES)
     dataset = TFRecordDataset(urls, num_parallel_reads=4, storage_options=dict(s3_store.options)).shuffle(40, seed=1)
     state = stop_after(dataset, 100)[1]
-    put(s3_store, urls[2], [record.replace(b"x", b"y") for record in IMAGES[2]])
+    put(urls[2], encode_records([record.replace(b"x", b"y") for record in IMAGES[2]]), s3_store.options)
     with pytest.raises(ObjectChangedError, match=urls[2]):
         list(dataset.iterate(state))
-
-
-def written(root: str, shards: list[list[bytes]]) -> None:
-    for shard, records in enumerate(shards):
-        with fsspec.open(f"{root}/{shard}", "wb") as file:
-            file.write(encode_records(records))
 
 
 def unversioned(state: dict[str, Any]) -> dict[str, Any]:
@@ -200,27 +172,27 @@ def test_other_bytes_are_refused_where_versions_are_not_known(
     tmp_path: Path, changed: list[bytes], error: type[Exception], words: str
 ) -> None:
     shards = [[b"%d.%d." % (shard, index) * 9 for index in range(60)] for shard in range(3)]
-    written(str(tmp_path), shards)
+    write_shards(tmp_path, shards)
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
     state = unversioned(stop_after(dataset, 90)[1])
     assert len(list(dataset.iterate(state))) == 90
-    (tmp_path / "1").write_bytes(encode_records(changed))
+    (tmp_path / "s-1").write_bytes(encode_records(changed))
     with pytest.raises(error, match=words):
         list(dataset.iterate(state))
 
 
 def test_a_shard_that_is_gone_is_refused(tmp_path: Path) -> None:
-    written(str(tmp_path), [[b"%d" % index for index in range(60)] for _ in range(3)])
+    write_shards(tmp_path, [[b"%d" % index for index in range(60)] for _ in range(3)])
     dataset = TFRecordDataset(f"{tmp_path}/*", num_parallel_reads=3).shuffle(40, seed=1)
     state = stop_after(dataset, 90)[1]
-    (tmp_path / "2").unlink()
+    (tmp_path / "s-2").unlink()
     dataset = pickle.loads(pickle.dumps(dataset))  # one that does not know yet which files there are
     with pytest.raises(PositionMismatchError, match="refers to shard 2, but there are only 2"):
         list(dataset.iterate(state))
 
 
 def test_functions_are_called_again_only_for_what_was_held(tmp_path: Path) -> None:
-    written(str(tmp_path), [[b"%d.%d" % (shard, index) for index in range(100)] for shard in range(3)])
+    write_shards(tmp_path, [[b"%d.%d" % (shard, index) for index in range(100)] for shard in range(3)])
     calls: list[bytes] = []
 
     def noted(record: bytes) -> bytes:

@@ -1,10 +1,7 @@
 """distribute: ranks and loader workers read each record once, as many records each where they are to, and resume."""
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,6 +19,7 @@ from streamrec.errors import CacheError, ManifestError, PositionMismatchError
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, reader_here
 from tests.effort import draws
 from tests.pipeline.stored_shards import all_records, folder_of, of, record
+from tests.runs import in_new_interpreter, write_shards
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, stop_after
@@ -95,18 +93,11 @@ def test_a_manifest_of_nothing_but_losses_ends() -> None:
 
 def test_marks_skip_the_bytes_before_them(tmp_path: Path) -> None:
     records = [b"%02d" % number + b"-" * (1 << 20) for number in range(40)]
-    write_manifest_sync(shards_of(tmp_path, records), str(tmp_path / "manifest.json"))
-    dataset = TFRecordDataset(str(tmp_path / "shard")).distribute(
-        3, 4, even="pad", manifest=str(tmp_path / "manifest.json")
-    )
-    elements = dataset.iterate()
+    [shard], manifest = write_shards(tmp_path, [records]), f"{tmp_path}/manifest.json"
+    write_manifest_sync(shard, manifest)
+    elements = TFRecordDataset(shard).distribute(3, 4, even="pad", manifest=manifest).iterate()
     assert list(elements) == records[30:]
     assert sum(counts.bytes for counts in elements.stats().storage.backends.values()) < 20 << 20
-
-
-def shards_of(folder: Path, records: Sequence[bytes]) -> str:
-    (folder / "shard").write_bytes(encode_records(records))
-    return str(folder / "shard")
 
 
 def test_a_shard_that_the_manifest_does_not_name() -> None:
@@ -115,20 +106,6 @@ def test_a_shard_that_the_manifest_does_not_name() -> None:
         file.write(encode_records([b"late"]))
     with pytest.raises(ManifestError, match=r"does not name .*train-007"):
         list(of(folder, 0, 2, even="drop", manifest=f"{folder}/manifest.json"))
-
-
-def test_what_is_refused_at_once() -> None:
-    dataset = TFRecordDataset("memory://nowhere/a")
-    with pytest.raises(ValueError, match="pass manifest="):
-        dataset.distribute(even="pad")
-    with pytest.raises(ValueError, match="must be one of"):
-        dataset.distribute(even="fair", manifest="m")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="pass both"):
-        dataset.distribute(rank=1)
-    with pytest.raises(ValueError, match="less than world_size=2"):
-        dataset.distribute(2, 2)
-    with pytest.raises(ValueError, match="directly after TFRecordDataset"):
-        dataset.batch(2).distribute()
 
 
 def test_what_goes_wrong_with_the_names_is_said() -> None:
@@ -173,19 +150,13 @@ print(len(list(streamrec.TFRecordDataset(sys.argv[1]).distribute())), "torch" in
 """
 
 
-def test_processes_find_their_rank(tmp_path: Path) -> None:
-    path = tmp_path / "train"
-    path.write_bytes(encode_records([b"%05d" % number for number in range(1000)]))
+def test_processes_find_their_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [path] = write_shards(tmp_path, [[b"%05d" % number for number in range(1000)]])
+    monkeypatch.setenv("WORLD_SIZE", "2")
     found = []
-    for rank in range(2):
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, str(path)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found.append(done.stdout.split())
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        found.append(in_new_interpreter(CHILD, path).split())
     assert [own[1:] for own in found] == [["False", "False"]] * 2
     assert sum(int(own[0]) for own in found) == 1000
     assert abs(int(found[0][0]) - 500) < 30
@@ -204,10 +175,9 @@ def test_pieces_of_a_large_shard_in_a_store(store: str, request: pytest.FixtureR
     assert [record for own in seen for record in own] == records
     sizes = [sum(map(len, own)) for own in seen]
     assert max(sizes) - min(sizes) < sum(sizes) / 3 * 0.02
-    elements = dataset.with_options(rank=1, world_size=3).iterate()
-    before = [next(elements) for _ in range(700)]
-    assert before + list(dataset.with_options(rank=1, world_size=3).iterate(elements.state_dict())) == seen[1]
-    elements.close()
+    second = dataset.with_options(rank=1, world_size=3)
+    before, state = stop_after(second, 700)
+    assert before + list(second.iterate(state)) == seen[1]
 
 
 def counts_and_warnings(ranks: Sequence[Dataset[Any]], caplog: pytest.LogCaptureFixture) -> tuple[list[int], list[str]]:
@@ -225,21 +195,16 @@ def ranks_of(counts: Sequence[int], world: int, even: bool = False, **shards: An
 
 
 CUT = {"compressed": [True, True]}
-NOTHING = [
-    "of 4 ranks, these get nothing of ",
-    "/train-000 and 1 more: 2, 3. ",
-    "more shards",
-    "uncompressed",
-    "'drop'",
-]
+WORDS = ["of 4 ranks, these get nothing of ", "/train-000 and 1 more: 2, 3. "]
+WORDS += ["more shards", "uncompressed", "'drop'"]
 
 
 @pytest.mark.parametrize(
     ("ranks", "counts", "words"),
     [
-        (lambda: ranks_of([50, 50], 4, **CUT), [50, 50, 0, 0], NOTHING),
+        (lambda: ranks_of([50, 50], 4, **CUT), [50, 50, 0, 0], WORDS),
         (lambda: ranks_of([50, 50], 4, **CUT)[1:2], [50], []),
-        (lambda: ranks_of([50, 50], 4, **CUT)[3:], [0], NOTHING),
+        (lambda: ranks_of([50, 50], 4, **CUT)[3:], [0], WORDS),
         (lambda: ranks_of([50, 50], 4, even=True, **CUT), [25] * 4, []),
         (lambda: ranks_of([400, 2], 2, size=1000, **CUT), [400, 2], ["times as much as rank 1 of"]),
         (lambda: ranks_of([40, 50], 2), [45, 45], []),
@@ -300,15 +265,11 @@ def test_shard_of_a_shorter_list_is_reported(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_no_rank_asks_for_each_shard(tmp_path: Path, scheme: str) -> None:
     """Sizes come from listings; a server that cannot list has shards of one size."""
-    bucket = tmp_path / "bucket" / "data"
-    bucket.mkdir(parents=True)
-    names = [f"shard-{number:04}" for number in range(1500)]
-    for number, name in enumerate(names):
-        bucket.joinpath(name).write_bytes(encode_records([record(number, 0)]))
+    write_shards(tmp_path / "bucket" / "data", ([record(number, 0)] for number in range(1500)), "shard-{:04}")
     with ObjectStore(tmp_path) as store:
         root = f"{store.url}/bucket/data" if scheme == "http" else "s3://bucket/data"
         options = {} if scheme == "http" else {"endpoint_url": store.url, "anon": True}
-        urls, once = [f"{root}/{name}" for name in names], streamrec.RetryPolicy(hedge_share=0)
+        urls, once = [f"{root}/shard-{number:04}" for number in range(1500)], streamrec.RetryPolicy(hedge_share=0)
         dataset = TFRecordDataset(urls, storage_options=options, retry=once)
         for world in (75, 2):
             before = store.counters.requests
@@ -318,9 +279,7 @@ def test_no_rank_asks_for_each_shard(tmp_path: Path, scheme: str) -> None:
 
 def test_no_rank_looks_into_each_shard_that_is_cut(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
-    bucket.mkdir()
-    for number in range(150):
-        bucket.joinpath(f"shard-{number:03}").write_bytes(encode_records(record(number, index) for index in range(9)))
+    write_shards(bucket, ([record(number, index) for index in range(9)] for number in range(150)))
     options = streamrec.TFRecordOptions("GZIP")
     with ObjectStore(tmp_path) as store:
         for _ in range(2):
@@ -365,10 +324,8 @@ def test_shuffled_shares_resume_by_reference(options: dict[str, Any]) -> None:
     dataset = of(folder, 1, 3, 2, **options).shuffle(4, seed=1).repeat(2)
     assert sorted(dataset) == sorted(list(of(folder, 1, 3, 2, **options)) * 2)
     assert_resumes_everywhere(dataset)
-    elements = dataset.iterate()
-    next(elements)
-    assert '"offset": [' in json.dumps(elements.state_dict())  # references, and no numbers of elements
-    elements.close()
+    _, state = stop_after(dataset, 1)
+    assert '"offset": [' in json.dumps(state)  # references, and no numbers of elements
 
 
 def test_resumes_in_any_order() -> None:
@@ -376,9 +333,8 @@ def test_resumes_in_any_order() -> None:
     dataset = TFRecordDataset(f"{folder}/train-*", cycle_length=2, deterministic=False).distribute(1, 2)
     own = sorted(dataset)
     for stop in (0, 3, len(own)):
-        elements = dataset.iterate()
-        before = [next(elements) for _ in range(stop)]
-        assert sorted([*before, *dataset.iterate(elements.state_dict())]) == own
+        before, state = stop_after(dataset, stop)
+        assert sorted([*before, *dataset.iterate(state)]) == own
 
 
 def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
@@ -390,9 +346,7 @@ def test_a_state_of_another_rank_or_of_other_shards_is_refused() -> None:
             list(read.with_options(rank=1, world_size=2).iterate(state))
     with pytest.raises(PositionMismatchError, match="reader 0 of 2, and this is reader 0 of 3"):
         list(dataset.with_options(rank=0, world_size=3).iterate(state))
-    with pytest.raises(
-        PositionMismatchError, match=r"it had Distribute\(even=None\), and now there is Distribute\(Rank"
-    ):
+    with pytest.raises(PositionMismatchError, match=r"had Distribute\(even=None\), and now there is Distribute\(Rank"):
         of(folder, 0, 2).iterate(state)
     with fsspec.open(f"{folder}/train-000", "ab") as file:
         file.write(encode_records([b"more"]))

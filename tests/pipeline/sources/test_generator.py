@@ -3,10 +3,7 @@
 import asyncio
 import gc
 import itertools
-import logging
 import pickle
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,6 +17,7 @@ from streamrec.errors import ClosedError, PositionMismatchError
 from streamrec.pipeline.engine.description import Options
 from streamrec.pipeline.iterators import Run
 from tests.pipeline.test_dataset import collect
+from tests.runs import in_new_interpreter, until_error
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 
@@ -152,9 +150,8 @@ def failing(at: int) -> Iterator[int]:
 
 
 async def failing_async(at: int) -> AsyncIterator[int]:
-    for number in range(at):
+    for number in failing(at):
         yield number
-    raise ZeroDivisionError("here")
 
 
 def failing_call(at: int) -> Iterator[int]:
@@ -165,12 +162,10 @@ def failing_call(at: int) -> Iterator[int]:
     ("generator", "before"), [(failing, 5_000), (failing_async, 5_000), (failing, 0), (failing_call, 0)]
 )
 def test_an_error_comes_once_after_the_elements_before_it(generator: Callable[[int], Any], before: int) -> None:
-    found: list[int] = []
     iterator = Dataset.from_generator(generator, (before,)).batch(300).unbatch().iterate()
-    with pytest.raises(ZeroDivisionError) as caught:
-        found.extend(iterator)
+    found, error = until_error(iterator, ZeroDivisionError)
     assert found == list(range(before))
-    assert generator.__name__ in [entry.name for entry in traceback.extract_tb(caught.tb)]
+    assert generator.__name__ in [entry.name for entry in traceback.extract_tb(error.__traceback__)]
     with pytest.raises(ClosedError, match="cannot go on after the error"):
         next(iterator)
 
@@ -315,13 +310,12 @@ def test_one_that_never_returns_is_abandoned_with_a_warning(caplog: pytest.LogCa
         finally:
             closed.set()
 
-    with caplog.at_level(logging.WARNING, "streamrec"):
-        iterator = Dataset.from_generator(generator).iterate()
-        assert [next(iterator) for _ in range(3)] == [0, 1, 2]
-        blocked.wait()
-        iterator.close()
-    (warning,) = caplog.records
-    assert "still works on an element" in warning.message
+    iterator = Dataset.from_generator(generator).iterate()
+    assert [next(iterator) for _ in range(3)] == [0, 1, 2]
+    blocked.wait()
+    iterator.close()
+    (warning,) = caplog.messages
+    assert "still works on an element" in warning
     assert not closed.is_set()
     release.set()
     assert closed.wait(10)  # it ends as soon as it can
@@ -339,9 +333,7 @@ def generator():
 elements = iter(Dataset.from_generator(generator))
 print(next(elements))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "1\n"
-    assert "Traceback" not in done.stderr
+    assert in_new_interpreter(program) == "1\n"
 
 
 def test_an_error_in_its_cleanup_is_not_lost() -> None:
@@ -355,6 +347,7 @@ def test_an_error_in_its_cleanup_is_not_lost() -> None:
     assert next(iterator) == 0
     with pytest.raises(ZeroDivisionError, match="in cleanup"):
         iterator.close()
+    iterator.close()  # it was said
 
 
 def test_an_error_after_the_last_element_taken_is_neither_raised_nor_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,12 +25,8 @@ def test_range_is_pythons(arguments: tuple[int, ...]) -> None:
     assert [number for batch in Dataset.range(*arguments).batch(7) for number in batch.tolist()] == found
 
 
-def test_range_checks_its_arguments() -> None:
+def test_a_range_has_the_dtype_that_is_asked_for() -> None:
     assert next(iter(Dataset.range(3, output_type=np.float32))).dtype == np.float32
-    with pytest.raises(TypeError, match="one to three numbers"):
-        Dataset.range()
-    with pytest.raises(ValueError, match="step=0"):
-        Dataset.range(1, 2, 0)
 
 
 MANY = 2_000
@@ -60,10 +56,6 @@ def test_slices_are_rows_of_nested_arrays() -> None:
         [0, 1],
         [2],
     ]
-    with pytest.raises(ValueError, match=r"\[2, 3\] rows"):
-        Dataset.from_tensor_slices((np.zeros(2), np.zeros(3)))
-    with pytest.raises(TypeError, match="has no rows"):
-        Dataset.from_tensor_slices(5)
 
 
 def test_slices_do_not_change_with_the_array() -> None:
@@ -112,5 +104,3 @@ def test_nested_datasets_are_side_by_side() -> None:
     nested = list(Dataset.zip({"a": one, "b": (two, Dataset.range(10**12))}))
     assert nested == [{"a": a, "b": (b, index)} for index, (a, b) in enumerate(zip(ONE, TWO, strict=False))]
     assert list(Dataset.zip(one)) == ONE
-    with pytest.raises(ValueError, match="at least one dataset"):
-        Dataset.zip(())

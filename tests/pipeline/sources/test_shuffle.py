@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import logging
 import tracemalloc
 import zlib
 from collections.abc import Iterable, Iterator
@@ -29,6 +28,7 @@ from streamrec.shards import byte_runs
 from streamrec.tfrecord import BUFFER_BITS, Scattered
 from tests.effort import draws, thorough
 from tests.pipeline.stored_shards import ALL
+from tests.runs import until_error, write_shards
 from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
@@ -57,23 +57,15 @@ def test_the_order_is_the_same_where_a_thread_lets_chunks_in(tmp_path: Path, mon
     monkeypatch.setattr("streamrec.pipeline.sources.shuffle.shuffle.MIN_HOP_BYTES", 0)
     assert list(whole.with_options(epoch=0)) == expected
     assert_resumes_everywhere(whole)
-    found: list[Any] = []
-    with pytest.raises(StreamrecError):
-        found.extend(damaged)
-    assert found == expected
+    assert until_error(damaged, StreamrecError)[0] == expected
 
 
 @pytest.mark.parametrize("taken", [0, 5, 37])
 def test_batches_of_large_records_are_copied_once(tmp_path: Path, taken: int) -> None:
     """Chunks end between two batches, from the start and after a place in the middle: few batches are joined."""
-    for shard in range(4):
-        (tmp_path / f"{shard}").write_bytes(encode_records([bytes([shard, number]) * 10_000 for number in range(100)]))
-    paths = [str(path) for path in sorted(tmp_path.iterdir())]
+    paths = write_shards(tmp_path, [[bytes([shard, n]) * 10_000 for n in range(100)] for shard in range(4)])
     dataset = TFRecordDataset(paths, num_parallel_reads=4).shuffle(50, seed=1).batch(7)
-    iterator = dataset.iterate()
-    for _ in range(taken):
-        next(iterator)
-    batches = list(dataset.iterate(iterator.state_dict()))
+    batches = list(dataset.iterate(stop_after(dataset, taken)[1]))
     assert sum(map(len, batches)) == 400 - 7 * taken
     joined = [batch for batch in batches if isinstance(batch.buffer, memoryview)]  # what was joined is part of a block
     assert len(joined) <= 8  # where shards end, and in what the buffer gives last
@@ -102,9 +94,9 @@ def test_a_buffer_of_all_is_a_permutation_of_which_none_is_likelier() -> None:
 
 def test_parsed_columns_are_shuffled_row_by_row(tmp_path: Path) -> None:
     records = [encode_example({"n": [number], "name": [b"%d" % number]}) for number in range(40)]
-    (tmp_path / "x").write_bytes(encode_records(records))
+    files = write_shards(tmp_path, [records])
     features = {"n": FixedLenFeature((), np.int64), "name": FixedLenFeature((), bytes)}
-    dataset = TFRecordDataset(f"{tmp_path}/x").batch(8).parse_example(features).unbatch().shuffle(30, seed=1)
+    dataset = TFRecordDataset(files).batch(8).parse_example(features).unbatch().shuffle(30, seed=1)
     found = list(dataset)
     assert sorted(int(row["n"]) for row in found) == list(range(40))
     assert all(row["name"] == b"%d" % row["n"] for row in found)
@@ -119,15 +111,11 @@ def upper(record: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", ["GZIP", *thorough("ZLIB")])
 def test_compressed_shards_resume_everywhere(tmp_path: Path, kind: str) -> None:
-    paths = []
-    for shard in range(3):
-        paths.append(str(tmp_path / str(shard)))
-        Path(paths[-1]).write_bytes(compressed(encode_records(ALL[shard * 10 : shard * 10 + 10]), kind))
+    compress = gzip.compress if kind == "GZIP" else zlib.compress
+    paths = write_shards(tmp_path, [ALL[shard * 10 : shard * 10 + 10] for shard in range(3)])
+    for path in map(Path, paths):
+        path.write_bytes(compress(path.read_bytes()))
     assert_resumes_everywhere(TFRecordDataset(paths, num_parallel_reads=2).shuffle(12).repeat(2))
-
-
-def compressed(data: bytes, kind: str) -> bytes:
-    return gzip.compress(data) if kind == "GZIP" else zlib.compress(data)
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -157,10 +145,9 @@ def test_numbers_mean_nothing_where_there_is_no_order(files: list[str], caplog: 
 
 
 def test_a_small_budget_holds_fewer_and_says_so(files: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "streamrec"):
-        found = list(TFRecordDataset(files).shuffle(1000, seed=1).with_options(memory_budget=1 << 13))
+    found = list(TFRecordDataset(files).shuffle(1000, seed=1).with_options(memory_budget=1 << 13))
     assert sorted(found) == sorted(ALL)
-    (message,) = [record.getMessage() for record in caplog.records]
+    (message,) = caplog.messages
     assert "shuffle(buffer_size=1000) holds only about" in message
     assert "raise memory_budget" in message
     caplog.clear()
@@ -192,9 +179,7 @@ def test_a_state_of_a_small_machine_continues_elsewhere(files: list[str], monkey
     whole = list(dataset)
     for first, second in ((1 << 30, 1 << 40), (1 << 40, 1 << 30)):
         monkeypatch.setattr(budget, "machine_memory", lambda: first)  # noqa: B023 - called before the next turn
-        with dataset.with_options(epoch=0).iterate() as run:
-            before = [next(run) for _ in range(7)]
-            state = run.state_dict()
+        before, state = stop_after(dataset.with_options(epoch=0), 7)
         monkeypatch.setattr(budget, "machine_memory", lambda: second)  # noqa: B023
         assert before + list(dataset.with_options(epoch=0).iterate(state)) == whole
 
@@ -244,37 +229,24 @@ def test_an_element_that_failed_is_reported_at_once(files: list[str]) -> None:
             raise RuntimeError("twenty")
         return number
 
-    found: list[int] = []
     elements = Dataset.range(50).map(fails_at_20).shuffle(8).iterate()
-    with pytest.raises(RuntimeError, match="twenty"):
-        for element in elements:
-            found.append(int(element))
+    found, _ = until_error(elements, RuntimeError, "twenty")
     assert len(found) == 12
     assert sorted([*found, *map(int, elements)]) == [number for number in range(50) if number != 20]
 
 
 def test_fifty_thousand_are_less_than_a_megabyte(tmp_path: Path) -> None:
-    paths = [tmp_path / str(shard) for shard in range(16)]
-    for shard, path in enumerate(paths):
-        path.write_bytes(encode_records([b"%02d%06d" % (shard, index) + b"x" * 76 for index in range(6000)]))
-    records = TFRecordDataset([str(path) for path in paths], num_parallel_reads=16)
+    shards = ([b"%02d%06d" % (shard, index) + b"x" * 76 for index in range(6000)] for shard in range(16))
+    records = TFRecordDataset(write_shards(tmp_path, shards), num_parallel_reads=16)
     for dataset in (
         records.shuffle(50_000),
         records.enumerate().shuffle(50_000),
         records.shuffle(50_000).shuffle(50_000),
     ):
-        iterator = dataset.batch(1000).iterate()
-        for _ in range(30):
-            next(iterator)
-        state = json.dumps(iterator.state_dict())
-        iterator.close()
-        assert len(state) < 1_000_000
-        rest = [plain(batch) for batch in iterator_rest(dataset, state)]
-        assert sum(len(batch[1]) if batch[0] == "frames" else len(batch[1][1]) for batch in rest) == 96_000 - 30_000
-
-
-def iterator_rest(dataset: Dataset[Any], state: str) -> list[Any]:
-    return list(dataset.batch(1000).iterate(json.loads(state)))
+        _, state = stop_after(dataset.batch(1000), 30)
+        assert len(json.dumps(state)) < 1_000_000
+        rest = dataset.batch(1000).iterate(state)
+        assert sum(len(batch[1] if isinstance(batch, tuple) else batch) for batch in rest) == 96_000 - 30_000
 
 
 # The store of what is held, the buffer, and what its positions say.
@@ -327,18 +299,6 @@ def test_little_is_copied_where_elements_leave_at_random() -> None:
         assert store.held_bytes <= 2 * 4096 * len(rows)
         moved += int((rows[:, TAG] != before[:, TAG]).sum()) * 4096
     assert moved < 0.35 * size * 360
-
-
-@pytest.mark.parametrize("size", [100, 9000])
-def test_of_long_records_more_that_is_dead_is_kept(size: int) -> None:
-    """As much as the buffer may hold, were it alive."""
-    store = BufferStore(free_bytes=10 * size)
-    rows = np.concatenate([rows_of(store, Frames.of([bytes(size)])) for _ in range(15)])[:1]
-    store.tidy(rows, size)
-    assert (store.held_bytes == 15 * size) is (size == 9000)
-    rows = np.concatenate([rows, *(rows_of(store, Frames.of([bytes(size)])) for _ in range(10))])[:1]
-    store.tidy(rows, size)
-    assert store.held_bytes <= 20 * size
 
 
 def test_many_small_blocks_become_one() -> None:

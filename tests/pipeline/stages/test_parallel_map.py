@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import math
-import pickle
-import random
 import threading
 import traceback
 import weakref
@@ -30,6 +28,8 @@ from streamrec.pipeline.sources.parallel_map.autotune import (
     TaskSize,
 )
 from tests.effort import draws
+from tests.runs import until_error
+from tests.servers.resuming import stop_after
 
 CALLS = [1, 2, 7, AUTOTUNE]
 NUMBERS = list(range(40))
@@ -213,11 +213,9 @@ def test_an_error_comes_once_after_what_precedes_it_with_its_traceback(
     function: Callable[..., Any], calls: int
 ) -> None:
     iterator = Dataset.range(40).map(partial(function, 23), calls).iterate()
-    found: list[int] = []
-    with pytest.raises(ValueError, match="no 23") as caught:
-        found.extend(iterator)
+    found, error = until_error(iterator, ValueError, "no 23")
     assert found == list(range(23))
-    assert "fail_at" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert "fail_at" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
     assert list(iterator) == list(range(24, 40))
 
 
@@ -227,9 +225,7 @@ def test_a_function_that_is_cancelled_from_within_is_not_the_end_of_data() -> No
             raise asyncio.CancelledError
         return int(number)
 
-    found: list[int] = []
-    with pytest.raises(ClosedError, match="other code cancelled"):
-        found.extend(Dataset.range(9).map(give_up, 2))
+    found, _ = until_error(Dataset.range(9).map(give_up, 2), ClosedError, "other code cancelled")
     assert found == [0, 1, 2]
 
 
@@ -313,15 +309,11 @@ async def test_a_run_of_elements_that_takes_long_is_halted(monkeypatch: pytest.M
     assert counts == [1] * 300
 
 
-@given(seed=st.integers(), calls=st.integers(1, 5))
+@given(stop=st.integers(0, 59), calls=st.integers(1, 5))
 @draws(20, HealthCheck.too_slow)
-def test_what_was_delivered_out_of_order_comes_no_second_time(seed: int, calls: int) -> None:
-    draw = random.Random(seed)
+def test_what_was_delivered_out_of_order_comes_no_second_time(stop: int, calls: int) -> None:
     dataset = Dataset.range(60).map(square_soon, calls, deterministic=False)
-    iterator = dataset.iterate()
-    found = [next(iterator) for _ in range(draw.randrange(60))]
-    state = pickle.loads(pickle.dumps(iterator.state_dict()))
-    iterator.close()
+    found, state = stop_after(dataset, stop)
     assert sorted(found + list(dataset.iterate(state))) == [n * n for n in range(60)]
 
 
@@ -339,10 +331,7 @@ def test_after_an_input_without_an_order_results_keep_their_order() -> None:
 @draws(20)
 def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, then: bool) -> None:
     batches = Dataset.range(40).map(square_soon, 3, False).batch(4).map(np.negative, 2, False).repeat(2)
-    iterator = batches.iterate()
-    found = [next(iterator) for _ in range(stop)]
-    state = iterator.state_dict()
-    iterator.close()
+    found, state = stop_after(batches, stop)
     resumed = batches.with_options(deterministic=then).iterate(state)
     assert sorted(-np.concatenate([*found, *resumed])) == sorted([n * n for n in range(40)] * 2)
 

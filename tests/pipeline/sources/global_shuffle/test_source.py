@@ -1,8 +1,6 @@
 """global_shuffle: what comes, in which order, for any number of ranks; where a state goes on; bad networks."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +16,7 @@ import pytest
 import streamrec
 from benchmarks.shuffle_quality import accuracy, neighbours, sorted_by_label
 from benchmarks.shuffles import SHUFFLES
-from streamrec import RetryPolicy, TFRecordDataset, encode_records, write_index_sync
+from streamrec import RetryPolicy, TFRecordDataset, write_index_sync
 from streamrec.errors import CorruptRecordError, ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.pipeline.engine.states import digest_state, sketch
 from streamrec.pipeline.sources.global_shuffle import source
@@ -37,8 +35,10 @@ from streamrec.shards.manifest import ShardInfo
 from streamrec.tfrecord import BLOCK, PackedLengths
 from tests.effort import few
 from tests.pipeline.stored_shards import Indexed, indexed, numbered
+from tests.runs import in_new_interpreter, until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
+from tests.servers.resuming import stop_after
 
 COUNTS = [90, 0, 200, 33, 5]
 QUALITIES = ["exact", "blocks"]
@@ -81,22 +81,22 @@ def test_each_record_once_and_another_order_each_epoch(data: Indexed, quality: s
 def test_a_state_is_small_and_the_same_on_all_ranks(data: Indexed) -> None:
     """Seed, epoch, position and digest of the index; whatever stages follow."""
 
-    def state(rank: int, quality: str) -> dict[str, Any]:
-        dataset = data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8)
-        with dataset.map(len).shuffle(2).prefetch(2).iterate() as run:
-            next(run)
-            return run.state_dict()
-
-    def plain(rank: int, quality: str) -> str:
-        dataset = data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8)
-        with dataset.map(len).prefetch(2).iterate() as run:
-            list(islice(run, 3))
-            return json.dumps(run.state_dict(), sort_keys=True)
+    def lengths(rank: int, quality: str) -> streamrec.Dataset[Any]:
+        return data.shuffled(quality=quality, global_batch_size=24, rank=rank, world_size=8).map(len)
 
     for quality in QUALITIES:
-        assert len({plain(rank, quality) for rank in range(8)}) == 1
-        assert len(plain(0, quality)) < 1000
-        assert state(0, quality)["position"]["seed"] == state(1, quality)["position"]["seed"]
+        states = [stop_after(lengths(rank, quality).prefetch(2), 3)[1] for rank in range(8)]
+        assert states == states[:1] * 8
+        assert len(json.dumps(states[0])) < 1000
+        states = [stop_after(lengths(rank, quality).shuffle(2).prefetch(2), 1)[1] for rank in range(2)]
+        assert states[0]["position"]["seed"] == states[1]["position"]["seed"]
+
+
+def stopped(dataset: streamrec.Dataset[Any], step: int) -> dict[str, Any]:
+    """The state after some elements, or after all if there are fewer."""
+    with dataset.iterate() as run:
+        list(islice(run, step))
+        return run.state_dict()
 
 
 @pytest.mark.parametrize("number", range(few(120)))
@@ -147,15 +147,8 @@ def test_any_job(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -
         assert len(found) == -(-total // batch) * batch
     assert together(ranks(sizes[0])) == whole
     step = chance.randint(0, len(whole))
-    runs = [
-        data.shuffled(**told, rank=rank, world_size=sizes[1]).with_options(epoch=epoch).iterate()
-        for rank in range(sizes[1])
-    ]
-    for run in runs:
-        list(islice(run, step))
-    states = [run.state_dict() for run in runs]
-    for run in runs:
-        run.close()
+    begun = [data.shuffled(**told, rank=rank, world_size=sizes[1]) for rank in range(sizes[1])]
+    states = [stopped(dataset.with_options(epoch=epoch), step) for dataset in begun]
     assert together([*ranks(sizes[2], states[0]), []]) == whole[step:]
     if step < len(whole):
         assert states.count(states[0]) == len(states)
@@ -171,9 +164,7 @@ def test_single_records_go_on_with_other_ranks(data: Indexed) -> None:
 
         parts = [list(rank(number, 4)) for number in range(4)]
         assert [parts[index % 4][index // 4] for index in range(len(whole))] == whole
-        with rank(1, 4).iterate() as run:
-            list(islice(run, 15))
-            state = run.state_dict()
+        state = stopped(rank(1, 4), 15)
         rest = [list(rank(number, 7).iterate(state)) for number in range(7)]
         assert [rest[index % 7][index // 7] for index in range(len(whole) - 60)] == whole[60:]
 
@@ -190,9 +181,7 @@ def test_stages_after_it_take_batches(data: Indexed, quality: str) -> None:
 
 def test_a_changed_index_and_a_tampered_state(data: Indexed, tmp_path: Path) -> None:
     """One clear error each."""
-    with data.shuffled().iterate() as run:
-        next(run)
-        state = run.state_dict()
+    state = stopped(data.shuffled(), 1)
     other = indexed(tmp_path, numbered([9, 9]))
     with pytest.raises(PositionMismatchError, match="another pipeline"):
         next(other.shuffled().iterate(state))
@@ -235,10 +224,7 @@ def test_what_came_before_damage_comes(tmp_path: Path, quality: str) -> None:
     path.write_bytes(content)
     data = Indexed(str(tmp_path / "*.tfrecord"), str(tmp_path / "train.index"))
     streamrec.write_index_sync(data.pattern, data.url, update=False)  # from headers alone: it does not see the damage
-    found: list[bytes] = []
-    with pytest.raises(CorruptRecordError, match=r"001\.tfrecord"):
-        for record in data.shuffled(quality=quality):
-            found.append(record)
+    found, _ = until_error(data.shuffled(quality=quality), CorruptRecordError, r"001\.tfrecord")
     assert found == whole[: len(found)]
 
 
@@ -285,13 +271,10 @@ def shards() -> list[list[bytes]]:
 
 @pytest.fixture
 def store(tmp_path: Path, shards: list[list[bytes]]) -> Iterator[ObjectStore]:
-    bucket = tmp_path / "bucket"
-    bucket.mkdir()
-    for number, records in enumerate(shards):
-        (bucket / f"{number}.tfrecord").write_bytes(encode_records(records))
+    write_shards(tmp_path / "bucket", shards, "{}.tfrecord")
     with ObjectStore(tmp_path) as store:
         write_index_sync("s3://bucket/*.tfrecord", f"{tmp_path}/x.index", storage_options=options_of(store))
-        (bucket / "x.index").write_bytes((tmp_path / "x.index").read_bytes())
+        (tmp_path / "bucket" / "x.index").write_bytes((tmp_path / "x.index").read_bytes())
         yield store
 
 
@@ -303,9 +286,7 @@ def shuffled(store: ObjectStore, quality: str, index: str = "s3://bucket/x.index
     dataset: Any = TFRecordDataset("s3://bucket/*.tfrecord", storage_options=options_of(store), retry=POLICY)
     blocks: dict[str, Any] = {"quality": quality, "block_bytes": 200_000, "window_bytes": 1_600_000, "slot_groups": 4}
     dataset = dataset.global_shuffle(3, index=index, global_batch_size=20, **blocks)
-    return dataset.with_options(epoch=0).with_options(
-        memory_budget=4 << 20
-    )  # little is fetched at a time: many requests
+    return dataset.with_options(epoch=0, memory_budget=4 << 20)  # little is fetched at a time: many requests
 
 
 @pytest.mark.parametrize("quality", ["exact", "blocks"])
@@ -314,12 +295,9 @@ def test_storms_change_no_byte_and_no_place(store: ObjectStore, quality: str, st
     """Also where the job goes on from a state in the middle of the storm."""
     calm = [list(batch) for batch in shuffled(store, quality)]
     store.faults = STORMS[storm]
-    run = shuffled(store, quality).iterate()
-    found = [list(next(run)) for _ in range(4)]
-    state = run.state_dict()
-    run.close()
-    found += [list(batch) for batch in shuffled(store, quality).iterate(state)]
-    assert found == calm
+    found, state = stop_after(shuffled(store, quality), 4)
+    found += shuffled(store, quality).iterate(state)
+    assert [list(batch) for batch in found] == calm
     assert store.counters.by_fault
 
 
@@ -328,11 +306,9 @@ def test_a_shard_that_changes_under_way(store: ObjectStore, tmp_path: Path) -> N
     index = f"{tmp_path}/x.index"
     calm = [list(batch) for batch in shuffled(store, "blocks", index)]
     store.faults = replace(NO_FAULTS, script=("", "change"))
-    found: list[list[bytes]] = []
-    with pytest.raises(ObjectChangedError, match=r"s3://bucket/\d\.tfrecord.*streamrec index --update"):
-        for batch in shuffled(store, "blocks", index):
-            found.append(list(batch))
-    assert found == calm[: len(found)]
+    told = r"s3://bucket/\d\.tfrecord.*streamrec index --update"
+    found, _ = until_error(shuffled(store, "blocks", index), ObjectChangedError, told)
+    assert [list(batch) for batch in found] == calm[: len(found)]
 
 
 @pytest.mark.parametrize("cut", [0, 10, 200])
@@ -363,20 +339,16 @@ print(records, peak_mib() - before)
 
 def first_batches(pattern: str, index: str, quality: str, budget: int, verify: str = "yes") -> tuple[int, int]:
     """How many records the first three batches have, and by how many MiB the process grew."""
-    command = [sys.executable, "-c", FIRST_BATCH, pattern, index, quality, str(budget), verify]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    records, grown = map(int, done.stdout.split())
+    records, grown = map(int, in_new_interpreter(FIRST_BATCH, pattern, index, quality, budget, verify).split())
     return records, grown
 
 
 def test_an_exact_order_holds_no_more_than_its_budget(tmp_path: Path) -> None:
     """Wanted records are near each other, so that nearly all of the 170 MiB are read for each run of steps."""
-    data = encode_records([b"x" * 100] * 100_000)
-    for shard in range(16):
-        (tmp_path / f"shard-{shard:02}").write_bytes(data)
+    write_shards(tmp_path, [[b"x" * 100] * 100_000] * 16)
     index = f"{tmp_path}/x.index"
-    write_index_sync(f"{tmp_path}/shard-*", index)
-    records, grown = first_batches(f"{tmp_path}/shard-*", index, "exact", 32)
+    write_index_sync(f"{tmp_path}/s-*", index)
+    records, grown = first_batches(f"{tmp_path}/s-*", index, "exact", 32)
     assert records == 768
     assert grown < 32 + 120
 
