@@ -129,7 +129,7 @@ BENCHMARKS := local stream encode parse writing compression paced pipeline train
 bench: client servers peers $(LOADERS)/.done
 	@$(CLIENT)/bin/python $(PIP) matplotlib
 	for name in $(BENCHMARKS); do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
-	$(LOADERS)/bin/python -m benchmarks.loaders --sides 'DataLoader, 0 workers;WebDataset;tfrecord'
+	$(LOADERS)/bin/python -m benchmarks.loaders --sides 'DataLoader, 0 workers;DataLoader, 2 workers;WebDataset;tfrecord'
 	$(CLIENT)/bin/python -m benchmarks.table
 
 bench-loaders: $(LOADERS)/.done

@@ -27,7 +27,7 @@ from typing import Any
 
 from benchmarks.loaders.data import KINDS, write
 from benchmarks.loaders.measure import measured
-from benchmarks.loaders.sides import PACKAGES, SIDES
+from benchmarks.loaders.sides import PACKAGE_OF, PACKAGES, SIDES
 from benchmarks.machine import describe, median, save
 from tests.servers.faults import Faults
 from tests.servers.program import ServerProcess
@@ -55,10 +55,10 @@ def main() -> None:
 def compared(kind: str, sides: list[str], rounds: int) -> list[dict[str, Any]]:
     """A row for each side."""
     forkserver = multiprocessing.get_context("forkserver")
-    forkserver.set_forkserver_preload(PACKAGES)
+    forkserver.set_forkserver_preload([*PACKAGES, *(PACKAGE_OF[side] for side in sides if side in PACKAGE_OF)])
     found: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory() as root:
-        sizes = write(kind, Path(root) / "data")
+        sizes = write(kind, Path(root) / "data", {FORMATS.get(side, "tfrecord") for side in sides})
         with ServerProcess("tests.servers.objectstore", ("--root", root), FAR) as store:
             for _ in range(rounds):
                 for side in sides:

@@ -33,17 +33,19 @@ def samples(kind: str, shard: int) -> Iterator[dict[str, Any]]:
             yield {"image": simplejpeg.encode_jpeg(pixels, quality=75), "label": number % 10}
 
 
-def write(kind: str, folder: Path) -> dict[str, int]:
-    """Writes all samples in each way; the bytes of each."""
+def write(kind: str, folder: Path, formats: set[str]) -> dict[str, int]:
+    """Writes all samples in these formats (tfrecord, tar, mds, litdata); the bytes of each."""
     folder.mkdir(parents=True)
     for shard in range(SHARDS):
         rows = list(samples(kind, shard))
         write_tfrecord(folder / f"{shard:03d}.tfrecord", rows)
         write_tar(folder / f"{shard:03d}.tar", rows)
     sizes = {end: sum(path.stat().st_size for path in folder.glob(f"*.{end}")) for end in ("tfrecord", "tar")}
-    write_mds(kind, folder / "mds", sizes["tfrecord"] // SHARDS)
-    write_litdata(kind, folder / "litdata")
-    for name in ("mds", "litdata"):
+    if "mds" in formats:
+        write_mds(kind, folder / "mds", sizes["tfrecord"] // SHARDS)
+    if "litdata" in formats:
+        write_litdata(kind, folder / "litdata")
+    for name in formats & {"mds", "litdata"}:
         sizes[name] = sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
     return sizes
 

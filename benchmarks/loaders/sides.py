@@ -1,7 +1,8 @@
 """The loaders: each is made over the store's URL, and gives batches of tensors.
 
-Packages are imported before the clock starts: `PACKAGES` in a process that those of all sides are forked from (s3fs
-too, which streamrec imports when it is needed); `tfrecord` and TensorFlow, which do not go together, by their sides.
+Packages are imported before the clock starts: `PACKAGES`, and those of `PACKAGE_OF`, in a process that those of all
+sides are forked from (s3fs too, which streamrec imports when it is needed); `tfrecord` and TensorFlow, which do not go
+together, by their sides.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from benchmarks.loaders.data import KINDS, SHARDS
 
-__all__ = ["PACKAGES", "SIDES"]
+__all__ = ["PACKAGES", "PACKAGE_OF", "SIDES"]
 
 Made = Callable[[], Any]
 Side = Callable[[str, str, str], Made]
@@ -25,9 +26,8 @@ PACKAGES = [
     "s3fs",
     "simplejpeg",
     "webdataset",
-    "streaming",
-    "litdata",
 ]
+PACKAGE_OF = {"Mosaic": "streaming", "LitData": "litdata"}
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
