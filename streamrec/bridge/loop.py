@@ -33,7 +33,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from streamrec.errors import ClosedError, LoopThreadError
@@ -228,14 +227,14 @@ class _Pool(ThreadPoolExecutor):
             return future
 
 
-@dataclass(slots=True, eq=False)
 class _Process:
     """The state of one process: a forked child makes its own."""
 
-    pid: int = field(default_factory=os.getpid)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    thread: LoopThread | None = None
-    exiting: bool = False
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.thread: LoopThread | None = None
+        self.exiting = False
 
 
 _process = _Process()

@@ -18,7 +18,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -43,19 +42,19 @@ ENVIRONMENT: Final = (
 """Prefixes of the environment variables that clients read."""
 
 
-@dataclass(slots=True, eq=False)
 class _Client:
-    creation: asyncio.Task[Backend]
-    kept: tuple[Any, ...]  # objects that the key contains by identity
-    users: int = 0
-    timer: asyncio.TimerHandle | None = None
+    def __init__(self, creation: asyncio.Task[Backend], kept: tuple[Any, ...]) -> None:
+        self.creation = creation
+        self.kept = kept  # objects that the key contains by identity
+        self.users = 0
+        self.timer: asyncio.TimerHandle | None = None
 
 
-@dataclass(slots=True, eq=False)
 class _Loop:
-    clients: dict[Hashable, _Client] = field(default_factory=dict)
-    closing: set[_Client] = field(default_factory=set)
-    keeper: AsyncGenerator[None] | None = None
+    def __init__(self) -> None:
+        self.clients: dict[Hashable, _Client] = {}
+        self.closing: set[_Client] = set()
+        self.keeper: AsyncGenerator[None] | None = None
 
     def release(self, key: Hashable, client: _Client) -> None:
         client.users -= 1

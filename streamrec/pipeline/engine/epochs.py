@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from secrets import randbits
 from typing import Any, Final
 
@@ -53,11 +52,11 @@ class Epochs:
         return Epochs, ()
 
 
-@dataclass(slots=True, eq=False)
 class Memo:
     """Values that a source keeps from run to run, by key."""
 
-    values: dict[Hashable, Any] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.values: dict[Hashable, Any] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
         return Memo, ()
