@@ -4,6 +4,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 
 from streamrec.errors import ClosedError
 from streamrec.storage import Storages, clients
+from streamrec.storage.tasks import call_in_thread
 from tests.servers.real import Store
+from tests.storage.contract import until
 
 WITHOUT_PACKAGES = """
 import asyncio, sys
@@ -102,3 +105,20 @@ def test_a_client_whose_closing_is_cancelled_with_the_loop_is_closed(monkeypatch
 
     asyncio.run(use())  # which ends, and cancels all tasks, while the client is closed
     assert steps[-1] == "closed"
+
+
+async def test_what_a_thread_opens_for_a_cancelled_caller_is_closed() -> None:
+    begun, release, closed = threading.Event(), threading.Event(), list[str]()
+
+    def opening() -> str:
+        begun.set()
+        release.wait()
+        return "a file"
+
+    task = asyncio.ensure_future(call_in_thread(opening, closed.append))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    release.set()
+    await until(lambda: closed == ["a file"])
