@@ -10,7 +10,7 @@ import pytest
 
 from streamrec import encode_records
 
-__all__ = ["in_new_interpreter", "until_error", "write_shards"]
+__all__ = ["flip_bit", "in_new_interpreter", "until_error", "write_shards"]
 
 
 def write_shards(folder: Path, shards: Iterable[Iterable[bytes]], name: str = "s-{}") -> list[str]:
@@ -21,6 +21,13 @@ def write_shards(folder: Path, shards: Iterable[Iterable[bytes]], name: str = "s
         paths.append(str(folder / name.format(number)))
         Path(paths[-1]).write_bytes(encode_records(records))
     return paths
+
+
+def flip_bit(path: str | Path, position: int) -> None:
+    """Changes one bit of a file, in the byte at a position."""
+    data = bytearray(Path(path).read_bytes())
+    data[position] ^= 1
+    Path(path).write_bytes(data)
 
 
 def until_error(elements: Iterable[Any], kind: type[BaseException], match: str = "") -> tuple[list[Any], Any]:

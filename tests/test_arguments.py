@@ -59,6 +59,7 @@ def test_whatever_is_bytes_like_is_a_record(tmp_path: Path, value: Any) -> None:
 
 
 ds: Dataset[Any] = Dataset.range(5)
+SHARDS = TFRecordDataset("a")
 BOTH: Any = {"filesystem": LocalFileSystem(), "storage_options": {"auto_mkdir": True}}
 INT, LIST = streamrec.FixedLenFeature([], "int64"), FixedLenSequenceFeature([], "int64")
 STEPS = streamrec.encode_sequence_example({}, {"label": [[1], [2]]})
@@ -159,6 +160,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: TFRecordDataset("a").distribute(rank=1), "pass both"),
     (lambda: TFRecordDataset("a").distribute(2, 2), "less than world_size=2"),
     (lambda: ds.distribute(), "directly after TFRecordDataset"),
+    (lambda: SHARDS.batch(2).global_shuffle(1, index="i"), "directly after"),
+    (lambda: SHARDS.global_shuffle(1, index="i", quality="best"), "quality is 'best'"),  # type: ignore[arg-type]
+    (lambda: SHARDS.global_shuffle(1, index="i", slot_groups=5, global_batch_size=12), "slot_groups=5 must divide"),
+    (lambda: SHARDS.global_shuffle(1, index="i", even="odd"), "even is 'odd'"),  # type: ignore[arg-type]
+    (lambda: TFRecordDataset("a", "GZIP").global_shuffle(1, index="i"), "compress"),
+    (lambda: ds.write_sync("x", num_shards=2), "gives all shards the same name: add '{shard:05d}'"),
+    (lambda: ds.write_sync("{shard}", num_shards=2, max_shard_records=4), "exclude each other"),
+    (lambda: ds.write_sync("x", progress=3), "progress is 3"),  # type: ignore[arg-type]
     (lambda: ds.cache("a*"), "is a pattern"),
     (lambda: ds.cache("a-{0..3}"), "is a pattern"),
     (lambda: ds.cache("a-{shard}"), "is a pattern"),

@@ -24,7 +24,7 @@ import pytest
 import s3fs
 
 import streamrec
-from benchmarks.faults import DOCS, ROWS, STORES, Cell, measure_all, tables, with_tables, words
+from benchmarks.faults import DOCS, ROWS, STORES, measure_all, tables, with_tables
 from benchmarks.machine import RESULTS
 from tests.adapters.conftest import client_environment
 from tests.cli.test_page import BROWSER, FLAGS
@@ -286,18 +286,6 @@ def test_the_data_is_whole_and_streamrec_never_hands_on_wrong_data() -> None:
         (store, name, client) for store, clients in STORES.items() for name in ROWS for client in clients
     }
     assert {row["outcome"] for row in rows if row["client"] == "streamrec"} <= {"data", "error"}
-
-
-@pytest.mark.parametrize(
-    ("cell", "text"),
-    [
-        (Cell("data", "", 0.21, 2), "all data, 0.2 s, 2"),
-        (Cell("wrong data", "", 1.0, 3), "**wrong data, no error**, 1.0 s, 3"),
-        (Cell("error", "OSError", 5.0, None), "`OSError`, 5.0 s"),
-    ],
-)
-def test_words(cell: Cell, text: str) -> None:
-    assert words(cell) == text
 
 
 @pytest.mark.thorough

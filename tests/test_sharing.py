@@ -278,12 +278,19 @@ async def taken(iterator: Any) -> list[bytes]:
     return [record async for record in iterator]
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_tasks_share_an_async_iterator(numbered: str) -> None:
     """A pool of workers takes each record once, and each sees the end."""
-    iterator = TFRecordDataset(numbered).aiterate()
-    parts = await asyncio.gather(*(taken(iterator) for _ in range(TASKS)))
-    assert sorted(record for part in parts for record in part) == ALL
-    assert [record async for record in iterator] == []
+    iterator, found = TFRecordDataset(numbered).aiterate(), list[bytes]()
+
+    async def worker() -> None:
+        found.extend(await taken(iterator))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(TASKS):
+            tasks.start_soon(worker)
+    assert sorted(found) == ALL
+    assert await taken(iterator) == []
 
 
 async def test_states_between_several_tasks(numbered: str) -> None:
@@ -331,41 +338,21 @@ async def test_a_cancelled_anext_of_a_dataset_loses_nothing(numbered: str) -> No
     assert sorted(found) == ALL
 
 
-def test_trio_loses_nothing_where_anext_is_cancelled(numbered: str) -> None:
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_trio_loses_nothing_where_anext_is_cancelled() -> None:
     """There, a thread waits for the next element; it takes none when no task waits any more."""
-
-    async def main() -> list[bytes]:
-        found: list[bytes] = []
-        iterator = Dataset.from_generator(slow).aiterate()
-        while len(found) < 100:
-            with anyio.move_on_after(0.0005):
-                found.append(await anext(iterator))
-        return found + [record async for record in iterator]
 
     def slow() -> Any:
         for number in range(200):
             ready.wait(0.002)
             yield b"%d" % number
 
-    ready = threading.Event()
-    assert anyio.run(main, backend="trio") == [b"%d" % number for number in range(200)]
-
-
-def test_trio_tasks_share_an_iterator(numbered: str) -> None:
-
-    async def main() -> list[bytes]:
-        iterator = TFRecordDataset(numbered).aiterate()
-        found: list[bytes] = []
-
-        async def worker() -> None:
-            found.extend(await taken(iterator))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(TASKS):
-                tasks.start_soon(worker)
-        return found
-
-    assert sorted(anyio.run(main, backend="trio")) == ALL
+    ready, found = threading.Event(), list[bytes]()
+    iterator = Dataset.from_generator(slow).aiterate()
+    while len(found) < 100:
+        with anyio.move_on_after(0.0005):
+            found.append(await anext(iterator))
+    assert found + await taken(iterator) == [b"%d" % number for number in range(200)]
 
 
 @pytest.fixture(scope="module", params=["", "GZIP", "ZLIB"])

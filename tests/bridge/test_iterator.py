@@ -17,7 +17,7 @@ import streamrec
 from streamrec import Dataset, TFRecordDataset
 from streamrec.bridge import Put, iterate, run
 from streamrec.errors import ClosedError
-from tests.runs import until_error
+from tests.runs import flip_bit, until_error, write_shards
 
 VARIABLE = ContextVar("VARIABLE", default="default")
 
@@ -208,11 +208,10 @@ def test_several_tasks_may_put(counts: list[int], limit: int) -> None:
 
 def test_closing_raises_no_error_of_elements_not_yet_taken(tmp_path: Path) -> None:
     """The consumer stops before a damaged record, or before an element for which a function will fail."""
-    data = bytearray(streamrec.encode_records([b"%d" % number for number in range(30_000)]))
-    data[-5] ^= 1
-    (tmp_path / "x.tfrecord").write_bytes(data)
+    [path] = write_shards(tmp_path, [[b"%d" % number for number in range(30_000)]])
+    flip_bit(path, -5)
     for dataset in (
-        TFRecordDataset(str(tmp_path / "x.tfrecord")),
+        TFRecordDataset(path),
         Dataset.range(10_000).map(lambda number: 1 // (9_000 - int(number))),
     ):
         for _ in range(10):

@@ -17,6 +17,7 @@ import pytest
 import streamrec
 from streamrec.storage import Storages, secured_object
 from tests.cli.conftest import Bucket, Call, examples, interrupted, typed
+from tests.runs import flip_bit
 from tests.servers.real import Store
 from tests.steps import HOOKS, Objects, Place, Steps, hidden, refuse
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
@@ -161,10 +162,7 @@ def test_a_command_that_fails_at_any_step_leaves_what_was_there(old: Path, calle
 
 @pytest.mark.parametrize("name", ["reshard limited", "reshard even", "convert to shards"])
 def test_damage_in_the_last_record_leaves_what_was_there(old: Path, called: Call, name: str) -> None:
-    source = old.parent / "source"
-    data = bytearray(source.read_bytes())
-    data[-10] ^= 1
-    source.write_bytes(data)
+    flip_bit(old.parent / "source", -10)
     before = tree(old)
     command = [word.replace("SOURCE", "source") for word in COMMANDS[name]]
     assert called(command[0], "--overwrite", *command[1:]).code == 1

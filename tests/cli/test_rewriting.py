@@ -12,6 +12,7 @@ from streamrec import encode_records
 from streamrec.cli.output import format_bytes
 from streamrec.shards.options import LONG_BYTES
 from tests.cli.conftest import Bucket, Call, examples, place, run
+from tests.runs import flip_bit
 
 
 def records(*paths: Path) -> list[bytes]:
@@ -43,9 +44,7 @@ def test_verify_with_a_manifest_says_what_and_where(shard: Path, tmp_path: Path,
     found = {"ok": True, "manifests": [about], "problems": [], "shards": []}
     assert called("verify", "--json", manifest).json == found
     first.unlink()
-    data, fifth = bytearray(second.read_bytes()), place(second, 5)
-    data[fifth + 30] ^= 1
-    second.write_bytes(data)
+    flip_bit(second, (fifth := place(second, 5)) + 30)
     for source in ("new/manifest.json", "new"):
         done = called("verify", "--json", tmp_path / source)
         assert done.code == 1
@@ -71,9 +70,7 @@ def test_verify_with_an_index_checks_each_record(shard: Path, called: Call) -> N
     index = shard.with_name("train.index")
     called("index", shard, index)  # it has read no payload, and so knows no CRC32C of the shard
     assert called("verify", index).code == 0
-    data, fifth = bytearray(shard.read_bytes()), place(shard, 5)
-    data[fifth + 30] ^= 1
-    shard.write_bytes(data)
+    flip_bit(shard, (fifth := place(shard, 5)) + 30)
     done = called("verify", "--json", index)
     assert (done.code, [loss["byte"] for loss in done.json["shards"][0]["losses"]]) == (1, [fifth])
 

@@ -19,7 +19,7 @@ import streamrec
 import streamrec.notebook
 from streamrec import ArrowBatch, FeatureError, FixedLenFeature, RaggedTensor, TFRecordDataset, encode_example
 from tests.example.strategies import ALL_PARTITIONS, partitioned
-from tests.runs import write_shards
+from tests.runs import flip_bit, write_shards
 
 FEATURES = {
     "number": FixedLenFeature([], np.int64),
@@ -235,11 +235,9 @@ def test_a_dataset_without_elements_has_the_schema_of_its_features(tmp_path: Pat
 
 
 def test_damage_comes_out_of_arrow_with_its_place(tmp_path: Path) -> None:
-    path = Path(shard(tmp_path))
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
-    path.write_bytes(data)
-    reader = TFRecordDataset(str(path)).batch(10).parse_example(FEATURES).to_arrow()
+    path = shard(tmp_path)
+    flip_bit(path, -5)
+    reader = TFRecordDataset(path).batch(10).parse_example(FEATURES).to_arrow()
     with pytest.raises(streamrec.CorruptRecordError, match=r"x\.tfrecord, record 99, byte"):
         reader.read_all()
 

@@ -10,6 +10,7 @@ import fsspec
 
 from streamrec import Dataset, TFRecordDataset, encode_records, write_index_sync
 from streamrec.shards.manifest import Manifest, ShardInfo
+from tests.runs import write_shards
 
 
 def record(shard: int, number: int, size: int = 20) -> bytes:
@@ -63,8 +64,7 @@ def numbered(counts: Sequence[int], bytes_more: int = 30) -> list[list[bytes]]:
 
 def indexed(folder: Path, shards: Sequence[Sequence[bytes]]) -> Indexed:
     """Writes shards and their index."""
-    for number, records in enumerate(shards):
-        (folder / f"{number:03d}.tfrecord").write_bytes(encode_records(records))
+    write_shards(folder, shards, "{:03d}.tfrecord")
     data = Indexed(str(folder / "*.tfrecord"), str(folder / "train.index"))
     write_index_sync(data.pattern, data.url)
     return data
@@ -83,6 +83,4 @@ ALL = [record for shard in range(len(SHARDS)) for record in records_of(shard)]
 
 def write_small_shards(folder: Path) -> list[str]:
     """Writes the small shards to a folder; returns their paths."""
-    for shard in range(len(SHARDS)):
-        (folder / f"s-{shard}.tfrecord").write_bytes(encode_records(records_of(shard)))
-    return [str(folder / f"s-{shard}.tfrecord") for shard in range(len(SHARDS))]
+    return write_shards(folder, map(records_of, range(len(SHARDS))), "s-{}.tfrecord")

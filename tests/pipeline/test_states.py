@@ -134,14 +134,13 @@ def test_a_hundred_mutations_of_each(tmp_path: Path, name: str) -> None:
 
 def test_versions_say_what_to_do() -> None:
     state = saved(Dataset.range(5), 1)
-    with pytest.raises(PositionMismatchError, match=r"has format 3, but .* reads format 2: update"):
-        Dataset.range(5).iterate({**state, "format": 3})
-    with pytest.raises(PositionMismatchError, match=r"has format 1, but .* reads format 2: start over without it"):
-        Dataset.range(5).iterate({**state, "format": 1})
-    with pytest.raises(PositionMismatchError, match="a value differs or is missing"):
-        Dataset.range(5).iterate({**state, "epoch": 7})
-    with pytest.raises(PositionMismatchError, match=r"the state is '.*' \(str\): it must be a dict that .* returned"):
-        Dataset.range(5).iterate("state")  # type: ignore[arg-type]
+    for wrong, told in (
+        ({**state, "format": 3}, "has format 3, but .* reads format 2: update"),
+        ({**state, "format": 1}, "has format 1, but .* reads format 2: start over without it"),
+        ({**state, "epoch": 7}, "a value differs or is missing"),
+    ):
+        with pytest.raises(PositionMismatchError, match=told):
+            Dataset.range(5).iterate(wrong)
 
 
 def test_what_json_does_not_hold_is_not_a_state() -> None:

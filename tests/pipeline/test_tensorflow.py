@@ -17,6 +17,8 @@ from tests.effort import draws
 from tests.pipeline.chains import Made, chains, comparable, shards
 
 tf = pytest.importorskip("tensorflow")
+from tests.example import compare, tf_twin  # noqa: E402
+
 pytestmark = pytest.mark.peer
 
 RECORDS = [b"", b"\0\0", b"x" * 100_000, *(b"%d" % index for index in range(2000))]
@@ -220,15 +222,9 @@ def test_ragged_batch_means_the_same(files: list[str]) -> None:
         )
     )
     for drop in (False, True):
-        found = list(mine.ragged_batch(6, drop))
-        wanted = list(theirs.ragged_batch(6, drop))
-        assert len(found) == len(wanted)
-        for (one, records, cube), (their_one, their_records, their_cube) in zip(found, wanted, strict=True):
-            for mine_part, their_part in ((one, their_one), (cube, their_cube)):
-                assert mine_part.flat_values.tolist() == their_part.flat_values.numpy().tolist()
-                splits = [each.numpy().tolist() for each in their_part.nested_row_splits]
-                assert [each.tolist() for each in mine_part.nested_row_splits] == splits
-            assert records.tolist() == their_records.numpy().tolist()
+        for found, wanted in zip(mine.ragged_batch(6, drop), theirs.ragged_batch(6, drop), strict=True):
+            for part, other in zip(found, wanted, strict=True):
+                compare.assert_same(part, tf_twin.arrays(other), "a part")
 
 
 def nested(stop: int) -> Iterator[Any]:

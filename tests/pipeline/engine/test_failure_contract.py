@@ -39,7 +39,7 @@ Stored = tuple[str, dict[str, Any]]
 def serve(root: Path, shards: int, records: list[bytes], faults: Faults) -> Iterator[Stored]:
     write_shards(root / "bucket", [records] * shards, "s-{:02}")
     with ObjectStore(root, faults) as store:
-        yield "s3://bucket/s-*", {"endpoint_url": store.url, "anon": True}
+        yield "s3://bucket/s-*", store.options()
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import streamrec
 from streamrec import StreamrecError, TFRecordDataset, encode_records
 from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.shards import Manifest
-from tests.runs import until_error
+from tests.runs import flip_bit, until_error
 from tests.servers.real import Store
 from tests.servers.resuming import stop_after
 from tests.shards.test_places import put
@@ -195,11 +195,9 @@ def test_a_false_number_of_records(tmp_path: Path, wrong: int, even: Any, size: 
 
 
 def test_what_is_left_out_as_damage_is_not_a_false_number(tmp_path: Path) -> None:
-    data = bytearray(shard(0, 20))
-    (tmp_path / "x").write_bytes(data)
+    (tmp_path / "x").write_bytes(shard(0, 20))
     streamrec.write_manifest_sync(str(tmp_path / "x"), f"{tmp_path}/m.json")
-    data[30] ^= 1
-    (tmp_path / "x").write_bytes(data)
+    flip_bit(tmp_path / "x", 30)
     dataset = TFRecordDataset(str(tmp_path / "x"), on_error="skip_record")
     assert len(list(dataset.distribute(0, 1, even="pad", manifest=f"{tmp_path}/m.json"))) == 10
 

@@ -15,7 +15,6 @@ from streamrec.pipeline.engine.states import digest_state
 from streamrec.pipeline.sources.shuffle.buffer import HeldElements
 from streamrec.shards import byte_runs
 from streamrec.tfrecord import Loss
-from tests.pipeline.test_dataset import plain
 from tests.runs import write_shards
 from tests.servers.real import Store
 from tests.servers.resuming import assert_resumes_everywhere, stop_after
@@ -47,7 +46,7 @@ def test_training_continues(survivors: dict[str, list[bytes]]) -> None:
     losses: list[Loss] = []
     dataset = TFRecordDataset(list(survivors), on_error="resync", on_loss=losses.append)
     expected = [record for records in survivors.values() for record in records]
-    assert plain(list(dataset.batch(16))) == [expected[i : i + 16] for i in range(0, len(expected), 16)]
+    assert list(map(list, dataset.batch(16))) == [expected[i : i + 16] for i in range(0, len(expected), 16)]
     assert {loss.path for loss in losses} == {path for path in survivors if not path.endswith("d-1.tfrecord")}
     with pytest.raises(streamrec.CorruptRecordError):
         list(TFRecordDataset(list(survivors)))

@@ -267,10 +267,9 @@ def test_no_rank_asks_for_each_shard(tmp_path: Path, scheme: str) -> None:
     """Sizes come from listings; a server that cannot list has shards of one size."""
     write_shards(tmp_path / "bucket" / "data", ([record(number, 0)] for number in range(1500)), "shard-{:04}")
     with ObjectStore(tmp_path) as store:
-        root = f"{store.url}/bucket/data" if scheme == "http" else "s3://bucket/data"
-        options = {} if scheme == "http" else {"endpoint_url": store.url, "anon": True}
-        urls, once = [f"{root}/shard-{number:04}" for number in range(1500)], streamrec.RetryPolicy(hedge_share=0)
-        dataset = TFRecordDataset(urls, storage_options=options, retry=once)
+        urls = [store.url_of(scheme, f"bucket/data/shard-{number:04}") for number in range(1500)]
+        once = streamrec.RetryPolicy(hedge_share=0)
+        dataset = TFRecordDataset(urls, storage_options=store.options(scheme), retry=once)
         for world in (75, 2):
             before = store.counters.requests
             assert list(dataset.distribute(0, world)) == [record(number, 0) for number in range(0, 1500, world)]
@@ -283,7 +282,7 @@ def test_no_rank_looks_into_each_shard_that_is_cut(tmp_path: Path) -> None:
     options = streamrec.TFRecordOptions("GZIP")
     with ObjectStore(tmp_path) as store:
         for _ in range(2):
-            dataset = TFRecordDataset("s3://bucket/*", storage_options={"endpoint_url": store.url, "anon": True})
+            dataset = TFRecordDataset("s3://bucket/*", storage_options=store.options())
             before = store.counters.requests
             own = [list(dataset.distribute(rank, 100)) for rank in (0, 49)]
             assert all(own)

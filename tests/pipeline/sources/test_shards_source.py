@@ -62,8 +62,7 @@ ONCE = RetryPolicy(hedge_share=0)
 
 
 def dataset_of(store: ObjectStore, names: str | list[str], retry: RetryPolicy = ONCE, **options: Any) -> Dataset[bytes]:
-    storage_options = {"endpoint_url": store.url, "anon": True}
-    return TFRecordDataset(names, storage_options=storage_options, retry=retry, **options)
+    return TFRecordDataset(names, storage_options=store.options(), retry=retry, **options)
 
 
 def of_kind(store: ObjectStore, kind: str) -> list[Entry]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamrec import CorruptRecordError, NotFoundError, RetryPolicy, StorageError, TFRecordDataset, encode_records
-from tests.runs import until_error
+from tests.runs import flip_bit, until_error
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.resuming import assert_resumes_everywhere
@@ -57,8 +57,7 @@ def stored(tmp_path: Path) -> Iterator[Shards]:
     (tmp_path / "bucket").mkdir()
     files = written(tmp_path / "bucket")
     with ObjectStore(tmp_path) as store:
-        options = {"endpoint_url": store.url, "anon": True}
-        yield Shards("s3", files, [f"s3://bucket/{file.name}" for file in files], options, store)
+        yield Shards("s3", files, [f"s3://bucket/{file.name}" for file in files], store.options(), store)
 
 
 @pytest.fixture(params=["local", "stored"])
@@ -102,9 +101,7 @@ def test_a_shard_of_a_store_is_one_request_whatever_it_is(stored: Shards) -> Non
 
 def test_damage_is_reported_after_the_records_before_it(shards: Shards) -> None:
     """With the shard, and the record's place in it; or left out, where that is wanted."""
-    data = bytearray(shards.files[20].read_bytes())
-    data[-1] ^= 1
-    shards.files[20].write_bytes(data)
+    flip_bit(shards.files[20], -1)
     found, error = until_error(shards.dataset(), CorruptRecordError, shards.urls[20])
     assert found == [record for shard in range(20) for record in records_of(shard)] + records_of(20)[:-1]
     assert error.record == RECORDS - 1

@@ -34,16 +34,12 @@ from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
 
-def numbers(dataset: Dataset[Any]) -> list[int]:
-    return [int(number) for number in dataset]
-
-
 def test_each_element_comes_once_and_not_too_early() -> None:
     for size in (1, 2, 7, 100, 1000):
-        found = numbers(Dataset.range(100).shuffle(size, seed=5))
+        found = list(Dataset.range(100).shuffle(size, seed=5))
         assert sorted(found) == list(range(100))
         assert all(number - place < size for place, number in enumerate(found))
-    assert numbers(Dataset.range(100).shuffle(1, seed=5)) == list(range(100))
+    assert list(Dataset.range(100).shuffle(1, seed=5)) == list(range(100))
     assert list(Dataset.range(0).shuffle(3)) == []
 
 
@@ -75,7 +71,7 @@ def test_shuffles_without_a_seed_have_nothing_to_do_with_each_other() -> None:
     one = Dataset.range(50).shuffle(20)
     pairs = [(int(a), int(b)) for a, b in Dataset.zip(one, one)]
     assert [a for a, _ in pairs] != [b for _, b in pairs]
-    found = numbers(one.concatenate(one))
+    found = list(one.concatenate(one))
     assert found[:50] != found[50:]
 
 
@@ -88,7 +84,7 @@ def test_every_place_of_the_buffer_is_as_likely() -> None:
 
 
 def test_a_buffer_of_all_is_a_permutation_of_which_none_is_likelier() -> None:
-    found = {tuple(numbers(Dataset.range(3).shuffle(10, seed))) for seed in range(60)}
+    found = {tuple(Dataset.range(3).shuffle(10, seed)) for seed in range(60)}
     assert len(found) == 6
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
-import trio
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from streamrec.pipeline.sources.parallel_map.autotune import (
     TaskSize,
 )
 from tests.effort import draws
+from tests.pipeline.test_dataset import collect
 from tests.runs import until_error
 from tests.servers.resuming import stop_after
 
@@ -67,12 +67,10 @@ def test_unexpected_awaitables_are_refused() -> None:
         list(Dataset.range(4).map(lambda number: square_soon(number)))
 
 
-def test_async_functions_from_trio() -> None:
-    async def collect(dataset: Dataset[Any]) -> list[Any]:
-        return [element async for element in dataset]
-
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+async def test_async_functions_from_trio() -> None:
     for function, calls in ((square_soon, 4), *((function, None) for function in FUNCTIONS[1:4])):
-        assert trio.run(collect, Dataset.range(40).map(function, calls)) == [n * n for n in NUMBERS]
+        assert await collect(Dataset.range(40).map(function, calls)) == [n * n for n in NUMBERS]
 
 
 async def test_async_functions_run_on_the_callers_own_loop() -> None:
