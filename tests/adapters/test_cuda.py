@@ -83,3 +83,13 @@ def test_every_kind_of_column_arrives(ahead: int) -> None:
             assert element["name"] == [b"x"]
             assert element["ragged"].flat_values.tolist() == list(range(number % 5))
             assert element["records"] == [b"r%d" % number]
+
+
+def test_a_state_resumes_exactly(batches: Any) -> None:
+    loader = Loader(batches, device="cuda")
+    elements = iter(loader)
+    for _ in range(7):
+        next(elements)
+    again = Loader(batches, device="cuda")
+    again.load_state_dict(loader.state_dict())
+    assert [checked(batch) for batch in again] == [checked(batch) for batch in elements]

@@ -3,6 +3,7 @@
 import io
 import math
 import struct
+import tracemalloc
 from functools import reduce
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from streamrec import Example, FeatureError, encode_sequence_example
 from streamrec.interchange import Changes, codec_of
 from streamrec.interchange.features import Reading
+from streamrec.interchange.webdataset import member
 from tests.effort import draws
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -98,6 +100,19 @@ def test_a_sequence_example_is_refused(name: str) -> None:
     with pytest.raises(FeatureError, match="record 1: a SequenceExample: only Examples can be converted"):
         encoder = codec_of(name).encoder((), 0, Changes())
         encoder.write([Example().SerializeToString(), encode_sequence_example({"a": 1}, {"b": [[1], [2]]})])
+
+
+def test_a_long_member_of_a_tar_is_held_twice_at_most() -> None:
+    size = 32 << 20
+    file = io.BytesIO(member("0.bin", bytes(size)))
+    tracemalloc.start()
+    try:
+        [record] = next(codec_of("webdataset").decode(file, Reading()))
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(record) <= held < 1.5 * size
+    assert peak < 2.5 * size
 
 
 def test_bytes_that_are_not_an_example_are_not_an_empty_one() -> None:
