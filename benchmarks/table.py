@@ -220,7 +220,7 @@ def images(data: Data) -> Iterator[Row]:
 
 def training(data: Data) -> Iterator[Row]:
     row = find(data["rows"], side="store")
-    work = "a training loop beside a stream from nginx, 300 MB/s"
+    work = "a training loop with a stream from nginx, 300 MB/s"
     yield Row("training", work, "the loop alone", row["speed"], None, amount(row["mb_s"], "MB/s"))
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 import s3fs
 
+import benchmarks.table
 import streamrec
 from benchmarks.faults import DOCS, ROWS, STORES, measure_all, tables, with_tables
 from benchmarks.machine import RESULTS
@@ -362,7 +363,17 @@ def test_every_module_with_data_is_on_the_page() -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     for path in RESULTS.glob("*.json"):
         module = path.stem.removesuffix("_memory")
-        assert f"benchmarks.{module}" in page, f"docs/benchmarks.md says nothing of {path.name}"
+        assert f"| {module} |" in page or f"benchmarks.{module}" in page, (
+            f"docs/benchmarks.md says nothing of {path.name}"
+        )
+
+
+def test_the_table_of_benchmarks_is_that_of_the_data() -> None:
+    page, made = benchmarks.table.PAGE.read_text(), benchmarks.table.text()
+    assert made in page, "run python -m benchmarks.table"
+    assert len(benchmarks.table.rows()) <= 40
+    assert "Except" not in made, "all rows are measured at one commit on one machine"
+    assert len(page.splitlines()) <= 200
 
 
 PACKAGE = Path(streamrec.__file__).parent

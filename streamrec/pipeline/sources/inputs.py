@@ -54,7 +54,7 @@ class ArrivedElements:
 
     `available` counts those up to the first that failed, and `failures` the failed ones. The elements of the last chunk
     have `typical_bytes` on average; all together have `held` bytes. An `error` that `ended` the input is raised after
-    all elements. `origin` is what a position says of an input that takes turns, besides its own position.
+    all elements. `origin` is what a position says of an input that takes turns, in addition to its own position.
     """
 
     origin: Any = None
