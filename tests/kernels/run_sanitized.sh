@@ -16,7 +16,7 @@ trap 'rm -rf "$copy"' EXIT INT TERM
 
 mkdir "$copy/tests"
 cp -r "$root/setup.py" "$root/pyproject.toml" "$root/streamrec" "$copy"
-cp "$root/tests/conftest.py" "$root/tests/effort.py" "$copy/tests"
+cp "$root/tests/conftest.py" "$root/tests/effort.py" "$root/tests/runs.py" "$copy/tests"
 cp -r "$root/tests/kernels" "$root/tests/example" "$root/tests/golden" "$root/tests/oracle" "$root/tests/servers" "$root/fuzz" "$copy/tests"
 mv "$copy/tests/fuzz" "$copy"
 for optional in README.md LICENSE tests/__init__.py; do
