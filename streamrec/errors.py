@@ -33,12 +33,16 @@ __all__ = [
 ]
 
 
+MESSAGE_CHARS = 3000
+"""The length of a reason. In the traceback that a DataLoader's worker sends, its end (a third) is the whole error."""
+
+
 def _message(where: list[str], reason: str, path: str | None = None) -> str:
     """Joins the location and the reason, without secrets and control characters."""
     if path:
         reason = mask_values(reason.replace(path, display_name(path)), secrets_in(path))
         where = [display_name(path), *where]
-    text = shorten(display_text(reason), 1000)
+    text = shorten(display_text(reason), MESSAGE_CHARS)
     return f"{', '.join(where)}: {text}" if where else text
 
 
