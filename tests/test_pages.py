@@ -27,6 +27,7 @@ import benchmarks.table
 import streamrec
 from benchmarks.faults import DOCS, ROWS, STORES, measure_all, tables, with_tables
 from benchmarks.machine import RESULTS
+from benchmarks.table import find, load
 from tests.adapters.conftest import client_environment
 from tests.cli.test_page import BROWSER, FLAGS
 from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_python
@@ -278,11 +279,11 @@ def test_code_is_never_cut_in_a_browser(site: Path) -> None:
 
 def test_the_page_is_made_from_the_data() -> None:
     page = DOCS.read_text()
-    assert with_tables(page, tables(data("faults"))) == page
+    assert with_tables(page, tables(load("faults"))) == page
 
 
 def test_the_data_is_whole_and_streamrec_never_hands_on_wrong_data() -> None:
-    rows = data("faults")["rows"]
+    rows = load("faults")["rows"]
     assert {(row["store"], row["fault"], row["client"]) for row in rows} == {
         (store, name, client) for store, clients in STORES.items() for name in ROWS for client in clients
     }
@@ -297,16 +298,8 @@ def test_it_measures() -> None:
     assert found["s3", "streamrec"]["requests"] == found["gcs", "streamrec"]["requests"] == 2
 
 
-def data(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
-    return found
-
-
 def row(name: str, **wanted: object) -> dict[str, Any]:
-    """The one row of a benchmark's data that has these values."""
-    rows: list[dict[str, Any]] = data(name)["rows"]
-    [found] = [one for one in rows if all(one.get(key) == value for key, value in wanted.items())]
-    return found
+    return find(load(name)["rows"], **wanted)
 
 
 def two(value: float) -> str:
@@ -325,7 +318,7 @@ def ratios(kind: str) -> list[str]:
 
 
 FIGURES: dict[str, Callable[[], list[str]]] = {
-    "benchmarks.local`": lambda: [two(one["ratio"]) for one in data("local")["rows"]],
+    "benchmarks.local`": lambda: [two(one["ratio"]) for one in load("local")["rows"]],
     "benchmarks.pipeline --only forty`": lambda: ratios("forty"),
     "benchmarks.pipeline --only images`": lambda: ratios("images"),
     "benchmarks.encode`": lambda: [two(row("encode", records="four scalar features")["ratio"])],

@@ -117,7 +117,8 @@ class Run:
 class Iteration:
     """The methods of all iterators about their run."""
 
-    _run: Run
+    def __init__(self, run: Run) -> None:
+        self._run = run
 
     def state_dict(self) -> dict[str, Any]:
         """The state before the next element, as JSON: `dataset.iterate(state)` or `aiterate(state)` resumes there."""
@@ -151,7 +152,7 @@ class DatasetIterator(Iteration, Generic[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        super().__init__(run)
         self._telemetry = telemetry = run.telemetry
         self._failures: list[Exception] = []
         fetch = partial(produce, run.start(), self._failures)
@@ -252,7 +253,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        super().__init__(run)
         self._queue = ByteQueue(run.queue_bytes)
         self._refilling = asyncio.Lock()
         self._windows: Iterator[Chunk] = iter(())
@@ -339,7 +340,7 @@ class ThreadedAsyncIterator(AsyncDatasetIterator[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        Iteration.__init__(self, run)
         self._inner: DatasetIterator[T] = DatasetIterator(run)
 
     async def _refill(self) -> None:

@@ -8,11 +8,40 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards import Listing, find_shards
+from streamrec.shards.listing import is_manifest, is_pattern, stands_for_others
 from streamrec.shards.patterns import expand_braces, is_shard_of, shard_path, to_names
 from streamrec.storage import Glob, ObjectInfo, Storages
+
+PIECES = [
+    "a",
+    "/",
+    "*",
+    "?",
+    "[",
+    "]",
+    "{",
+    "}",
+    "0..9",
+    ",",
+    ".json",
+    ".index",
+    "::",
+    "s3://",
+    "https://",
+    "zip://",
+    "#",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), st.booleans())
+def test_a_name_is_looked_at_closely_where_it_may_stand_for_others(name: str, patterns: bool) -> None:
+    """A cheaper test passes over the other names first."""
+    assert stands_for_others(name, patterns) == (is_pattern(name) or (is_manifest(name) and not patterns))
 
 
 class Lister:

@@ -193,7 +193,7 @@ class Rank:
         self.process.join()
         assert self.process.exitcode in (0, -signal.SIGKILL), f"the process ended with {self.process.exitcode}"
         with suppress(EOFError, ConnectionResetError):
-            while self.pipe.poll():  # its orphans may hold the other end: there is no end of file
+            while self.pipe.poll():  # its orphans may hold the other end, so that it never ends
                 self._take(self.pipe.recv_bytes())
         self.pipe.close()
         return bool(self.process.exitcode)
