@@ -10,6 +10,7 @@ Elements are never handled one by one: a pull takes many rounds of turns. Short 
 kernel call; longer ones, and long slices of one input, are not copied.
 
 Rules:
+- A pull takes whole rounds, if they fit into it: many small chunks cost more than copies. Otherwise it takes one turn.
 - A pull ends between two batches if possible (`batch`, `skip`: how elements are batched later), since a batch that
   spans chunks is copied once more. A pull waits for that, but only while more elements will certainly arrive.
 - How many elements a pull gives depends on what has arrived; their order does not, if it is deterministic.
@@ -40,10 +41,6 @@ LONG_CHUNK_RECORDS = 256
 LONG_CHUNK_BYTES = 32 << 20
 """A pull of long records takes this many records, but at most these bytes, since each queue costs time in each pull.
 Not of shorter records, though these are not copied either: parsed, a pull of tokens is five times as large."""
-
-STRETCH_BYTES = 256 << 10
-"""Consecutive records of one block are not copied if they have at least these bytes. Smaller slices are copied, since
-they would keep a whole block alive."""
 
 AUTO_CYCLE = 16
 """The default cycle length: as many as a run's first connections. The order must not depend on the machine, so this is
@@ -237,7 +234,7 @@ class Interleave(Generic[I]):
         first = self._slots[ready[0]]
         known = self.complete or None not in self._slots
         sole = size == 1 or (len(ready) == 1 and (known or not self._plan.deterministic))
-        is_long = block * first.typical_bytes >= STRETCH_BYTES
+        is_long = len(ready) * block * first.typical_bytes > self._wanted_bytes(first.typical_bytes)
         if self.whole_blocks and not self._plan.deterministic:
             block, given = first.first, 0
             count, ready, order = block, ready[:1], [ready[0], (ready[0] + 1) % size]
@@ -275,7 +272,7 @@ class Interleave(Generic[I]):
         scarce = min(inputs, key=AVAILABLE)
         rounds = scarce.available // block if whole else 0
         typical = sum(map(TYPICAL_BYTES, inputs)) // len(inputs)
-        wanted = max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * typical, self._max_bytes)) // typical
+        wanted = self._wanted_bytes(typical) // typical
         more = -(self._pulled + wanted) % self._batch
         wanted += more if more <= wanted // 2 else 0  # a few more, up to the end of a batch
         most = max(1, wanted // (len(inputs) * block))
@@ -291,6 +288,10 @@ class Interleave(Generic[I]):
         shares = zip(inputs, shares_of(missing, len(inputs), block), strict=True)
         self.awaited = {entry for entry, share in shares if entry.available < share and entry.comes} or {scarce}
         return 0
+
+    def _wanted_bytes(self, typical: int) -> int:
+        """The size of a pull of elements of typical size."""
+        return max(CHUNK_BYTES, min(LONG_CHUNK_RECORDS * typical, self._max_bytes))
 
     def _cut(self, count: int) -> int:
         """The largest number up to `count` after which a batch ends, or 0."""

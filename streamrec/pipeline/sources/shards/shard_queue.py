@@ -13,7 +13,6 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Numbers, Position, Positions, RecordLocation, RecordLocations
 from streamrec.pipeline.sources.inputs import ArrivedElements
 from streamrec.pipeline.sources.interleave import (
-    STRETCH_BYTES,
     Interleave,
     InterleavedPositions,
     OpenSlot,
@@ -23,6 +22,10 @@ from streamrec.pipeline.sources.interleave import (
 )
 from streamrec.shards import OFFSET_BITS, ShardPlace
 from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, as_spans, join_frames
+
+STRETCH_BYTES = 256 << 10
+"""Consecutive records of one block are not copied if they have at least these bytes. Smaller slices are copied, since
+they would keep a whole block alive."""
 
 MAX_SHARDS = 1 << (63 - OFFSET_BITS)
 
