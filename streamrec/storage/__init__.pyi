@@ -3,7 +3,7 @@ from streamrec.storage.base import ByteStream, Storage, read_full
 from streamrec.storage.connections import BUFFER_BYTES, MAX_CONNECTIONS
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.identity import Identity
-from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, locate
+from streamrec.storage.registry import Storages, StoreOptions, check_keywords, check_source, import_client, locate
 from streamrec.storage.replacement import Replacement
 from streamrec.storage.statistics import Counts, Distribution, Snapshot, Statistics, Tally, collecting
 from streamrec.storage.stream import ResumingStream
@@ -50,6 +50,7 @@ __all__ = [
     "describe_leftover",
     "directory_advice",
     "hidden_name",
+    "import_client",
     "is_temporary",
     "is_url",
     "local_path",

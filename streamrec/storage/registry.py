@@ -10,7 +10,7 @@ import asyncio
 import importlib
 import os
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import astuple
 from functools import partial
 from itertools import starmap
@@ -274,6 +274,12 @@ def load_backend(source: ClientOptions) -> Connect:
         ) from error
     connect: Connect = getattr(module, function or "connect")
     return connect
+
+
+def import_client(url: str, storage_options: Mapping[str, Any] | None, filesystem: Any) -> None:
+    """Imports the client of a store ahead of its use; a missing package is an error only when it is used."""
+    with suppress(StorageError, ImportError):
+        load_backend(ClientOptions(protocol_of(url), storage_options or {}, filesystem, url))
 
 
 def client_scope(url: str) -> str:

@@ -20,7 +20,7 @@ import streamrec
 from streamrec import Dataset, Frames, RaggedTensor, SparseTensor, TFRecordDataset, encode_records, write_manifest_sync
 from tests.adapters.conftest import FEATURES, LOADER_WARNINGS, ids, write_examples, write_numbered
 from tests.effort import THOROUGH
-from tests.runs import until_error, write_shards
+from tests.runs import in_new_interpreter, until_error, write_shards
 
 torch = pytest.importorskip("torch")
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -234,6 +234,66 @@ def test_columns_come_as_tensors_from_workers(tmp_path: Path) -> None:
     assert batches[0]["name"] == [b"n0", b"n1", b"n2"]
     plain = list(IterableDataset(dataset, tensors=False))
     assert isinstance(plain[0]["id"], np.ndarray)
+
+
+def columns_of(numbers: Any) -> dict[str, Any]:
+    """Columns of all kinds for four numbers."""
+    images = np.empty(2, object)
+    images[:] = [np.full((2, 3), 7, np.uint8), np.full((1, 1), 8, np.uint8)]
+    return {
+        "id": numbers,
+        "half": (numbers[:, None] / 2).astype(np.float32),
+        "flag": numbers % 2 == 0,
+        "empty": np.zeros((4, 0)),
+        "one": np.float64(2),
+        "big-endian": numbers.astype(">i4"),
+        "same": np.broadcast_to(np.int16(3), (4, 2)),
+        "backwards": numbers[::-1],
+        "name": np.array([b"a", b"b"], object),
+        "images": images,
+        "ragged": RaggedTensor(numbers.astype(np.uint8), (np.array([0, 1, 4]),)),
+        "sparse": SparseTensor(np.array([[0, 0], [1, 0]]), np.array([b"a", b"b"], object), np.array([3, 1])),
+    }
+
+
+def changed(batch: dict[str, Any]) -> dict[str, Any]:
+    """A collate function that makes views and new tensors, and changes one that came."""
+    batch["half"].resize_(2, 2).t_()
+    batch["flag"].data = torch.tensor([True])
+    return {**batch, "some": batch["id"][1:], "twice": batch["id"] * 2, "weight": torch.ones(2, requires_grad=True)}
+
+
+@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("collate", [None, changed])
+def test_a_worker_sends_the_same_tensors_in_one_block(context: str, collate: Any, strategy: str) -> None:
+    before = torch.multiprocessing.get_sharing_strategy()
+    dataset = IterableDataset(Dataset.range(8).batch(4).map(columns_of))
+    expected = list(load(dataset, 0, collate_fn=collate))
+    torch.multiprocessing.set_sharing_strategy(strategy)
+    try:
+        batches = list(load(dataset, 1, collate_fn=collate, multiprocessing_context=context))
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
+    assert repr(batches) == repr(expected)
+    first = batches[0]
+    assert first["id"].untyped_storage().data_ptr() == first["ragged"].flat_values.untyped_storage().data_ptr()
+    weight = torch.ones(4, requires_grad=True)
+    product = (weight * first["half"].reshape(-1)).sum()
+    first["id"].add_(100)
+    product.backward()  # it still has the values that it was computed from
+    assert repr(first["big-endian"]) == repr(expected[0]["big-endian"])
+
+
+def test_forked_workers_inherit_the_client_of_the_store() -> None:
+    """No worker imports it again; what is missing or wrong is an error only when data is read."""
+    program = """
+import sys, streamrec, streamrec.torch
+for name in ("s3://b/x", "s4://b/x", "b\\0"):
+    streamrec.torch.IterableDataset(streamrec.TFRecordDataset([name]).repeat())
+print("streamrec.storage.backends.s3.backend" in sys.modules)
+"""
+    assert in_new_interpreter(program) == "True\n"
 
 
 def test_ranks_of_a_process_group_and_their_spawned_workers(tmp_path: Path) -> None:

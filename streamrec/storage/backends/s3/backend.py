@@ -162,6 +162,9 @@ def _load_descriptions(data_path: str | None) -> Loader:
     return loader
 
 
+_load_descriptions(None)  # with this module, so that forked processes inherit them
+
+
 class S3Backend(Backend):
     remote = True
     verifies_first = False
