@@ -151,15 +151,11 @@ class _StartSearch:
 
     async def _read(self, size: int) -> bool:
         """Reads until the buffer has `size` bytes; returns True at the end of the shard."""
-        filled = len(self._data)
-        missing = size - filled
-        while missing > 0:
-            room = self._stream.room(min(missing, max(filled, FIRST_BYTES)), missing)
-            self._data += bytes(room)
-            with memoryview(self._data) as view:
-                count = await self._stream.readinto(view[filled : filled + room])
-            filled, missing = filled + count, missing - count
-            del self._data[filled:]
+        while (missing := size - len(self._data)) > 0:
+            room = self._stream.room(min(missing, max(len(self._data), FIRST_BYTES)), missing)
+            block = memoryview(bytearray(room))  # the thread that fills it may hold it for a moment longer
+            count = await self._stream.readinto(block)
+            self._data += block[:count]
             if not count:
                 return True
         return False

@@ -17,7 +17,7 @@ import streamrec
 from streamrec import encode_record, encode_records
 from streamrec.shards import Portion, ReadOptions, ShardRange, ShardReader
 from streamrec.shards.assignment import ShardSize, assign_bytes
-from streamrec.shards.byte_ranges import SETTLE_BYTES, SLACK_BYTES
+from streamrec.shards.byte_ranges import SETTLE_BYTES, SLACK_BYTES, RangeStream
 from streamrec.storage import ByteStream, Storage, Storages, Tally
 from tests.effort import THOROUGH, few
 from tests.kernels.streams import header
@@ -80,6 +80,21 @@ async def test_payloads_may_hold_records(records: list[bytes], tmp_path: Path) -
         assert await read_ranges(url, [cut]) == records, cut
     for size in (1, 10, 50):
         assert await read_ranges(url, range(size, ends, size)) == records, size
+
+
+async def test_a_thread_may_hold_the_memory_that_it_has_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that reads a local file does until it waits again."""
+    held: list[memoryview] = []
+    readinto = RangeStream.readinto
+
+    async def hold(stream: RangeStream, buffer: memoryview) -> int:
+        held.append(buffer[:])
+        return await readinto(stream, buffer)
+
+    monkeypatch.setattr(RangeStream, "readinto", hold)
+    records = [b"%d" % number * 3_000 for number in range(100)]
+    assert await read_ranges(put(str(tmp_path / "x"), encode_records(records)), [5_000, 200_000]) == records
+    assert len(held) > 2
 
 
 def deceiving(rng: np.random.Generator, depth: int) -> bytes:
