@@ -237,7 +237,7 @@ def test_columns_come_as_tensors_from_workers(tmp_path: Path) -> None:
 
 
 def columns_of(numbers: Any) -> dict[str, Any]:
-    """Columns of all kinds for four numbers."""
+    """Columns of all kinds for four numbers; of the first ones, so many bytes that they are sent in shared memory."""
     images = np.empty(2, object)
     images[:] = [np.full((2, 3), 7, np.uint8), np.full((1, 1), 8, np.uint8)]
     return {
@@ -245,6 +245,7 @@ def columns_of(numbers: Any) -> dict[str, Any]:
         "half": (numbers[:, None] / 2).astype(np.float32),
         "flag": numbers % 2 == 0,
         "empty": np.zeros((4, 0)),
+        "long": np.ones((4, 100_000 * (numbers[0] == 0))),
         "one": np.float64(2),
         "big-endian": numbers.astype(">i4"),
         "same": np.broadcast_to(np.int16(3), (4, 2)),
@@ -263,14 +264,21 @@ def changed(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "some": batch["id"][1:], "twice": batch["id"] * 2, "weight": torch.ones(2, requires_grad=True)}
 
 
-@pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])
-@pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("collate", [None, changed])
-def test_a_worker_sends_the_same_tensors_in_one_block(context: str, collate: Any, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("context", "strategy"),
+    [("fork", "file_descriptor"), ("fork", "file_system"), ("spawn", "file_system"), ("fork", "")],
+)
+def test_a_worker_sends_the_same_tensors_in_one_block(
+    monkeypatch: pytest.MonkeyPatch, context: str, strategy: str, collate: Any
+) -> None:
+    """In shared memory of both kinds, and where a forked worker gets none."""
     before = torch.multiprocessing.get_sharing_strategy()
     dataset = IterableDataset(Dataset.range(8).batch(4).map(columns_of))
     expected = list(load(dataset, 0, collate_fn=collate))
-    torch.multiprocessing.set_sharing_strategy(strategy)
+    if not strategy:
+        monkeypatch.setattr(torch.Tensor, "share_memory_", lambda tensor: torch.ones(-1))
+    torch.multiprocessing.set_sharing_strategy(strategy or before)
     try:
         batches = list(load(dataset, 1, collate_fn=collate, multiprocessing_context=context))
     finally:
