@@ -218,7 +218,7 @@ class Soak:
         self._remove_secured()
         assert self._names() == sorted(wanted), self._names()
         self._check_whole([version])
-        assert not self._orphans()
+        assert not self._orphans(), self._orphans()
         report = verify_sync(f"{self._url}/manifest.json", storage_options=self._options)
         assert report.ok, str(report)
 
