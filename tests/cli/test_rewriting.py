@@ -199,14 +199,6 @@ def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Call) -> Non
     assert sorted(orders[0]) == sorted(orders[2]) == sorted(examples(240))
 
 
-def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Call) -> None:
-    before = shard.read_bytes()
-    assert called("reshard", shard, f"{tmp_path}/new/").code == 0
-    called.refused(4, "another", "reshard", shard, f"{tmp_path}/new/")
-    assert called("reshard", "--overwrite", shard, f"{tmp_path}/new/").code == 0
-    assert shard.read_bytes() == before
-
-
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_records_too_long_to_hold_are_counted_verified_and_repaired(ending: str, tmp_path: Path, called: Call) -> None:
     """A damaged shard keeps every other record, however long it is."""
