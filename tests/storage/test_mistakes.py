@@ -255,7 +255,7 @@ def test_wrong_names(url: str, options: dict[str, Any], message: str) -> None:
 
 def test_a_name_that_no_bucket_can_have() -> None:
     with pytest.raises(StorageError, match="the request cannot be made"):
-        list(TFRecordDataset("s3://A_B!/key"))
+        list(TFRecordDataset("s3://A_B!/key", storage_options={"anon": True}))
 
 
 def test_a_profile_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
