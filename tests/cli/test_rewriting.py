@@ -113,6 +113,7 @@ def test_cp_of_a_wrong_shard_leaves_nothing(
         (["cp", "SHARD", "new/"], ["new/train-0.tfrecord"]),
         (["reshard", "--shards", "2", "SHARD", "new/"], ["new/shard-{shard:05d}.tfrecord", "new/manifest.json"]),
         (["convert", "SHARD", "new.parquet"], ["new.parquet"]),
+        (["convert", "--shard-records", "90", "SHARD", "new-{shard}.parquet"], ["new-{shard}.parquet"]),
         (["verify", "--repair", "new", "SHARD"], ["new"]),
         (["manifest", "SHARD", "m.json"], ["m.json"]),
         (["index", "SHARD", "m.index"], ["m.index"]),
