@@ -1,8 +1,10 @@
 """What tests of many packages do: write shards, read on to an error, run a program in a new interpreter."""
 
+import io
 import subprocess
 import sys
-from collections.abc import Iterable
+import tarfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from streamrec import encode_records
 
-__all__ = ["flip_bit", "in_new_interpreter", "until_error", "write_shards"]
+__all__ = ["flip_bit", "in_new_interpreter", "tarred", "until_error", "write_shards"]
 
 
 def write_shards(folder: Path, shards: Iterable[Iterable[bytes]], name: str = "s-{}") -> list[str]:
@@ -28,6 +30,17 @@ def flip_bit(path: str | Path, position: int) -> None:
     data = bytearray(Path(path).read_bytes())
     data[position] ^= 1
     Path(path).write_bytes(data)
+
+
+def tarred(*members: tuple[str, bytes], headers: Mapping[str, str] | None = None) -> bytes:
+    """A tar of files by their names, with the headers of all."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
+        for name, data in members:
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return file.getvalue()
 
 
 def until_error(elements: Iterable[Any], kind: type[BaseException], match: str = "") -> tuple[list[Any], Any]:

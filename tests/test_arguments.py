@@ -13,9 +13,13 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 import streamrec
-from streamrec import Dataset, ShardWriter, TFRecordDataset, TFRecordWriter, encode_records
+from streamrec import Dataset, RetryPolicy, ShardWriter, TFRecordDataset, TFRecordWriter, encode_records
 from streamrec.example import FixedLenSequenceFeature, parse_example, parse_sequence_example
+from streamrec.example.columns import BytesColumn
 from streamrec.pipeline.loading import Epochs
+from streamrec.shards import shard_path
+from streamrec.tfrecord import TFRecordOptions
+from streamrec.tfrecord.compression import decode_compressed
 
 RECORD = streamrec.encode_example({"image": b"\xff\xd8\xff", "label": 3})
 
@@ -65,6 +69,9 @@ INT, LIST = streamrec.FixedLenFeature([], "int64"), FixedLenSequenceFeature([], 
 STEPS = streamrec.encode_sequence_example({}, {"label": [[1], [2]]})
 LONG: Any = "x" * 10_000
 MANY = streamrec.encode_example({f"name{number}": 1 for number in range(5000)})
+NUMBERED = "a-{shard}-of-{shards}"
+SMALL = ds.with_options(memory_budget=1 << 28)
+COLUMN = BytesColumn.of([b"a", b"b"])
 POLICY = "retry is {'attempts': 2} (dict): it must be a RetryPolicy, such as RetryPolicy(attempts=2)"
 
 
@@ -120,10 +127,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ds.apply(5), "transformation_func is 5 (int): it must be a function"),  # type: ignore[arg-type]
     (lambda: ds.rejection_resample(len, [0.5, 0.6]), "target_dist=[0.5, 0.6] must hold a probability for each class"),
     (lambda: ds.rejection_resample(len, [0.5, 0.5], [1.0]), "initial_dist has 1 classes and target_dist has 2"),
-    (
-        lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]),
-        "class 1 has probability 0.5 in target_dist and 0 in initial_dist",
-    ),
+    (lambda: ds.rejection_resample(len, [0.5, 0.5], [1, 0]), "class 1 has probability 0.5 in target_dist and 0 in ini"),
     (lambda: Dataset.counter("5"), "start is '5' (str)"),  # type: ignore[arg-type]
     (lambda: Dataset.random(1.5), "seed is 1.5 (float)"),  # type: ignore[arg-type]
     (lambda: Dataset.load("a*"), "load() takes the name of one file"),
@@ -198,10 +202,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: TFRecordWriter(""), "the name to write is '': give a URL or path"),
     (lambda: ds[0], "elements of a Dataset have no numbers: list(dataset.skip(n).take(1)) gives element n"),
     (lambda: enter(ds), "write `with dataset.iterate() as run`"),
-    (
-        lambda: enter(ShardWriter("a")),
-        "write `async with ShardWriter(...)`; without asyncio, `with TFRecordWriter(...)`",
-    ),
+    (lambda: enter(ShardWriter("a")), "write `async with ShardWriter(...)`; without asyncio, `with TFRecordWriter"),
     (lambda: enter(streamrec.open_shard("a")), "write `async with open_shard(...) as shard`; without asyncio"),
     (lambda: list(streamrec.open_shard("a")), "write `async with open_shard(...) as shard`; without asyncio"),  # type: ignore[call-overload]
     (lambda: streamrec.__getattr__("torch"), "has no attribute 'torch': write `import streamrec.torch`"),  # type: ignore[attr-defined]
@@ -213,10 +214,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: streamrec.encode_example({"a": [LONG, None]}), "feature 'a': None where bytes, str, bool"),  # type: ignore[dict-item]
     (lambda: streamrec.encode_example({LONG: None}), "xxx': None where bytes, str, bool"),  # type: ignore[dict-item]
     (lambda: streamrec.FixedLenFeature([], LONG), "is not a kind that an Example holds"),
-    (
-        lambda: parse_example([RECORD], {LONG: INT}),
-        "found nothing where 1 int64 values are expected: give a default_value",
-    ),
+    (lambda: parse_example([RECORD], {LONG: INT}), "found nothing where 1 int64 values are expected: give a default_"),
     (lambda: parse_example([MANY], {"name": INT}), "this record has 'name9', 'name8', 'name7', 'name0'"),
     (lambda: parse_example([RECORD], {"a": streamrec.FixedLenFeature([], int, LONG)}), "(str): it must be an int64"),
     (lambda: ds.state_dict(), "has no attribute 'state_dict': write run = dataset.iterate(), and run.state_dict()"),
@@ -231,10 +229,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: streamrec.FixedLenFeature(np.int64, []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
     (lambda: streamrec.FixedLenFeature("int64", []), "a list of sizes comes first, then the dtype"),  # type: ignore[arg-type]
     (lambda: parse_example([RECORD], ["label"]), "features is ['label'] (list): it must be a dict"),  # type: ignore[arg-type]
-    (
-        lambda: parse_example([RECORD], {"lable": INT}),
-        "give a default_value if it may be missing; this record has 'label'",
-    ),
+    (lambda: parse_example([RECORD], {"lable": INT}), "a default_value if it may be missing; this record has 'label'"),
     (
         lambda: list(ds.map(lambda _: None).batch(2)),
         "None where numbers or bytes are expected: does the function of map",
@@ -242,9 +237,46 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: parse_example([STEPS], {"label": INT}), "a SequenceExample that has it as a feature list"),
     (
         lambda: parse_sequence_example([RECORD], {}, {"label": LIST}),
-        "give allow_missing=True if it may be missing; this record",
+        "give allow_missing=True if it may be missing; this",
     ),
     (lambda: streamrec.parse_single_example(RECORD, "label"), "features is 'label' (str): it must be a dict"),  # type: ignore[arg-type]
+    (lambda: list(ds.map(np.zeros).batch(4)), "do not make one batch"),
+    (lambda: ds.apply(lambda dataset: 5), "transformation_func returned 5 (int): it must return a Dataset"),
+    (lambda: Dataset.from_generator(list, output_signature="int64"), "output_signature holds 'int64' (str): pass st"),
+    (lambda: Dataset.range(5).to_arrow(), "call batch"),
+    (lambda: ds.write_sync(NUMBERED), "not known before they are written: leave it out"),
+    (lambda: ShardWriter(NUMBERED), "not known before they are written: leave it out"),
+    (lambda: TFRecordWriter(NUMBERED), "not known before they are written: leave it out"),
+    (lambda: SMALL.write_sync("{shard}", num_shards=500), "num_shards=500: that many shards at once hold"),
+    (lambda: TFRecordDataset("a", on_error="nothing"), "on_error is 'nothing' (str): it must be one of"),
+    (lambda: TFRecordDataset("a", max_skipped=-1), "max_skipped is -1"),
+    (lambda: streamrec.open_shard("a", on_error="nothing"), "on_error is 'nothing' (str): it must be one of"),
+    (lambda: streamrec.open_shard("a", max_skipped=-1), "max_skipped is -1"),
+    (lambda: streamrec.open_shard("a", start=-1, end=5), "a byte range begins at 0 or later"),
+    (lambda: streamrec.open_shard("a", start=5, end=4), "a byte range begins at 0 or later"),
+    (lambda: RetryPolicy(attempts=0), "pass 1 or more"),
+    (lambda: RetryPolicy(patience=-1), "patience is -1; it is a time in seconds"),
+    (lambda: RetryPolicy(hedge_share=1.5), "from 0 to 1"),
+    (lambda: RetryPolicy(hedge_allowance=-1), "0 or more"),
+    (lambda: RetryPolicy(first_byte_floor=0.0), "above 0"),
+    (lambda: RetryPolicy(stall_floor=-0.5), "above 0"),
+    (lambda: ShardWriter("s", "GZIP", index="x.index"), "x.index: compressed shards have no index"),
+    (lambda: ShardWriter("s3://b/x", max_shard_bytes=1), "gives all shards the same name"),
+    (lambda: shard_path("x-{shard:zz}", 0), "write {shard:05d}"),
+    (lambda: np.asarray(COLUMN, copy=False), "without a copy: leave copy=False out"),
+    (lambda: COLUMN.reshape(2, 1).__arrow_c_array__(), "reshape it"),
+    (lambda: TFRecordOptions("SNAPPY"), "'SNAPPY' (str): it must be one of '', 'GZIP', 'ZLIB', 'ZSTD', None"),
+    (lambda: TFRecordOptions("GZIP", compression_threads=2), "compression_threads are for ZSTD, not"),
+    (lambda: TFRecordOptions(None, compression_threads=2), "compression_threads are for ZSTD, not"),
+    (
+        lambda: TFRecordOptions("ZSTD", compression_threads=0),
+        "compression_threads is 0: it must be a whole number, 1 or",
+    ),
+    (lambda: TFRecordOptions("GZIP", library="zopfli"), "it must be one of 'zlib', 'isal'"),
+    (lambda: TFRecordOptions("ZSTD", library="isal"), "compresses GZIP and ZLIB, not 'ZSTD'"),
+    (lambda: TFRecordOptions("GZIP", compression_level=9, library="isal"), "it is 0 to 3"),
+    (lambda: decode_compressed(5, "GZIP"), "must be compressed bytes"),
+    (lambda: decode_compressed(b"", "LZ4"), "compression_type is 'LZ4'"),
 ]
 
 

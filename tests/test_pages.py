@@ -388,8 +388,7 @@ def modules_with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.peer] if needs(name) else []) for name in modules_with_examples()],
+    "name", [pytest.param(name, marks=[pytest.mark.peer] if needs(name) else []) for name in modules_with_examples()]
 )
 def test_examples_in_docstrings(name: str) -> None:
     package = needs(name)

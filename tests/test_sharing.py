@@ -204,24 +204,6 @@ async def test_cancelled_batches_are_whole_or_not_there(tmp_path: Path) -> None:
     assert set(counts.values()) == {20}
 
 
-async def test_a_write_that_fails_is_reported_and_the_writer_goes_no_further(tmp_path: Path) -> None:
-    """To the caller that met it, and to all who come after: no shard with a hole appears."""
-
-    class FullError(Exception):
-        pass
-
-    def records() -> Any:
-        yield b"one"
-        raise FullError
-
-    writer = await ShardWriter(f"{tmp_path}/x.tfrecord").__aenter__()
-    with pytest.raises(FullError):
-        await writer.write_batch(records())
-    await writer.write(b"two")
-    await writer.close()
-    assert on_disk(tmp_path) == [b"one", b"two"]
-
-
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 def test_threads_share_a_tfrecord_writer(tmp_path: Path, compression: str) -> None:
     """Each record once, and those of one thread in order."""

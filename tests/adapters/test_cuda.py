@@ -13,10 +13,7 @@ torch = pytest.importorskip("torch")
 
 from streamrec.torch import Loader  # noqa: E402
 
-pytestmark = [
-    pytest.mark.peer,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = [pytest.mark.peer, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 FEATURES = {"id": FixedLenFeature((), np.int64), "pixels": FixedLenFeature((64, 64), np.float32)}
 RECORDS, BATCH = 2_000, 100

@@ -210,10 +210,7 @@ def test_closing_raises_no_error_of_elements_not_yet_taken(tmp_path: Path) -> No
     """The consumer stops before a damaged record, or before an element for which a function will fail."""
     [path] = write_shards(tmp_path, [[b"%d" % number for number in range(30_000)]])
     flip_bit(path, -5)
-    for dataset in (
-        TFRecordDataset(path),
-        Dataset.range(10_000).map(lambda number: 1 // (9_000 - int(number))),
-    ):
+    for dataset in (TFRecordDataset(path), Dataset.range(10_000).map(lambda number: 1 // (9_000 - int(number)))):
         for _ in range(10):
             with dataset.batch(10).iterate() as batches:
                 next(batches)

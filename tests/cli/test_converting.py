@@ -22,7 +22,7 @@ import streamrec
 from streamrec import Example
 from tests.cli.conftest import PNG, Bucket, Call, Done, examples, interrupted, run
 from tests.effort import thorough
-from tests.runs import in_new_interpreter
+from tests.runs import in_new_interpreter, tarred
 
 
 def records(*paths: Path | str) -> list[Example]:
@@ -336,11 +336,7 @@ def test_a_foreign_tar(tmp_path: Path, called: Call) -> None:
         "x/0001.a.npy": array.getvalue(),
         "x/0002.txt": b"hello",
     }
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+    (tmp_path / "a.tar").write_bytes(tarred(*files.items()))
     assert called("convert", tmp_path / "a.tar", tmp_path / "a.tfrecord").code == 0
     assert records(tmp_path / "a.tfrecord") == [
         Example.FromString(streamrec.encode_example(row))

@@ -1,7 +1,5 @@
 """How commands end: exit codes, messages, Ctrl-C, a closed pipe; on each store where nothing is, or damage."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Names, values, answers and files of strangers: shown, not obeyed, and what is wrong is one clear error."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -12,6 +10,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from streamrec import CorruptRecordError, FeatureError, NotFoundError, Streamrec
 from streamrec.interchange import Reading, codec_of
 from streamrec.shards import ShardInfo
 from tests.cli.conftest import Call, run
-from tests.runs import in_new_interpreter
+from tests.runs import in_new_interpreter, tarred
 from tests.servers.answering import Answer, answering
 
 EVIL = "x\x1b]0;PWN\x07\x1b[2J\x9b31m\x7f\u202e\u2066\u200f\u061c\u2028y\tz"
@@ -94,11 +93,7 @@ def words(tmp_path: Path) -> dict[str, str]:
     Path(found["manifest"]).write_text(json.dumps({"format": EVIL, "version": EVIL, "shards": shards}))
     Path(found["broken"]).write_text(f"{{{EVIL}")
     found["tar"] += ".tar"
-    with tarfile.open(found["tar"], "w") as tar:
-        for name in (f"a{EVIL}.json", f"b{EVIL}.npy", f"c{EVIL}.cls"):
-            info = tarfile.TarInfo(name)
-            info.size = 3
-            tar.addfile(info, io.BytesIO(b"\x1b[2"))
+    Path(found["tar"]).write_bytes(tarred(*((f"a{EVIL}.{kind}", b"\x1b[2") for kind in ("json", "npy", "cls"))))
     return {**found, "dir": str(folder), "evil": EVIL}
 
 
@@ -211,14 +206,7 @@ OURS = {"STREAMREC.members": "key.feature.type"}
 DEEP = b"[" * 200_000 + b"]" * 200_000
 
 
-def tar(*members: tuple[str, bytes], headers: dict[str, str] | None = OURS) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT, pax_headers=headers or {}) as made:
-        for name, data in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            made.addfile(info, io.BytesIO(data))
-    return file.getvalue()
+tar = partial(tarred, headers=OURS)
 
 
 def npy(shape: str, dtype: str = "'<i8'") -> bytes:

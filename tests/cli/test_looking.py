@@ -15,6 +15,7 @@ from streamrec import encode_example, encode_records, encode_sequence_example
 from streamrec.cli import reading
 from streamrec.example import Example, ExampleListWithContext
 from tests.cli.conftest import PNG, Call, examples, place, rows, run
+from tests.cli.test_converting import records
 
 
 def test_ls_lists_what_names_stand_for(shard: Path, damaged: Path, called: Call) -> None:
@@ -148,7 +149,7 @@ def test_records_for_which_an_expression_is_true(
     called("convert", shard, tmp_path / "all.jsonl")
     for source, target in ((shard, tmp_path / "a"), (tmp_path / "all.jsonl", tmp_path / "b")):
         assert called("convert", "--where", where, source, target).code == 0
-        assert records_of(target) == [Example.FromString(record) for record in data]
+        assert records(target) == [Example.FromString(record) for record in data]
     assert called("reshard", "--shards", "3", "--where", where, shard, f"{tmp_path}/new/").code == 0
     assert called("count", f"{tmp_path}/new/*.tfrecord").out == f"{len(data)}\n"
 
@@ -200,10 +201,6 @@ def test_no_text_is_made_of_what_a_command_finds() -> None:
         return Sample()
 
     assert isinstance(reading.run(take()), Sample)
-
-
-def records_of(path: Path) -> list[Example]:
-    return [Example.FromString(record) for record in streamrec.TFRecordDataset(str(path))]
 
 
 def write(path: Path, records: list[bytes]) -> Path:
@@ -277,26 +274,19 @@ def test_a_record_that_is_not_an_example_is_shown_as_bytes(tmp_path: Path, calle
 
 TEXTS = ["a\u00a0b", "a\u3000b", "\u200c\u200d", "soft\u00adhyphen", "\ufeffmark"]
 TEXTS += ["\U0001f469\u200d\U0001f680", "a\tb\n", "\u200fright", "\U0003fffd unassigned"]
+CONTROLS = [b"\x1b[2J", b"\x00", b"a\x7f", b"\xc2\x9b", b"\xff", b"a\x0c"]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_text_is_what_has_no_control_characters(text: str, tmp_path: Path, called: Call) -> None:
-    shard = write(tmp_path / "a.tfrecord", [encode_example({"x": text})])
-    assert called("head", "--json", shard).json == {"x": [text]}
-    assert " bytes, " not in called("head", shard).out
-    [feature] = called("stat", "--json", shard).json["features"]
-    assert feature["frequent"] == [[text, 1]]
-    assert called("convert", shard, tmp_path / "a.tar").code == 0
-    with tarfile.open(tmp_path / "a.tar") as tar:
-        assert tar.getnames() == ["000000000.x.txt"]
-    assert " bytes: " not in streamrec.notebook.show({"x": np.array([text.encode()], object)})._repr_html_()
-
-
-@pytest.mark.parametrize("data", [b"\x1b[2J", b"\x00", b"a\x7f", b"\xc2\x9b", b"\xff", b"a\x0c"])
-def test_what_has_control_characters_is_not_text(data: bytes, tmp_path: Path, called: Call) -> None:
+@pytest.mark.parametrize("value", [*TEXTS, *CONTROLS])
+def test_text_is_what_has_no_control_characters(value: str | bytes, tmp_path: Path, called: Call) -> None:
+    data, text = (value.encode(), value) if isinstance(value, str) else (value, "")
     shard = write(tmp_path / "a.tfrecord", [encode_example({"x": data})])
-    assert called("head", "--json", shard).json == {"x": [{"base64": base64.b64encode(data).decode()}]}
+    assert called("head", "--json", shard).json == {"x": [text or {"base64": base64.b64encode(data).decode()}]}
+    assert (" bytes, " in called("head", shard).out) is not bool(text)
+    [feature] = called("stat", "--json", shard).json["features"]
+    assert not text or feature["frequent"] == [[text, 1]]
     assert called("convert", shard, tmp_path / "a.tar").code == 0
     with tarfile.open(tmp_path / "a.tar") as tar:
-        assert tar.getnames() == ["000000000.x.bin"]
-    assert "bytes: " in streamrec.notebook.show({"x": np.array([data], object)})._repr_html_()
+        assert tar.getnames() == ["000000000.x.txt" if text else "000000000.x.bin"]
+    html = streamrec.notebook.show({"x": np.array([data], object)})._repr_html_()
+    assert (" bytes: " in html) is not bool(text)

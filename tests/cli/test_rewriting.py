@@ -113,6 +113,7 @@ def test_cp_of_a_wrong_shard_leaves_nothing(
         (["cp", "SHARD", "new/"], ["new/train-0.tfrecord"]),
         (["reshard", "--shards", "2", "SHARD", "new/"], ["new/shard-{shard:05d}.tfrecord", "new/manifest.json"]),
         (["convert", "SHARD", "new.parquet"], ["new.parquet"]),
+        (["convert", "--shard-records", "90", "SHARD", "new-{shard}.parquet"], ["new-{shard}.parquet"]),
         (["verify", "--repair", "new", "SHARD"], ["new"]),
         (["manifest", "SHARD", "m.json"], ["m.json"]),
         (["index", "SHARD", "m.index"], ["m.index"]),
@@ -197,14 +198,6 @@ def test_a_seed_shuffles_alike(shard: Path, tmp_path: Path, called: Call) -> Non
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != examples(240)
     assert sorted(orders[0]) == sorted(orders[2]) == sorted(examples(240))
-
-
-def test_nothing_is_replaced_unasked(shard: Path, tmp_path: Path, called: Call) -> None:
-    before = shard.read_bytes()
-    assert called("reshard", shard, f"{tmp_path}/new/").code == 0
-    called.refused(4, "another", "reshard", shard, f"{tmp_path}/new/")
-    assert called("reshard", "--overwrite", shard, f"{tmp_path}/new/").code == 0
-    assert shard.read_bytes() == before
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

@@ -6,8 +6,10 @@ import os
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -21,7 +23,7 @@ from tests.cli.conftest import Bucket, Call, Done, interrupt, run, start, still_
 from tests.effort import thorough
 from tests.servers.faults import NO_FAULTS
 from tests.servers.objectstore import ObjectStore
-from tests.servers.real import SECRET, Store, moto, rclone
+from tests.servers.real import SECRET, Running, Store, moto, rclone
 from tests.storage.faultproxy import Fault, FaultProxy
 
 
@@ -162,37 +164,32 @@ def rows(done: Done) -> dict[str, bool | None]:
     return {row["name"]: row["ok"] for row in done.json["checks"]}
 
 
-def check_writable(store: Store, call: Callable[..., Done], unchecked: set[str], *failed: str) -> None:
-    url, options = f"{store.url}/{uuid4()}/", typed(store.options)
-    assert call("demo", *options, url).code == 0
-    before = call("ls", *options, "--json", url).json
-    done = call("doctor", *options, "--json", "--write", url)
-    assert done.code == (3 if failed else 0), done.out
-    found = rows(done)
-    assert {name for name, ok in found.items() if ok is False} == {*failed}
-    assert list(found) == [*SERVER, *READING, "leftovers", "replaced", *WRITING]
-    assert {name for name, ok in found.items() if ok is None} == unchecked
-    assert done.err == ""
-    assert call("ls", *options, "--json", url).json == before
-    assert SECRET not in done.out + done.err
+STORES: list[tuple[str | Callable[[], Running], set[str], set[str]]] = [
+    ("s3_store", set(), set()),
+    ("gcs_store", {"leftovers"}, set()),
+    (moto, set(), set()),
+    (rclone, set(), {"range", "multipart"}),  # it answers ranges with status 200
+]
 
 
-def test_seaweedfs(s3_store: Store, called: Call) -> None:
-    check_writable(s3_store, called, set())
-
-
-def test_fake_gcs(gcs_store: Store) -> None:
-    check_writable(gcs_store, run, {"leftovers"})
-
-
-def test_moto(called: Call) -> None:
-    with moto() as store:
-        check_writable(store, called, set())
-
-
-def test_rclone(called: Call) -> None:
-    with rclone() as store:
-        check_writable(store, called, set(), "range", "multipart")  # it answers ranges with status 200
+@pytest.mark.parametrize(("where", "unchecked", "failed"), STORES)
+def test_doctor_checks_all_that_a_store_can(
+    request: pytest.FixtureRequest, called: Call, where: Any, unchecked: set[str], failed: set[str]
+) -> None:
+    call = run if where == "gcs_store" else called
+    with nullcontext(request.getfixturevalue(where)) if isinstance(where, str) else where() as store:
+        url, options = f"{store.url}/{uuid4()}/", typed(store.options)
+        assert call("demo", *options, url).code == 0
+        before = call("ls", *options, "--json", url).json
+        done = call("doctor", *options, "--json", "--write", url)
+        assert done.code == (3 if failed else 0), done.out
+        found = rows(done)
+        assert {name for name, ok in found.items() if ok is False} == failed
+        assert list(found) == [*SERVER, *READING, "leftovers", "replaced", *WRITING]
+        assert {name for name, ok in found.items() if ok is None} == unchecked
+        assert done.err == ""
+        assert call("ls", *options, "--json", url).json == before
+        assert SECRET not in done.out + done.err
 
 
 def test_http_is_read_only(http_store: Store, called: Call) -> None:

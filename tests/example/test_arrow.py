@@ -336,8 +336,3 @@ def test_each_stream_is_an_epoch(tmp_path: Path) -> None:
     first, second = (pa.table(dataset)["number"].to_pylist() for _ in range(2))
     assert first != second
     assert sorted(first) == sorted(second)
-
-
-def test_elements_that_are_not_batches_are_refused() -> None:
-    with pytest.raises(TypeError, match="call batch"):
-        streamrec.Dataset.range(5).to_arrow()

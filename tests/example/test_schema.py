@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamrec.errors import FeatureError
 from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
 from streamrec.example.encode import encode_example, encode_sequence_example, float_feature
-from streamrec.example.features import Dtype, Partition
+from streamrec.example.features import Dtype
 from streamrec.example.messages import Example, SequenceExample
 from streamrec.example.parse import parse_example, parse_sequence_example
 from streamrec.example.schema import Schema, infer_features
@@ -222,12 +222,8 @@ def test_a_default_cannot_be_changed_from_outside() -> None:
 
 
 def test_partitions_of_different_classes_differ() -> None:
-    parts: list[Partition] = [
-        RaggedFeature.RowSplits("k"),
-        RaggedFeature.RowStarts("k"),
-        RaggedFeature.RowLengths("k"),
-    ]
-    features = {RaggedFeature(np.int64, partitions=[part]) for part in parts}
+    kinds = (RaggedFeature.RowSplits, RaggedFeature.RowStarts, RaggedFeature.RowLengths)
+    features = {RaggedFeature(np.int64, partitions=[kind("k")]) for kind in kinds}
     assert len(features) == 3
     assert all(pickle.loads(pickle.dumps(feature)) in features for feature in features)
 

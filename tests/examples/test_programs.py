@@ -4,8 +4,6 @@ A demo runs in a process of its own with a temporary directory of its own. Its o
 when the last process that holds it is gone: the demo and the process that writes for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

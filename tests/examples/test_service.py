@@ -1,7 +1,5 @@
 """examples/service: its process before a SeaweedFS, and clients that are slow, leave, or send what is wrong."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from streamrec import kernels
 from streamrec.kernels import LARGE, _native, copy_bytes
 from tests.kernels.streams import NO_LIMIT, cut, frame, spans_of
 
+BUFFERS = [b"abcdef", b"", bytes(range(256))]
 STRIDED = np.arange(20, dtype=np.uint8)[::2]
 SPANS = np.array([[0, 1], [1, 2]])
+ZEROS, ROW = np.array([0, 0]), np.array([[7, 8, 0, 0]])
 NO_SPANS = [
     (b"\0" * 16, TypeError),  # bytes, not int64
     (SPANS.astype(np.int32), TypeError),
@@ -41,79 +44,137 @@ NO_BYTES = [
     (STRIDED, BufferError),
     (memoryview(b"abcdef")[::-1], BufferError),
 ]
+NO_SOURCES = [
+    (SPANS, ValueError),
+    (np.zeros(2, np.int32), TypeError),
+    ([0, 0], TypeError),
+    (np.zeros(4, np.int64)[::2], BufferError),
+]
+EITHER = "wanted spans or rows as an int64 array of shape [n, 2] or [n, 4]"
+OUTSIDE = [[-1, 2], [0, 7], [4, 3], [7, 7], [-(2**63), 2**63 - 1], [2**63 - 1, -(2**63)], [0, 2**63 - 1]]
+IN_TURN = [
+    ("interleave", [[(b"a", SPANS)]], 0, ValueError, "block is 0: wanted 1 or more"),
+    ("interleave", [[(b"a", SPANS)]], -1, ValueError, "wanted an integer from 0"),
+    ("interleave", [[b"a"]], 1, TypeError, "a window is a tuple (buffer, spans), not"),
+    ("interleave", [[(b"a",)]], 1, TypeError, "a window is a tuple (buffer, spans), not"),
+    ("interleave", [[[b"a", SPANS]]], 1, TypeError, "a window is a tuple (buffer, spans), not"),
+    ("interleave", [[(b"a", np.array([[0.0, 1.0]]))]], 1, TypeError, "wanted spans"),
+    ("interleave", [[("text", SPANS)]], 1, TypeError, "bytes-like"),
+    ("interleave", [1], 1, TypeError, ""),
+    ("rows_in_turn", [[(SPANS, 0)]], 0, ValueError, "block is 0: wanted 1 or more"),
+    ("rows_in_turn", [[b"a"]], 1, TypeError, "a part is a tuple (places, first), not"),
+    ("rows_in_turn", [[(SPANS,)]], 1, TypeError, "a part is a tuple (places, first), not"),
+    ("rows_in_turn", [[[SPANS, 0]]], 1, TypeError, "a part is a tuple (places, first), not"),
+    ("rows_in_turn", [[(SPANS, -1)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
+    ("rows_in_turn", [[(SPANS, 2**31)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
+    ("rows_in_turn", [[(np.zeros((1, 3), np.int64), 0)]], 1, ValueError, EITHER),
+    ("rows_in_turn", [[(np.zeros(4, np.int64), 0)]], 1, ValueError, EITHER),
+    ("rows_in_turn", [[(np.zeros((1, 4)), 0)]], 1, TypeError, "wanted spans or rows"),
+    ("rows_in_turn", [[(np.zeros((4, 4), np.int64)[:, :2], 0)]], 1, BufferError, "not C-contiguous"),
+]
+NOT_PERMUTED = [
+    ([0, 5], [5], [0], [1, 2]),
+    ([-1], [5], [0], [1, 2]),
+    ([0], [0], [0], [1, 2]),
+    ([0], [2**62 + 1], [0], [1, 2]),
+    ([0], [5], [0], [1]),
+    ([0], [5], [0], [1] * 66),
+    ([0, 1, 2], [5, 5], [0], [1, 2]),
+    ([0, 1, 2], [5], [0, 0], [1, 2]),
+]
 
 
-@pytest.mark.parametrize(("data", "error"), NO_BYTES)
-def test_no_bytes(data: Any, error: type[Exception]) -> None:
-    calls = {
-        "crc32c": (data,),
-        "crc32c_with": (kernels.crc32c_implementations()[0], data),
-        "masked_crc32c": (data,),
-        "scan_frames": (data, 0, True, 100),
-        "find_header": (data, 0, True, 100),
-        "encode_frames": (data, SPANS),
-        "gather": ([b"abc", data], np.array([0, 0]), SPANS),
-    }
-    for name, arguments in calls.items():
-        with pytest.raises(error):
-            getattr(kernels, name)(*arguments)
+def exchange(**changed: Any) -> tuple[Any, ...]:
+    slots, names = np.zeros((3, 4), np.int64), "slots held weight limit incoming out most key step ended"
+    usual = dict(zip(names.split(), (slots, 0, 0, 1 << 40, ROW, None, 9, 5, 0, False), strict=True))
+    return tuple({**usual, **changed}.values())
 
 
-@pytest.mark.parametrize(("spans", "error"), NO_SPANS)
-def test_no_spans(spans: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        kernels.gather([b"abc"], None, spans)
-    with pytest.raises(error):
-        kernels.encode_frames(b"abc", spans)
+def refusals() -> Iterator[tuple[str, tuple[Any, ...], Any, str]]:
+    """A function, arguments, and the error with some of its words."""
+    for data, error in NO_BYTES:
+        yield "crc32c", (data,), error, ""
+        yield "crc32c_with", (kernels.crc32c_implementations()[0], data), error, ""
+        yield "masked_crc32c", (data,), error, ""
+        yield "scan_frames", (data, 0, True, 100), error, ""
+        yield "find_header", (data, 0, True, 100), error, ""
+        yield "encode_frames", (data, SPANS), error, ""
+        yield "gather", ([b"abc", data], ZEROS, SPANS), error, ""
+    for spans, error in NO_SPANS:
+        yield "gather", ([b"abc"], None, spans), error, ""
+        yield "encode_frames", (b"abc", spans), error, ""
+    for sources, error in NO_SOURCES:
+        yield "gather", ([b"abc"], sources, SPANS), error, ""
+    for buffers in (7, None, b"abc", [None]):  # bytes are a sequence of ints
+        yield "gather", (buffers, ZEROS, SPANS), TypeError, ""
+    for crc in (-1, 2**32, 2**64, -(2**70)):
+        yield "crc32c", (b"", crc), ValueError, "from 0 to 4294967295"
+    for start, limit in ((-1, 9), (4, 9), (2**63, 9), (-(2**80), 9), (0, -1), (0, 2**63)):
+        yield "scan_frames", (b"abc", start, True, limit), ValueError, ""
+        yield "find_header", (b"abc", start, True, limit), ValueError, ""
+    for number in (1.0, "1", None):
+        yield "crc32c", (b"", number), TypeError, ""
+        for name in ("scan_frames", "find_header"):
+            yield name, (b"", number, True, 1), TypeError, ""
+            yield name, (b"", 0, True, number), TypeError, ""
+    yield "crc32c_with", ("abacus", b""), ValueError, "no CRC32C implementation abacus"
+    yield "allocate", (-1,), ValueError, "size is -1: wanted 0 or more"
+    yield "allocate", ("many",), TypeError, ""
+    for span in OUTSIDE:
+        spans, words = np.array([[0, 6], span]), f"1 is [{span[0]}, {span[1]}): wanted 0 <= start <= end <= 6"
+        yield "gather", ([b"abcdef"], None, spans), ValueError, f"span {words}, the buffer's size"
+        yield "gather", (BUFFERS, ZEROS, spans), ValueError, f"span {words}, the buffer's size"
+        yield "encode_frames", (b"abcdef", spans), ValueError, f"span {words}, the buffer's size"
+        yield "interleave", ([[(b"a", SPANS[:1])], [(b"abcdef", spans)]], 1), ValueError, f"span {words}"
+        yield "pick", (BUFFERS, np.hstack([spans, SPANS * 0])), ValueError, f"row {words}, its buffer"
+        yield "objects", (BUFFERS, spans), ValueError, "record 1 does not lie"
+    for source in (-1, 3, 2**63 - 1, -(2**63)):
+        words = f"source 1 is {source}: wanted 0 <= source < 3"
+        yield "gather", (BUFFERS, np.array([0, source]), SPANS), ValueError, words
+    for buffer in (-1, 3):
+        row, words = np.array([[0, 0, buffer << 32, 0]]), f"row 0 lies in buffer {buffer}: wanted 0 <= buffer < 3"
+        yield "pick", (BUFFERS, row), ValueError, words
+    yield "objects", (BUFFERS, np.array([[0, 0, 3 << 32, 0]])), ValueError, "record 0 does not lie"
+    yield "gather", (BUFFERS, None, SPANS[:0]), ValueError, "found 3 buffers"
+    yield "gather", ([], None, SPANS[:0]), ValueError, "found 0 buffers"
+    yield "gather", (BUFFERS, ZEROS[:1], SPANS), ValueError, "found 1 sources for 2 spans"
+    for splits in ([0, 7], [-1, 2], [0, 2, 1], [0, 5], [2**63 - 1, -(2**63)], [-(2**63), 2**63 - 1]):
+        words = f"row {len(splits) - 2} is [{splits[-2]}, {splits[-1]}): wanted up to 4 of 6 elements"
+        yield "pad_rows", (b"abcdef", np.array(splits), 4, b"."), ValueError, words
+    for size, fill in ((0, b"."), (2, b""), (2, b"..")):
+        words = "wanted at least one split, and whole elements"
+        yield "pad_rows", (b"abc", np.arange(size), 4, fill), ValueError, words
+    for splits in ([0, 1], np.zeros(2, np.int32), None):
+        yield "pad_rows", (b"abc", splits, 4, b"."), TypeError, ""
+    yield "pad_rows", (b"", np.zeros(4, np.int64), 2**62, bytes(8)), MemoryError, ""  # the size overflows
+    for name, queues, block, error, words in IN_TURN:
+        yield name, (queues, block), error, words
+    yield "exchange", exchange(held=4), ValueError, "held is 4 of 3 slots"
+    yield "exchange", exchange(slots=ROW[:0]), ValueError, "held is 0 of 0 slots"
+    yield "exchange", exchange(out=np.zeros((3, 4), np.int64)), ValueError, "most is 9, beyond the 3 rows of out"
+    yield (
+        "exchange",
+        exchange(incoming=np.array([[5, 4, 0, 0]])),
+        ValueError,
+        "row 0 is [5, 4): wanted 0 <= start <= end",
+    )
+    yield (
+        "exchange",
+        exchange(incoming=ROW[:, :2]),
+        ValueError,
+        "wanted rows as a C-contiguous int64 array of shape [n, 4]",
+    )
+    yield "exchange", exchange(incoming=ROW.astype(np.int32)), TypeError, "wanted rows"
+    read_only = np.frombuffer(bytes(96), np.int64).reshape(3, 4)
+    yield "exchange", exchange(slots=read_only), (ValueError, BufferError), ""
+    for case in NOT_PERMUTED:
+        yield "permute", tuple(np.array(each, np.int64) for each in case), ValueError, ""
 
 
-@pytest.mark.parametrize(
-    ("sources", "error"),
-    [
-        (SPANS, ValueError),
-        (np.zeros(2, np.int32), TypeError),
-        ([0, 0], TypeError),
-        (np.zeros(4, np.int64)[::2], BufferError),
-    ],
-)
-def test_no_sources(sources: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        kernels.gather([b"abc"], sources, SPANS)
-
-
-@pytest.mark.parametrize("buffers", [7, None, b"abc", [None]])
-def test_no_buffers(buffers: Any) -> None:
-    """A sequence of bytes-like objects; bytes are a sequence of ints."""
-    with pytest.raises(TypeError):
-        kernels.gather(buffers, np.array([0, 0]), SPANS)
-
-
-@pytest.mark.parametrize("crc", [-1, 2**32, 2**64, -(2**70)])
-def test_crc_out_of_range(crc: int) -> None:
-    with pytest.raises(ValueError, match="from 0 to 4294967295"):
-        kernels.crc32c(b"", crc)
-
-
-@pytest.mark.parametrize(("start", "limit"), [(-1, 9), (4, 9), (2**63, 9), (-(2**80), 9), (0, -1), (0, 2**63)])
-def test_scan_out_of_range(start: int, limit: int) -> None:
-    """Start lies in the data, the limit in what an int64 holds."""
-    with pytest.raises(ValueError):
-        kernels.scan_frames(b"abc", start, True, limit)
-    with pytest.raises(ValueError):
-        kernels.find_header(b"abc", start, True, limit)
-
-
-@pytest.mark.parametrize("number", [1.0, "1", None])
-def test_no_integers(number: Any) -> None:
-    for call in (
-        partial(kernels.crc32c, b"", number),
-        partial(kernels.scan_frames, b"", number, True, 1),
-        partial(kernels.scan_frames, b"", 0, True, number),
-        partial(kernels.find_header, b"", number, True, 1),
-        partial(kernels.find_header, b"", 0, True, number),
-    ):
-        with pytest.raises(TypeError):
-            call()
+@pytest.mark.parametrize(("name", "arguments", "error", "words"), [*refusals()])
+def test_refused(name: str, arguments: tuple[Any, ...], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=re.escape(words) or None):
+        getattr(kernels, name)(*arguments)
 
 
 def test_numpy_integers_and_keywords() -> None:

@@ -25,13 +25,6 @@ def test_is_writable_bytes(size: int) -> None:
     assert bytes(block) == b"\7" * size
 
 
-def test_wants_a_size() -> None:
-    with pytest.raises(ValueError, match="size is -1: wanted 0 or more"):
-        kernels.allocate(-1)
-    with pytest.raises(TypeError):
-        kernels.allocate("many")
-
-
 def test_a_wave_finds_the_memory_of_the_one_before() -> None:
     """A queue that fills up and is emptied, again and again, has the same memory each time."""
     waves = []

@@ -76,8 +76,3 @@ def test_mask(data: bytes) -> None:
 def test_element_type_does_not_matter() -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
     assert kernels.crc32c(array) == google_crc32c.value(array.tobytes())
-
-
-def test_an_unknown_implementation() -> None:
-    with pytest.raises(ValueError, match="no CRC32C implementation abacus"):
-        kernels.crc32c_with("abacus", b"")

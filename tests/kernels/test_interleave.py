@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -88,45 +87,6 @@ def test_nothing() -> None:
     for queues in ([], [[]], [[], [as_window([])]]):
         assert [bytes(part) for part in kernels.interleave(queues, 1)] == [b"", b""]
         assert bytes(kernels.rows_in_turn(as_parts(queues)[0], 1)) == b""
-
-
-@pytest.mark.parametrize("span", [[-1, 2], [0, 7], [4, 3], [7, 7], [0, 2**63 - 1]])
-def test_a_span_outside_of_its_buffer(span: list[int]) -> None:
-    window = b"abcdef", np.array([[0, 6], span], np.int64)
-    with pytest.raises(ValueError, match=rf"span 1 is \[{span[0]}, {span[1]}\): wanted 0 <= start <= end <= 6"):
-        kernels.interleave([[as_window([b"a"])], [window]], 1)
-
-
-NOT_SPANS = r"wanted spans or rows as an int64 array of shape \[n, 2\] or \[n, 4\]"
-SPANS = np.array([[0, 1]])
-
-
-@pytest.mark.parametrize(
-    ("name", "queues", "block", "error", "words"),
-    [
-        ("interleave", [[(b"a", SPANS)]], 0, ValueError, "block is 0: wanted 1 or more"),
-        ("interleave", [[(b"a", SPANS)]], -1, ValueError, "wanted an integer from 0"),
-        ("interleave", [[b"a"]], 1, TypeError, r"a window is a tuple \(buffer, spans\), not"),
-        ("interleave", [[(b"a",)]], 1, TypeError, r"a window is a tuple \(buffer, spans\), not"),
-        ("interleave", [[[b"a", SPANS]]], 1, TypeError, r"a window is a tuple \(buffer, spans\), not"),
-        ("interleave", [[(b"a", np.array([[0.0, 1.0]]))]], 1, TypeError, "wanted spans"),
-        ("interleave", [[("text", SPANS)]], 1, TypeError, "bytes-like"),
-        ("interleave", [1], 1, TypeError, "int|sequence|iterable"),
-        ("rows_in_turn", [[(SPANS, 0)]], 0, ValueError, "block is 0: wanted 1 or more"),
-        ("rows_in_turn", [[b"a"]], 1, TypeError, r"a part is a tuple \(places, first\), not"),
-        ("rows_in_turn", [[(SPANS,)]], 1, TypeError, r"a part is a tuple \(places, first\), not"),
-        ("rows_in_turn", [[[SPANS, 0]]], 1, TypeError, r"a part is a tuple \(places, first\), not"),
-        ("rows_in_turn", [[(SPANS, -1)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
-        ("rows_in_turn", [[(SPANS, 2**31)]], 1, ValueError, "wanted an integer from 0 to 2147483647"),
-        ("rows_in_turn", [[(np.zeros((1, 3), np.int64), 0)]], 1, ValueError, NOT_SPANS),
-        ("rows_in_turn", [[(np.zeros(4, np.int64), 0)]], 1, ValueError, NOT_SPANS),
-        ("rows_in_turn", [[(np.zeros((1, 4)), 0)]], 1, TypeError, "wanted spans or rows"),
-        ("rows_in_turn", [[(np.zeros((4, 4), np.int64)[:, :2], 0)]], 1, BufferError, "not C-contiguous"),
-    ],
-)
-def test_wrong_arguments(name: str, queues: Any, block: int, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        getattr(kernels, name)(queues, block)
 
 
 def as_parts(windows: list[list[Window]]) -> tuple[list[list[tuple[np.ndarray, int]]], list[bytes]]:

@@ -91,31 +91,6 @@ def test_a_row_leaves_for_each_that_comes() -> None:
     assert kernels.exchange(np.empty((10, 4), np.int64), 0, 0, WIDE, rows, None, 3, 5, 0, False)[:2] == (13, 3)
 
 
-def test_arguments_of_exchange() -> None:
-    slots, rows = np.zeros((3, 4), np.int64), rows_of([1])
-
-    def exchange(**changed: Any) -> Any:
-        names = ["slots", "held", "weight", "limit", "incoming", "out", "most", "key", "step", "ended"]
-        return kernels.exchange(
-            **{**dict(zip(names, (slots, 0, 0, WIDE, rows, None, 9, 5, 0, False), strict=True)), **changed}
-        )
-
-    with pytest.raises(ValueError, match="held is 4 of 3 slots"):
-        exchange(held=4)
-    with pytest.raises(ValueError, match="held is 0 of 0 slots"):
-        exchange(slots=slots[:0])
-    with pytest.raises(ValueError, match="most is 9, beyond the 3 rows of out"):
-        exchange(out=slots.copy())
-    with pytest.raises(ValueError, match=r"row 0 is \[5, 4\): wanted 0 <= start <= end"):
-        exchange(incoming=np.array([[5, 4, 0, 0]]))
-    with pytest.raises(ValueError, match=r"wanted rows as a C-contiguous int64 array of shape \[n, 4\]"):
-        exchange(incoming=rows[:, :2])
-    with pytest.raises(TypeError, match="wanted rows"):
-        exchange(incoming=rows.astype(np.int32))
-    with pytest.raises((ValueError, BufferError)):
-        exchange(slots=np.frombuffer(bytes(96), np.int64).reshape(3, 4))
-
-
 KEYS = np.array([3, -5, 2**63 - 1, 0, 9, 1, 8, 2], np.int64)
 MOST = 2**62
 
@@ -155,28 +130,7 @@ def test_the_same_as_the_oracle(pairs: list[tuple[tuple[int, int], int]], keys: 
 
 def test_what_it_gives_stays() -> None:
     """Seeds of finished trainings give the same order in all later releases."""
-    assert permuted(range(10), 10) == EXPECTED
-
-
-EXPECTED = [2, 9, 1, 5, 6, 7, 3, 0, 4, 8]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "sizes", "variants", "keys"),
-    [
-        ([0, 5], [5], [0], [1, 2]),
-        ([-1], [5], [0], [1, 2]),
-        ([0], [0], [0], [1, 2]),
-        ([0], [MOST + 1], [0], [1, 2]),
-        ([0], [5], [0], [1]),
-        ([0], [5], [0], [1] * 66),
-        ([0, 1, 2], [5, 5], [0], [1, 2]),
-        ([0, 1, 2], [5], [0, 0], [1, 2]),
-    ],
-)
-def test_out_of_range(numbers: Any, sizes: Any, variants: Any, keys: Any) -> None:
-    with pytest.raises(ValueError):
-        kernels.permute(*(np.array(each, np.int64) for each in (numbers, sizes, variants, keys)))
+    assert permuted(range(10), 10) == [2, 9, 1, 5, 6, 7, 3, 0, 4, 8]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])

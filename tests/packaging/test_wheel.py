@@ -5,8 +5,6 @@
 STREAMREC_WHEEL says where it lies, STREAMREC_SDIST where the source archive does.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -118,6 +118,10 @@ def unbatched(kind: str) -> str:
     return kind.removesuffix(BATCH)
 
 
+def batched(kind: str) -> str:
+    return kind + BATCH
+
+
 def scanned(state: Any, number: Any) -> tuple[Any, Any]:
     """The sum of all numbers so far."""
     return state + number, state - number
@@ -133,14 +137,8 @@ VERBS = [
     alike("skip", ANY, lambda ds, n: ds.skip(n), numbers=st.integers(-1, 12), by_order=True),
     alike("take", ANY, lambda ds, n: ds.take(n + 6 if n else -1), numbers=st.integers(0, 12), by_order=True),
     alike("shard", ANY, lambda ds, n: ds.shard(n, n // 2), by_order=True),
-    alike("batch", SINGLE, lambda ds, n: ds.batch(n), gives=lambda kind: kind + BATCH, by_order=True),
-    alike(
-        "batch_drop",
-        SINGLE,
-        lambda ds, n: ds.batch(n, drop_remainder=True),
-        gives=lambda kind: kind + BATCH,
-        by_order=True,
-    ),
+    alike("batch", SINGLE, lambda ds, n: ds.batch(n), gives=batched, by_order=True),
+    alike("batch_drop", SINGLE, lambda ds, n: ds.batch(n, drop_remainder=True), gives=batched, by_order=True),
     alike("unbatch", BATCHES, lambda ds, n: ds.unbatch(), gives=unbatched),
     alike("rebatch", BATCHES, lambda ds, n: ds.rebatch(n), by_order=True),
     alike("rebatch_in_turn", BATCHES, lambda ds, n: ds.rebatch([n, 1, n + 2], n % 2 == 0), by_order=True),
@@ -151,7 +149,7 @@ VERBS = [
         "window",
         (NUMBER, RECORD),
         lambda ds, n: ds.window(n, 1 + n * 3 % 5, 1 + n % 2, n == 4).flat_map(lambda window: window.batch(n)),
-        gives=lambda kind: kind + BATCH,
+        gives=batched,
         by_order=True,
     ),
     alike(
@@ -173,21 +171,17 @@ VERBS = [
     alike("second", (PAIR,), lambda ds, n: ds.map(lambda number, record: record), gives=lambda kind: RECORD),
     alike("enumerate", (RECORD,), lambda ds, n: ds.enumerate(n), gives=lambda kind: PAIR, by_order=True),
     alike("cache", ANY, lambda ds, n: ds.cache()),
-    alike(
-        "parallel_map",
-        (NUMBER,),
-        lambda ds, n: ds.map(lambda number: number - n, num_parallel_calls=n if n < 5 else AUTOTUNE),
-    ),
+    alike("parallel_map", (NUMBER,), lambda ds, n: ds.map(lambda number: number - n, n if n < 5 else AUTOTUNE)),
     own("async_map", (NUMBER,), lambda ds, n: ds.map(lowered, num_parallel_calls=n)),
     own("rows", (RECORD,), lambda ds, n: ds.map(row_of), gives=lambda kind: ROWS),
     own("id", (ROWS,), lambda ds, n: ds.map(lambda row: row["id"]), gives=lambda kind: NUMBER),
-    own("padded_batch", (ROWS,), lambda ds, n: ds.padded_batch(n), gives=lambda kind: kind + BATCH),
-    own("ragged_batch", (ROWS,), lambda ds, n: ds.ragged_batch(n), gives=lambda kind: kind + BATCH),
+    own("padded_batch", (ROWS,), lambda ds, n: ds.padded_batch(n), gives=batched),
+    own("ragged_batch", (ROWS,), lambda ds, n: ds.ragged_batch(n), gives=batched),
     own(
         "bucket",
         (ROWS,),
         lambda ds, n: ds.bucket_by_sequence_length(length_of, [2, 4], [n, 2, 3], drop_remainder=n > 3),
-        gives=lambda kind: kind + BATCH,
+        gives=batched,
     ),
     own("rows_of_batches", (ROWS + BATCH,), lambda ds, n: ds.unbatch(), gives=unbatched),
     Verb(
@@ -209,12 +203,7 @@ VERBS = [
         lambda ds, n: ds.map(bytes.lower, num_parallel_calls=n),
         lambda tf, ds, n: ds.map(tf.strings.lower, num_parallel_calls=n),
     ),
-    Verb(
-        "map_record",
-        (RECORD,),
-        lambda ds, n: ds.map(bytes.upper),
-        lambda tf, ds, n: ds.map(tf.strings.upper),
-    ),
+    Verb("map_record", (RECORD,), lambda ds, n: ds.map(bytes.upper), lambda tf, ds, n: ds.map(tf.strings.upper)),
     Verb(
         "filter_record",
         (RECORD,),
@@ -248,13 +237,13 @@ def read(files: list[str], cycle: int, block: int, nested: bool) -> Made:
     )
 
 
+def both_ways(kind: str, text: str, source: Callable[[Any], Any]) -> Made:
+    """A source that is written alike for both."""
+    return Made(source(Dataset), lambda tf: source(tf.data.Dataset), kind, text)
+
+
 def numbered(count: int, step: int) -> Made:
-    return Made(
-        Dataset.range(0, count, step),
-        lambda tf: tf.data.Dataset.range(0, count, step),
-        NUMBER,
-        f"range({count}, {step})",
-    )
+    return both_ways(NUMBER, f"range({count}, {step})", lambda module: module.range(0, count, step))
 
 
 def sliced(count: int) -> Made:
@@ -277,12 +266,7 @@ def generated(count: int) -> Made:
 
 
 def single(number: int) -> Made:
-    return Made(
-        Dataset.from_tensors(number),
-        lambda tf: tf.data.Dataset.from_tensors(np.int64(number)),
-        NUMBER,
-        f"from_tensors({number})",
-    )
+    return both_ways(NUMBER, f"from_tensors({number})", lambda module: module.from_tensors(np.int64(number)))
 
 
 def sources(files: list[str]) -> st.SearchStrategy[Made]:
@@ -332,41 +316,33 @@ def both(one: Made, other: Made, alike_only: bool, way: str) -> Made:
     in_order = one.ordered and other.ordered
     mixed = way if one.kind == other.kind and one.kind in (NUMBER, RECORD) else "join"
     if mixed == "choose" and (in_order or not alike_only):
-        return Made(
-            in_turn(Dataset, [one.ours, other.ours]),
-            lambda tf: in_turn(tf.data.Dataset, [one.theirs(tf), other.theirs(tf)]),
-            one.kind,
-            f"choose({one}, {other})",
-            in_order,
-        )
+        return joined(one, other, lambda module, *both: in_turn(module, [*both]), f"choose({one}, {other})", in_order)
     if mixed == "sample":
-        return Made(
-            Dataset.sample_from_datasets([one.ours, other.ours], [0.3, 0.7], stop_on_empty_dataset=False),
-            lambda tf: tf.data.Dataset.sample_from_datasets(
-                [one.theirs(tf), other.theirs(tf)], [0.3, 0.7], stop_on_empty_dataset=False
-            ),
-            one.kind,
-            f"sample({one}, {other})",
-            False,
-        )
+        return joined(one, other, sampled, f"sample({one}, {other})", False)
     if one.kind == other.kind:
-        return Made(
-            one.ours.concatenate(other.ours),
-            lambda tf: one.theirs(tf).concatenate(other.theirs(tf)),
-            one.kind,
-            f"({one}).concatenate({other})",
-            in_order,
+        return joined(
+            one, other, lambda module, first, then: first.concatenate(then), f"({one}).concatenate({other})", in_order
         )
     if {one.kind, other.kind} == {NUMBER, RECORD} and (in_order or not alike_only):
         number, record = (one, other) if one.kind == NUMBER else (other, one)
-        return Made(
-            Dataset.zip(number.ours, record.ours),
-            lambda tf: tf.data.Dataset.zip((number.theirs(tf), record.theirs(tf))),
-            PAIR,
-            f"zip({number}, {record})",
-            in_order,
-        )
+        zipped = joined(number, record, lambda module, *both: module.zip(both), f"zip({number}, {record})", in_order)
+        return replace(zipped, kind=PAIR)
     return one
+
+
+def joined(one: Made, other: Made, way: Callable[..., Any], text: str, ordered: bool) -> Made:
+    """Two chains as one, in a way that is written alike for both: of the module and both datasets."""
+    return Made(
+        way(Dataset, one.ours, other.ours),
+        lambda tf: way(tf.data.Dataset, one.theirs(tf), other.theirs(tf)),
+        one.kind,
+        text,
+        ordered,
+    )
+
+
+def sampled(module: Any, *datasets: Any) -> Any:
+    return module.sample_from_datasets(datasets, [0.3, 0.7], stop_on_empty_dataset=False)
 
 
 def in_turn(module: Any, datasets: list[Any]) -> Any:

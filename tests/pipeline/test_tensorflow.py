@@ -255,37 +255,27 @@ def both(lengths: list[int]) -> tuple[Dataset[Any], Any]:
 @given(
     lengths=st.lists(st.integers(0, 12), max_size=40),
     boundaries=st.sets(st.integers(1, 11), max_size=4),
-    sizes=st.lists(st.integers(1, 6), min_size=5, max_size=5),
+    sizes=st.lists(st.integers(1, 6), min_size=6, max_size=6),
     drop=st.booleans(),
     value=st.sampled_from([None, 7]),
-    shape=st.sampled_from([None, None, 15]),
+    shapes=st.sampled_from([None, ([None], []), ([15], [])]),
+    pad=st.booleans(),
 )
-@draws(60)
+@draws(80)
 def test_buckets_mean_the_same(
-    lengths: list[int], boundaries: set[int], sizes: list[int], drop: bool, value: int | None, shape: int | None
+    lengths: list[int], boundaries: set[int], sizes: list[int], drop: bool, value: Any, shapes: Any, pad: bool
 ) -> None:
-    options: dict[str, Any] = {"drop_remainder": drop}
+    """With `pad`, to the boundary: then no sequence may reach the last one."""
+    bounds = sorted({*boundaries, 12}) if pad else sorted(boundaries)
+    options: dict[str, Any] = {"drop_remainder": drop, "padded_shapes": shapes}
+    options["pad_to_bucket_boundary"] = pad
     if value is not None:
         options["padding_values"] = (np.int64(value), np.int64(0))
-    if shape is not None:
-        options["padded_shapes"] = ([shape], [])
-    mine, theirs = both(lengths)
-    bounds = sorted(boundaries)
+    mine, theirs = both([min(length, 11) for length in lengths] if pad else lengths)
     batch_sizes = sizes[: len(bounds) + 1]
     assert_same(
         mine.bucket_by_sequence_length(lambda row, _: len(row), bounds, batch_sizes, **options),
         theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], bounds, batch_sizes, **options),
-    )
-
-
-@given(lengths=st.lists(st.integers(0, 8), max_size=30), shapes=st.sampled_from([None, ([None], [])]))
-@draws(20)
-def test_padding_to_the_boundary_means_the_same(lengths: list[int], shapes: Any) -> None:
-    mine, theirs = both(lengths)
-    arguments = ([3, 5, 9], [2, 3, 4, 1], shapes, None, True)
-    assert_same(
-        mine.bucket_by_sequence_length(lambda row, _: len(row), *arguments),
-        theirs.bucket_by_sequence_length(lambda row, _: tf.shape(row)[0], *arguments),
     )
 
 

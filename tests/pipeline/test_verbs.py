@@ -13,17 +13,7 @@ import numpy as np
 import pytest
 
 import streamrec
-from streamrec import (
-    Dataset,
-    FixedLenFeature,
-    RaggedFeature,
-    RaggedTensor,
-    TensorSpec,
-    TFRecordDataset,
-    VarLenFeature,
-    encode_example,
-    encode_records,
-)
+from streamrec import Dataset, RaggedTensor, TensorSpec, TFRecordDataset, encode_example, encode_records
 from streamrec.pipeline import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, RaggedTensorSpec, SparseTensorSpec, stages
 from streamrec.pipeline.elements.chunk import weigh
 from streamrec.pipeline.engine.stage import Stage
@@ -235,29 +225,16 @@ def test_as_numpy_iterator(records: Dataset[bytes]) -> None:
     found = next(records.batch(3).as_numpy_iterator())
     assert found.dtype == object
     assert found.tolist() == [b"0", b"0", b"1"]
-    assert [type(one) for one in Dataset.from_generator(lambda: [1, 2.5, "a", b"b"]).as_numpy_iterator()] == [
-        np.int64,
-        np.float64,
-        bytes,
-        bytes,
-    ]
+    mixed = Dataset.from_generator(lambda: [1, 2.5, "a", b"b"])
+    assert list(map(type, mixed.as_numpy_iterator())) == [np.int64, np.float64, bytes, bytes]
     with numbers.batch(4).as_numpy_iterator() as elements:
         next(elements)
         state = elements.state_dict()
     assert next(numbers.batch(4).iterate(state)).tolist() == next(numbers.batch(4).as_numpy_iterator(state)).tolist()
 
 
-def test_each_run_of_as_numpy_iterator_is_an_epoch() -> None:
-    shuffled = numbers.shuffle(100, seed=3)
-    first, second = list(shuffled.as_numpy_iterator()), list(shuffled.as_numpy_iterator())
-    assert first != second
-    assert sorted(first) == sorted(second)
-
-
 def test_apply() -> None:
     assert numbers.apply(lambda dataset: dataset.batch(3)) == numbers.batch(3)
-    with pytest.raises(TypeError, match=r"transformation_func returned 5 \(int\): it must return a Dataset"):
-        numbers.apply(lambda dataset: 5)  # type: ignore[arg-type, return-value]
 
 
 def test_random_numbers() -> None:
@@ -276,8 +253,6 @@ def test_len() -> None:
     assert bool(numbers.filter(bool))
     with pytest.raises(TypeError, match=r"depends on its data\. A torch DataLoader needs streamrec\.torch\.Iter"):
         len(numbers.filter(bool))
-    with pytest.raises(TypeError, match="has no end"):
-        len(numbers.repeat())
 
 
 @pytest.mark.parametrize(
@@ -311,8 +286,8 @@ def test_element_spec(records: Dataset[bytes]) -> None:
     features: dict[str, Any] = {
         "one": streamrec.FixedLenFeature([2], np.int64),
         "many": streamrec.FixedLenSequenceFeature([], np.float32, allow_missing=True),
-        "ragged": RaggedFeature(bytes),
-        "sparse": VarLenFeature(np.int64),
+        "ragged": streamrec.RaggedFeature(bytes),
+        "sparse": streamrec.VarLenFeature(np.int64),
     }
     assert batch.element_spec == TensorSpec([None], bytes)
     assert batch.parse_example(features).element_spec == {
@@ -335,8 +310,6 @@ def test_fingerprint() -> None:
 def test_shuffle_all() -> None:
     assert numbers.shuffle(None, 1) == numbers.shuffle(23, 1)
     assert list(Dataset.range(0).shuffle(None)) == []
-    with pytest.raises(ValueError, match=r"number is unknown here: pass buffer_size"):
-        numbers.filter(bool).shuffle(None)
 
 
 def test_batch_takes_tfdatas_arguments() -> None:
@@ -371,8 +344,6 @@ def test_a_signature_makes_arrays_of_its_dtype() -> None:
     assert text == b"a"
     records = Dataset.from_generator(lambda: ["a", b"b"], output_signature=TensorSpec([], bytes))
     assert isinstance(next(iter(records.batch(2))), streamrec.Frames)
-    with pytest.raises(TypeError, match=r"output_signature holds 'int64' \(str\): pass streamrec\.TensorSpec"):
-        Dataset.from_generator(list, output_signature="int64")
 
 
 def test_save_and_load(tmp_path: Path, records: Dataset[bytes]) -> None:
@@ -389,14 +360,6 @@ def test_save_and_load(tmp_path: Path, records: Dataset[bytes]) -> None:
     (tmp_path / "else").write_bytes(encode_records([encode_example({"a": 1})]))
     with pytest.raises(streamrec.errors.CacheError, match=r"neither cache\(\) nor save\(\) of streamrec wrote"):
         list(Dataset.load(str(tmp_path / "else")))
-    with pytest.raises(ValueError, match="has no end"):
-        numbers.repeat().save(path)
-
-
-def test_a_save_that_fails_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        numbers.map(lambda number: 1 // int(5 - number)).save(str(tmp_path / "x"))
-    assert not list(tmp_path.iterdir())
 
 
 def test_windows_count_in_the_memory_of_a_run() -> None:
@@ -443,6 +406,6 @@ def test_no_name_is_missing() -> None:
 
 def test_unique_compares_strings_in_columns() -> None:
     examples = [encode_example({"text": [b"%d" % (n % 6), b"x"]}) for n in range(9)]
-    features = {"text": FixedLenFeature([2], "string")}
+    features = {"text": streamrec.FixedLenFeature([2], "string")}
     batches = Dataset.from_tensor_slices(examples).batch(3).parse_example(features, string_columns=True)
     assert [next(iter(batch["text"].reshape(-1))) for batch in batches.unique()] == [b"0", b"3"]

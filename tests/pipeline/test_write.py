@@ -1,13 +1,10 @@
 """The sink: what goes in comes out, in shards that are whole or not there."""
 
 import asyncio
-import subprocess
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import fsspec
 import numpy as np
 import pytest
@@ -18,8 +15,6 @@ import streamrec
 from streamrec import Dataset, FeatureError, FixedLenFeature, Frames, RaggedFeature, TFRecordDataset, VarLenFeature
 from streamrec.pipeline import WriteProgress
 from tests.example.compare import assert_same_columns
-from tests.runs import in_new_interpreter
-from tests.servers.real import Store
 from tests.shards.test_writer import names, place
 
 __all__ = ["place"]
@@ -33,13 +28,6 @@ def records() -> Dataset[Any]:
 
 def read(pattern: str, **options: Any) -> list[bytes]:
     return list(TFRecordDataset(pattern, **options))
-
-
-def test_one_shard(place: str) -> None:
-    (shard,) = records().write_sync(f"{place}/x")
-    assert names(place) == ["x"]
-    assert (shard.path, shard.records) == (f"{place}/x", len(RECORDS))
-    assert read(f"{place}/x") == RECORDS
 
 
 def test_shards_one_after_the_other_keep_the_order(place: str) -> None:
@@ -155,14 +143,6 @@ def test_a_value_that_is_not_a_feature_is_named(place: str) -> None:
     assert names(place) == []
 
 
-def test_what_the_names_cannot_say_is_refused(place: str) -> None:
-    for write in (records().write_sync, streamrec.ShardWriter, streamrec.TFRecordWriter):
-        with pytest.raises(ValueError, match=r"of-\{shards\}': .* not known before they are written: leave it out"):
-            write(f"{place}/{{shard}}-of-{{shards}}")
-    with pytest.raises(ValueError, match=r"num_shards=500: that many shards at once hold .* max_shard_bytes"):
-        records().with_options(memory_budget=1 << 28).write_sync(f"{place}/{{shard}}", num_shards=500)
-
-
 def test_nothing_is_replaced_where_that_is_not_wanted(place: str) -> None:
     records().write_sync(f"{place}/1")
     with pytest.raises(streamrec.errors.AlreadyExistsError):
@@ -183,22 +163,6 @@ def test_an_error_leaves_nothing(place: str, layout: dict[str, int]) -> None:
     assert names(place) == []
 
 
-async def test_a_cancellation_leaves_nothing(place: str) -> None:
-    async def endless() -> Any:
-        while True:
-            await anyio.lowlevel.checkpoint()
-            yield b"record" * 1000
-
-    def cancel(so_far: WriteProgress) -> None:
-        if so_far.records > 2000:
-            scope.cancel()
-
-    with anyio.CancelScope() as scope:
-        await Dataset.from_generator(endless).write(f"{place}/{{shard}}", num_shards=3, progress=cancel)
-    assert scope.cancelled_caught
-    assert names(place) == []
-
-
 def test_progress_is_reported(place: str) -> None:
     told: list[WriteProgress] = []
     shards = records().write_sync(f"{place}/{{shard}}", max_shard_records=1000, progress=told.append)
@@ -215,35 +179,6 @@ def test_a_write_is_one_epoch(place: str) -> None:
     shuffled = records().shuffle(10_000, seed=3)
     shuffled.write_sync(f"{place}/first")
     assert read(f"{place}/first") == list(records().shuffle(10_000, seed=3)) != list(shuffled)
-
-
-async def test_seaweedfs(s3_store: Store) -> None:
-    url = f"{s3_store.url}/contract/sink-{uuid.uuid4()}"
-    stored: dict[str, Any] = {"storage_options": dict(s3_store.options)}
-    large = Dataset.from_tensor_slices([bytes([n]) * 700_000 for n in range(60)])
-    shards = await large.write(f"{url}/{{shard}}", num_shards=3, manifest=f"{url}/m.json", **stored)
-    assert [shard.records for shard in shards] == [20] * 3
-    assert (await streamrec.verify(f"{url}/m.json", **stored)).ok
-    found = [record async for record in TFRecordDataset(f"{url}/[0-9]", num_parallel_reads=3, **stored)]
-    assert found == [bytes([n]) * 700_000 for n in range(60)]
-    with pytest.raises(streamrec.errors.AlreadyExistsError):
-        await large.write(f"{url}/{{shard}}", num_shards=4, overwrite=False, **stored)
-    fs = fsspec.filesystem("s3", **s3_store.options, use_listings_cache=False)
-    assert len(fs.find(url)) == 4
-
-
-def test_a_killed_write_leaves_nothing(tmp_path: Path) -> None:
-    script = (
-        "import itertools, os, sys, streamrec\n"
-        "told = lambda so_far: so_far.records > 2000 and os.kill(os.getpid(), 9)\n"
-        "endless = streamrec.Dataset.from_generator(lambda: itertools.repeat(b'x' * 10_000))\n"
-        "endless.write_sync(sys.argv[1] + '/{shard}', num_shards=3, progress=told)\n"
-    )
-    with pytest.raises(subprocess.CalledProcessError, match="SIGKILL"):
-        in_new_interpreter(script, tmp_path)
-    assert not (set(names(str(tmp_path))) & {"0", "1", "2"})
-    records().write_sync(f"{tmp_path}/{{shard}}", num_shards=3)
-    assert names(str(tmp_path)) == ["0", "1", "2"]
 
 
 CHUNKS = st.lists(st.lists(st.integers(0, 50).map(bytes), max_size=20), max_size=8)

@@ -1,7 +1,5 @@
 """A web server whose answers a function gives: for tests of stores that say something odd."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

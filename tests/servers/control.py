@@ -9,8 +9,6 @@ at `/_control`, through `RemoteControl`:
 To set faults restarts the ordinals: the same faults set again give the same decisions again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import http.client
 import json

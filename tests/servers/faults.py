@@ -13,8 +13,6 @@ The rules that the simulated store and the proxy both keep:
   done, and the log does not say that it was.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Mapping

@@ -15,8 +15,6 @@ As a program it prints its URL and serves until it is interrupted:
     python -m tests.servers.objectstore --root DIR --port 0 --faults '{"rate": 60e6}'
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -179,8 +177,8 @@ class _Files:
         asked, query = exchange.route, exchange.route.query
         prefix, is_json = query.get("prefix", ""), asked.api == "gcs"
         limit = max(1, min(1000, int(query.get("maxResults" if is_json else "max-keys") or 1000)))
-        after = gcs_responses.start_of(query) if is_json else s3_responses.start_of(query)
-        part = page(objects(bucket, prefix), prefix, query.get("delimiter", ""), after, limit)
+        token = query.get("pageToken" if is_json else "continuation-token", "")
+        part = page(objects(bucket, prefix), prefix, query.get("delimiter", ""), token, limit)
         versions = {item.key: self._version(f"{asked.bucket}/{item.key}", item) for item in part.found}
         etags = {key: etag for key, (etag, _, _) in versions.items()}
         if not is_json:

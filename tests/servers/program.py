@@ -5,8 +5,6 @@ terminated. With `--with-parent` it also ends when its standard input does: whoe
 that pipe has died (and so have the processes that were forked from it since).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

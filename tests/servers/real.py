@@ -10,8 +10,6 @@ directory, when this process ends: on leaving the `with`, on Ctrl-C, and when it
 installed or does not start is a `ServerError`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

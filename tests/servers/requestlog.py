@@ -5,8 +5,6 @@ can hold the last byte of an answer before its entry is closed: call `wait_idle`
 answer counts as idle, because it continues for as long as the client likes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """Whether a pipeline resumes exactly, wherever it stops."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

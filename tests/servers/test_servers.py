@@ -1,7 +1,5 @@
 """The servers of the tests: each fault as a client meets it and the log tells it."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -124,16 +124,6 @@ async def test_an_error_comes_after_the_results_before_it(error: Exception | Non
     assert listing.error is error or isinstance(listing.error, NotFoundError)
 
 
-async def test_names_need_no_listing() -> None:
-    lister = Lister()
-    listing = listing_of(lister, "b", "a")
-    await listing.until(1)
-    assert listing.paths == ["b", "a"]
-    await listing.until(4)
-    assert listing.complete
-    assert lister.asked == []
-
-
 async def test_braces_cost_one_stat_and_the_listings_within_them_run_at_the_same_time() -> None:
     lister = Lister("m://x/a1", "m://x/b1")
     listing = listing_of(lister, "x-{1..2}", "m://x/{a,b}*", "https://h/y-{1..2}", "m{1,2}://b{3..4}/z")
@@ -257,11 +247,6 @@ def test_shard_path_replaces_the_number_and_nothing_else(pattern: str, path: str
     assert shard_path(pattern, 7) == path
     assert is_shard_of(path, pattern)
     assert not is_shard_of(path + "x", pattern)
-
-
-def test_a_format_that_is_not_one_of_a_number_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"write \{shard:05d\}"):
-        shard_path("x-{shard:zz}", 0)
 
 
 def test_names_keep_their_order_and_may_be_paths() -> None:

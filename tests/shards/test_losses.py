@@ -163,13 +163,6 @@ async def test_a_shard_without_damage_has_no_loss(place: str) -> None:
             assert (shard.losses, shard.skipped) == ([], 0)
 
 
-async def test_a_wrong_policy_is_refused_at_once(place: str) -> None:
-    with pytest.raises(ValueError, match=r"on_error is 'skip' \(str\): it must be one of"):
-        await read(f"{place}/none", on_error="skip")
-    with pytest.raises(ValueError, match="max_skipped is -1"):
-        await read(f"{place}/none", max_skipped=-1)
-
-
 MANY = [b"%d:" % index * (index % 97) for index in range(20_000)] + [bytes(3_000_000)]
 
 
@@ -280,18 +273,6 @@ def test_a_manifest_that_cannot_be_read_is_an_error(root: str) -> None:
     fsspec.filesystem("memory").pipe_file(f"{root}/m.json", b"{}")
     with pytest.raises(ManifestError):
         streamrec.verify_sync(f"{root}/m.json")
-
-
-@pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
-async def test_verify_survives_network_faults_of_a_real_store(request: pytest.FixtureRequest, store: str) -> None:
-    found: Store = request.getfixturevalue(store)
-    root = f"{found.url}/{uuid.uuid4().hex}"
-    shards = await write(root, storage_options=found.options)
-    async with FaultProxy(found.endpoint) as proxy:
-        broken = iter([Fault(cut=100_000)] * 3)
-        proxy.choose = lambda request: next(broken, None) if "train-00" in request.path else None
-        report = await look(root, storage_options={**found.options, "endpoint_url": proxy.url}, parallel=2)
-    assert report == VerifyReport(f"{root}/m.json", 6, sum(shard.bytes for shard in shards), ())
 
 
 async def test_a_store_that_is_down_is_an_error_and_not_a_report(s3_store: Store) -> None:

@@ -15,37 +15,17 @@ import pytest
 from google.oauth2.credentials import Credentials
 
 import streamrec
-from streamrec import (
-    Dataset,
-    RecordSource,
-    RetryPolicy,
-    ShardWriter,
-    StorageError,
-    TFRecordDataset,
-    bridge,
-    encode_records,
-    verify_sync,
-)
+from streamrec import RecordSource, ShardWriter, StorageError, TFRecordDataset, bridge, verify_sync
 from streamrec.errors import ManifestError
 from streamrec.shards.places import absolute, portable, relative
-from streamrec.storage import Storages, secured_object
+from streamrec.storage import secured_object
 from tests.effort import THOROUGH
 from tests.servers.answering import Answer, Asked, answering
 from tests.servers.real import Store
 from tests.steps import Objects, Steps, hidden, opened, quiet, refuse
 
 RECORDS = [b"%04d" % number for number in range(20)]
-DATA = encode_records(RECORDS)
-
-
-def put(url: str, data: bytes, options: Any) -> None:
-    """Writes an object."""
-
-    async def write() -> None:
-        async with Storages(options) as storages, await (await storages.at(url)).upload(url) as upload:
-            await upload.write(data)
-
-    bridge.run(write)
+DATA = streamrec.encode_records(RECORDS)
 
 
 def manifest_of(*names: str, data: bytes = DATA, records: int = len(RECORDS), pattern: str | None = None) -> bytes:
@@ -102,7 +82,7 @@ def test_a_redirect_to_what_is_not_a_web_url_is_one_error(servers: list[Server],
     ours, _ = servers
     ours.redirects = {"/x": location}
     with pytest.raises(StorageError, match=f"{ours.url}/x"):
-        list(TFRecordDataset(f"{ours.url}/x", retry=RetryPolicy(attempts=1)))
+        list(TFRecordDataset(f"{ours.url}/x", retry=streamrec.RetryPolicy(attempts=1)))
 
 
 def test_a_redirect_carries_no_credentials_to_another_host(servers: list[Server]) -> None:
@@ -169,14 +149,14 @@ def test_a_remote_manifest_reads_no_local_file(store: str, request: pytest.Fixtu
     folder = f"{place.url}/{uuid4().hex}"
     local = tmp_path / "secret"
     local.write_bytes(DATA)
-    put(f"{folder}/d/x", DATA, place.options)
+    place.put({f"{folder}/d/x": DATA})
     for name in (str(local), local.as_uri(), f"local://{local}", f"memory://{local}", f"{folder}/x", f"{folder}/dx"):
         for names in ([name], ["x", name]):
-            put(f"{folder}/d/m.json", manifest_of(*names, pattern="x"), place.options)
+            place.put({f"{folder}/d/m.json": manifest_of(*names, pattern="x")})
             with pytest.raises(ManifestError, match="is not below the manifest's directory"):
                 verify_sync(f"{folder}/d/m.json", storage_options=place.options)
     for name in ("x", f"{folder}/d/x"):
-        put(f"{folder}/d/m.json", manifest_of(name), place.options)
+        place.put({f"{folder}/d/m.json": manifest_of(name)})
         assert verify_sync(f"{folder}/d/m.json", storage_options=place.options).ok
 
 
@@ -245,7 +225,7 @@ async def with_writer(place: str, options: dict[str, Any], salt: int) -> None:
 async def with_dataset(place: str, options: dict[str, Any], salt: int) -> None:
     """Two shards at the same time, then three, and a manifest."""
     records = [b"%d of %d" % (number, salt) for number in range(4 + salt)]
-    await Dataset.from_tensor_slices(records).write(
+    await streamrec.Dataset.from_tensor_slices(records).write(
         f"{place}/x-{{shard}}", num_shards=2 + salt, manifest=f"{place}/manifest.json", storage_options=options
     )
 

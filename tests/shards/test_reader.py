@@ -67,26 +67,6 @@ async def test_golden_files(name: str) -> None:
     assert encode_records(records) == (GOLDEN / "records.tfrecord").read_bytes()
 
 
-async def test_an_empty_shard_holds_nothing() -> None:
-    assert await read(str(GOLDEN / "empty.tfrecord")) == []
-
-
-@pytest.mark.parametrize("block_bytes", [1, 1000, 1 << 20])
-async def test_records_as_bytes(place: str, block_bytes: int) -> None:
-    records = RECORDS[:300] if block_bytes == 1 else RECORDS
-    url = put(f"{place}/x.tfrecord", encode_records(records))
-    assert await read(url, block_bytes=block_bytes) == records
-
-
-async def test_records_as_frames(place: str) -> None:
-    url = put(f"{place}/x.tfrecord", encode_records(RECORDS))
-    async with streamrec.open_shard(url, block_bytes=10_000) as shard:
-        frames = [frames async for frames in shard.frames()]
-        assert shard.info.size == len(encode_records(RECORDS))
-    assert all(len(part) for part in frames)
-    assert [record for part in frames for record in part] == RECORDS
-
-
 @pytest.mark.parametrize("name", ["x.tfrecord", "x.tfrecord.gz"])
 async def test_blocks_end_after_groups_of_records(place: str, name: str) -> None:
     data = encode_records(RECORDS * 10)
@@ -128,14 +108,8 @@ async def test_the_first_block_is_small(place: str) -> None:
     url = put(f"{place}/x.tfrecord", encode_records(RECORDS * 3))
     async with streamrec.open_shard(url) as shard:
         sizes = [memoryview(frames.buffer).nbytes async for frames in shard.frames()]
-    assert sizes[0] <= 65_600
+    assert 0 < min(sizes) <= sizes[0] <= 65_600
     assert max(sizes) > 900_000
-
-
-async def test_a_record_may_be_longer_than_a_block(place: str) -> None:
-    record = bytes(range(256)) * 150_000
-    url = put(f"{place}/x.tfrecord", encode_records([b"small", record, b"small"]))
-    assert await read(url) == [b"small", record, b"small"]
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB", "ZSTD"])
@@ -176,14 +150,6 @@ async def test_a_cut_shard_gives_all_whole_records_first(place: str, kind: str) 
     assert found == RECORDS[: len(found)]
 
 
-async def test_reading_a_closed_shard_is_an_error(place: str) -> None:
-    url = put(f"{place}/x", encode_records(RECORDS))
-    async with streamrec.open_shard(url) as shard:
-        pass
-    with pytest.raises(streamrec.errors.ClosedError, match="open it again"):
-        await shard.read()
-
-
 async def test_cancelled_reading_closes_the_shard(place: str) -> None:
     url = put(f"{place}/x", encode_records(RECORDS))
     with anyio.CancelScope() as scope:
@@ -192,7 +158,7 @@ async def test_cancelled_reading_closes_the_shard(place: str) -> None:
             scope.cancel()
             await anyio.lowlevel.checkpoint()
     assert scope.cancelled_caught
-    with pytest.raises(streamrec.errors.ClosedError):
+    with pytest.raises(streamrec.errors.ClosedError, match="open it again"):
         await shard.read()
 
 

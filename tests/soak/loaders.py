@@ -9,8 +9,6 @@
 None of them may take longer than LIMIT seconds: then all stacks are printed and the soak ends with status 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import json

@@ -11,8 +11,6 @@ holds it to:
 * Every fault was met, so that the round says something.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import random

@@ -1,7 +1,5 @@
 """Short soaks; `make soak` runs them for longer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

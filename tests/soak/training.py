@@ -8,8 +8,6 @@ done last, must be those of a run that nobody disturbed.
 Prints a line for each shape; raises AssertionError where they differ, with the seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

@@ -14,8 +14,6 @@ of all requests one in ten is a 503 and one in twenty is slow. Who looks goes to
 Prints a line for each store; raises AssertionError at the first broken promise, with the seed and the round.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import multiprocessing

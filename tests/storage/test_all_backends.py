@@ -15,6 +15,7 @@ import pytest
 from streamrec.errors import ClosedError
 from streamrec.storage import Storages, clients
 from streamrec.storage.tasks import call_in_thread
+from tests.runs import in_new_interpreter
 from tests.servers.real import Store
 from tests.storage.contract import until
 
@@ -36,8 +37,8 @@ asyncio.run(main())
 
 
 def test_a_missing_extra_is_named() -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES], capture_output=True, text=True, check=True)
-    for line, extra in zip(done.stdout.splitlines(), ("s3", "gcs", "http"), strict=True):
+    lines = in_new_interpreter(WITHOUT_PACKAGES).splitlines()
+    for line, extra in zip(lines, ("s3", "gcs", "http"), strict=True):
         assert f"pip install 'streamrec[{extra}]'" in line
 
 

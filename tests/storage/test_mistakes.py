@@ -217,11 +217,7 @@ async def test_a_listing_has_no_keys_outside_its_prefix() -> None:
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    (
-        "s3://b/k",
-        {"acces_key": "x"},
-        "storage_options has 'acces_key', which the client does not know: did you mean 'key'?",
-    ),
+    ("s3://b/k", {"acces_key": "x"}, "has 'acces_key', which the client does not know: did you mean 'key'?"),
     ("s3://b/k", {"endpoint_ur": "x"}, "did you mean 'endpoint_url'?"),
     ("s3://b/k", {"client_kwargs": {"endpont_url": "http://h"}}, "client_kwargs has 'endpont_url', which the client"),
     ("s3://b/k", {"config_kwargs": {"conect_timeout": 1}}, "config_kwargs has 'conect_timeout', which the client"),
@@ -255,6 +251,11 @@ def test_wrong_names(url: str, options: dict[str, Any], message: str) -> None:
         streamrec.TFRecordWriter(url, storage_options=options) as w,
     ):
         w.write(b"x")
+
+
+def test_a_name_that_no_bucket_can_have() -> None:
+    with pytest.raises(StorageError, match="the request cannot be made"):
+        list(TFRecordDataset("s3://A_B!/key", storage_options={"anon": True}))
 
 
 def test_a_profile_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,20 +17,15 @@ import fsspec
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
+import streamrec
 from streamrec import (
     Dataset,
-    FixedLenFeature,
-    NotFoundError,
-    RecordSource,
     ShardWriter,
     StorageError,
     TFRecordDataset,
     TFRecordWriter,
     encode_example,
     matching_files,
-    verify_sync,
-    write_index_sync,
-    write_manifest_sync,
 )
 from streamrec.cli import program
 from streamrec.errors import PermissionDeniedError, UnsupportedOperationError
@@ -148,7 +143,7 @@ async def write(place: Place, names: Iterable[str]) -> None:
 
 
 def names_in(dataset: Any) -> list[str]:
-    batches = dataset.batch(1).parse_example({"name": FixedLenFeature([], "string")})
+    batches = dataset.batch(1).parse_example({"name": streamrec.FixedLenFeature([], "string")})
     return [batch["name"][0].decode() for batch in batches]
 
 
@@ -190,12 +185,12 @@ def test_patterns_find_each_name_and_what_they_find_is_read(place: Place) -> Non
 def check_manifest_and_index(place: Place, names: list[str], manifest: str, index: str, root: str | None) -> None:
     """They are written, and lead to the shards of these names."""
     urls = place.urls(names)
-    assert [shard.path for shard in write_manifest_sync(urls, manifest, **place.stores)] == urls
-    report = verify_sync(manifest, shard_root=root, **place.stores)
+    assert [shard.path for shard in streamrec.write_manifest_sync(urls, manifest, **place.stores)] == urls
+    report = streamrec.verify_sync(manifest, shard_root=root, **place.stores)
     assert report.ok, report
     assert report.shards == len(urls)
-    write_index_sync(urls, index, **place.stores)
-    source = RecordSource(index, shard_root=root, **place.stores)
+    streamrec.write_index_sync(urls, index, **place.stores)
+    source = streamrec.RecordSource(index, shard_root=root, **place.stores)
     assert [source[number] for number in range(len(source))] == list(map(example, names))
 
 
@@ -293,7 +288,7 @@ def test_a_bucket_that_must_not_be_listed_is_an_error_that_names_it(s3_store: St
     options = {**s3_store.options, "secret": "another"}
     with pytest.raises(PermissionDeniedError, match=r"s3://streamrec/d/x-"):
         matching_files("s3://streamrec/d/x-*.rec", storage_options=options)
-    with pytest.raises(NotFoundError, match=r"s3://nosuchbucket/d/x-"):
+    with pytest.raises(streamrec.NotFoundError, match=r"s3://nosuchbucket/d/x-"):
         list(TFRecordDataset("s3://nosuchbucket/d/x-*", storage_options=s3_store.options))
 
 

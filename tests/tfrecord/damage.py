@@ -6,8 +6,6 @@ same bytes could also have been taken out or put in a little before or behind (t
 which ones were touched is not defined; such edits are left out here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

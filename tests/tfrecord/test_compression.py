@@ -70,10 +70,6 @@ def test_round_trip(data: bytes, kind: CompressionType, step: int, limit: int) -
     assert inflate(packed, kind, step, limit) == data
 
 
-def test_no_compression_passes_through() -> None:
-    assert deflate(b"x" * 200, TFRecordOptions()) == b"x" * 200
-
-
 @pytest.mark.parametrize("kind", COMPRESSED)
 def test_several_members_are_one_stream(kind: CompressionType) -> None:
     packed = deflate(b"one" * 99, TFRecordOptions(kind)) + deflate(b"", TFRecordOptions(kind))
@@ -94,6 +90,7 @@ def test_skippable_frames_of_zstd_are_skipped() -> None:
 
 def test_gzip_padding_is_not_data() -> None:
     assert inflate(gzip.compress(b"data") + b"\0" * 512, "GZIP", 100) == b"data"
+    assert inflate(b"", "GZIP") == b"", "nor is nothing at all an error"
 
 
 @pytest.mark.parametrize("kind", COMPRESSED)
@@ -119,10 +116,6 @@ def test_a_buffer_holds_what_came_before_damage(kind: CompressionType) -> None:
         assert not inflater.needs_input
         with pytest.raises(CorruptRecordError, match=f"s3://b/x, byte [0-9,]+: the {kind} stream is damaged"):
             inflater.read_into(memoryview(room))
-
-
-def test_an_empty_stream_holds_nothing() -> None:
-    assert inflate(b"", "GZIP") == b""
 
 
 @pytest.mark.parametrize("kind", ["GZIP", *thorough("ZLIB"), "ZSTD"])
@@ -162,8 +155,6 @@ def test_options_are_tensorflows() -> None:
     assert options.zlib_window_bits == 31
     assert TFRecordOptions("ZLIB").zlib_window_bits == 15
     assert gzip.decompress(deflate(b"x" * 200, options)) == b"x" * 200
-    with pytest.raises(ValueError, match=r"'SNAPPY' \(str\): it must be one of '', 'GZIP', 'ZLIB', 'ZSTD', None"):
-        TFRecordOptions("SNAPPY")
 
 
 @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
@@ -214,23 +205,6 @@ def test_threads_where_the_library_has_none(monkeypatch: pytest.MonkeyPatch) -> 
     assert deflate(data, TFRecordOptions("ZSTD", compression_threads=2)) == wanted
 
 
-@pytest.mark.parametrize("kind", ["GZIP", "ZLIB", "", None])
-def test_only_zstd_has_threads(kind: str | None) -> None:
-    with pytest.raises(ValueError, match="compression_threads are for ZSTD, not"):
-        TFRecordOptions(kind, compression_threads=2)
-    with pytest.raises(ValueError, match="compression_threads is 0: it must be a whole number, 1 or more"):
-        TFRecordOptions("ZSTD", compression_threads=0)
-
-
-def test_isal_is_asked_for_what_it_can_do() -> None:
-    with pytest.raises(ValueError, match="it must be one of 'zlib', 'isal'"):
-        TFRecordOptions("GZIP", library="zopfli")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="compresses GZIP and ZLIB, not 'ZSTD'"):
-        TFRecordOptions("ZSTD", library="isal")
-    with pytest.raises(ValueError, match="it is 0 to 3"):
-        TFRecordOptions("GZIP", compression_level=9, library="isal")
-
-
 TEXT = b"a text " * 1000
 
 
@@ -248,10 +222,6 @@ def test_decode_compressed_names_damage() -> None:
         decode_compressed(gzip.compress(TEXT)[:-9], "GZIP")
     with pytest.raises(CorruptRecordError):
         decode_compressed(b"no gzip at all", "GZIP")
-    with pytest.raises(TypeError, match="must be compressed bytes"):
-        decode_compressed(5, "GZIP")
-    with pytest.raises(ValueError, match="compression_type is 'LZ4'"):
-        decode_compressed(b"", "LZ4")
 
 
 @pytest.mark.peer

@@ -1,5 +1,7 @@
 """Damage under each policy: what is lost is what was touched (see `damage`), however the bytes are fed."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -91,17 +93,22 @@ def test_bytes_lost_in_a_record_as_many_as_the_next_one_has() -> None:
 
 
 def test_every_byte_changed() -> None:
-    """Its record is lost, with its place; nothing else."""
+    """Its record is lost, with its place; nothing else. Where that is an error, what is before it comes."""
     for place in range(len(SHARD)):
         data = bytearray(SHARD)
-        data[place] ^= 0x55
+        data[place] ^= 1 << place % 8
         lost = max(i for i, start in enumerate(STARTS) if start <= place)
+        strict = Framer()
+        assert list(strict.feed(bytes(data))) == RECORDS[:lost]
+        with pytest.raises((CorruptRecordError, TruncatedShardError)):
+            strict.close()
         framer = Framer(on_error="resync", path="s3://b/x")
         assert read(framer, bytes(data)) == RECORDS[:lost] + RECORDS[lost + 1 :]
         (loss,) = framer.take_losses()
         size = len(RECORDS[lost]) + 16
         assert (loss.path, loss.offset, loss.nbytes, loss.record) == ("s3://b/x", STARTS[lost], size, lost)
-        assert ("length is wrong" if place - STARTS[lost] < 12 else "the shard says") in loss.reason
+        checksums = rf"record's {size - 16} bytes is 0x[0-9a-f]{{8}}, but the shard says 0x[0-9a-f]{{8}}"
+        assert re.search("length is wrong" if place - STARTS[lost] < 12 else checksums, loss.reason)
         assert framer.take_losses() == []
 
 
@@ -117,8 +124,12 @@ def test_every_cut(feeding: str) -> None:
             [(STARTS[whole], left)] if left else []
         )
         if left:
-            with pytest.raises(TruncatedShardError):
-                read(Framer(on_error="skip_record"), SHARD[:end], feeding)
+            with pytest.raises(
+                TruncatedShardError, match=f"s3://b/x, record {whole}, byte {STARTS[whole]}: "
+            ) as caught:
+                read(Framer(on_error="skip_record", path="s3://b/x"), SHARD[:end], feeding)
+            assert (caught.value.path, caught.value.offset) == ("s3://b/x", STARTS[whole])
+            assert caught.value.record == whole
 
 
 def test_skip_record_raises_for_a_length() -> None:

@@ -5,7 +5,7 @@ import errno
 import resource
 from collections.abc import Callable
 
-from support import MAIN, choose, counting, endless, leftovers, say, until_alone, until_in
+from support import choose, counting, endless, leftovers, say, until_alone, until_in
 
 from streamrec.bridge import Put, iterate, loop, run
 from streamrec.errors import ClosedError, LoopThreadError
@@ -20,15 +20,6 @@ def leaves_by_exception() -> None:
             raise LookupError(item)
     except LookupError as error:
         run(until_alone)  # the cleanup has begun by itself; nobody waits for it
-        say(error)
-    say(leftovers())
-
-
-def with_block() -> None:
-    try:
-        with iterate(endless(""), 1) as iterator:
-            raise LookupError(next(iterator))
-    except LookupError as error:
         say(error)
     say(leftovers())
 
@@ -80,7 +71,7 @@ def stopped_loop() -> None:
     """Somebody stops the loop: those who wait are told, and the next use works."""
 
     async def stop() -> None:
-        await until_in("take", MAIN)
+        await until_in("take")
         asyncio.get_running_loop().stop()
 
     async def stop_at_once() -> None:

@@ -14,7 +14,7 @@ if sys.argv[1] == "late":
     atexit.register(lambda: use_late())  # before the bridge's own: runs after it
 
 import anyio
-from support import choose, counting, endless, say, until_alone, until_in
+from support import choose, counting, endless, forever, say, until_alone, until_in
 
 import streamrec
 from streamrec.bridge import Put, iterate, run
@@ -60,14 +60,7 @@ def blocked_daemon(how: str) -> None:
 
 
 def blocked_run(how: str) -> None:
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            say("cleaned")
-
-    thread = threading.Thread(target=run, args=(work,), daemon=True)
+    thread = threading.Thread(target=run, args=(forever, "cleaned"), daemon=True)
     thread.start()
     run(until_in, "wait", thread)
     say("leaving")
@@ -102,32 +95,17 @@ def hanging(how: str) -> None:
 
 
 def failing_cleanup() -> None:
-    async def produce(put: Put[str]) -> None:
-        try:
-            await put("first", 1)
-            await asyncio.Event().wait()
-        finally:
-            raise OSError("no upload to abort")
-
-    KEPT.append(iterate(produce, 1))
+    KEPT.append(iterate(endless("", error=OSError("no upload to abort")), 1))
     next(KEPT[0])
     say("leaving")
 
 
 def subtasks() -> None:
     """Tasks that the producer started and forgot, and asynchronous generators, end as well."""
-
-    async def forgotten() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            say("task cleaned")
-
     tasks = set()
 
     async def produce(put: Put[str]) -> None:
-        tasks.add(asyncio.create_task(forgotten()))
+        tasks.add(asyncio.create_task(forever("task cleaned")))
         await asyncio.sleep(0)
         await put("first", 1)
 

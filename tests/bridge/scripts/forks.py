@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable
 
-from support import Producer, choose, counting, endless, leftovers, say, until_in
+from support import Producer, choose, counting, endless, leftovers, say, thread_in_next
 
 from streamrec.bridge import Put, SyncIterator, iterate, loop, run
 from streamrec.errors import ClosedError
@@ -92,21 +92,9 @@ def with_locks_held() -> None:
 
 
 def while_a_thread_waits() -> None:
-    ready = threading.Event()
     iterator = iterate(endless(""), 1)
-
-    def consume() -> None:
-        next(iterator)
-        ready.set()
-        try:
-            next(iterator)
-        except ClosedError:
-            say("told")
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    ready.wait()
-    run(until_in, "take", thread)
+    next(iterator)
+    thread = thread_in_next(iterator)
     in_child(use_anew)
     iterator.close()
     thread.join()
@@ -151,16 +139,7 @@ def mp_threads(words: list[str]) -> None:
     """The target returns while a thread that is no daemon still waits."""
     iterator = iterate(endless(""), 1)
     next(iterator)
-
-    def consume() -> None:
-        try:
-            next(iterator)
-        except ClosedError as error:
-            say("exiting" in str(error))
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    run(until_in, "take", thread)
+    thread_in_next(iterator)
 
 
 def processes(method: str, target: str) -> None:

@@ -138,16 +138,9 @@ def left_behind() -> None:
 
 
 def failing_cleanup() -> None:
-    async def produce(put: Put[str]) -> None:
-        try:
-            await until_in("take")
-            say("ready")
-            await asyncio.Event().wait()
-        finally:
-            raise OSError("no upload to abort")
-
     try:
-        next(iterate(produce, 1))
+        for item in iterate(endless(error=OSError("no upload to abort")), 1):
+            say(item)
     except KeyboardInterrupt as interrupt:
         say(*getattr(interrupt, "__notes__", ["no note"]))
     say(leftovers())

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 
-from streamrec.bridge import Put, run
+from streamrec.bridge import Put, SyncIterator, run
+from streamrec.errors import ClosedError
 
 MAIN = threading.main_thread()
 SAID: set[str] = set()
@@ -38,12 +39,8 @@ async def others() -> int:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what no event tells: the state of another thread, the end of all other tasks."""
-    while not condition():
-        await _turn()
-
-
-async def _turn() -> None:
-    await asyncio.sleep(0)
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0)
 
 
 async def until_alone() -> None:
@@ -55,10 +52,25 @@ async def until_in(function: str, thread: threading.Thread = MAIN) -> None:
     """Wait until a thread is blocked in `function`: a signal does not end a call that is only about to block."""
     place, since = ("", 0), perf_counter()
     while place[0] != function or perf_counter() - since < 4 * sys.getswitchinterval():
-        await _turn()
+        await asyncio.sleep(0)
         frame = sys._current_frames().get(thread.ident or 0)
         found = (frame.f_code.co_name, frame.f_lasti) if frame else ("", 0)
         place, since = (place, since) if found == place else (found, perf_counter())
+
+
+def thread_in_next(iterator: SyncIterator[str]) -> threading.Thread:
+    """A thread that is blocked in the next(); it says whether the error that it gets there tells of the exit."""
+
+    def consume() -> None:
+        try:
+            next(iterator)
+        except ClosedError as error:
+            say("exiting" in str(error))
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    run(until_in, "take", thread)
+    return thread
 
 
 def leftovers() -> str:
@@ -79,13 +91,14 @@ def counting(count: int) -> Callable[[Put[int]], Awaitable[None]]:
     return produce
 
 
-def endless(ready: str = "take", then: Callable[[], object] | None = None) -> Producer:
+def endless(ready: str = "take", then: Callable[[], object] | None = None, error: Exception | None = None) -> Producer:
     """A producer of one item that then waits without end; its cleanup takes a while and says when it is done.
 
     Args:
         ready: Function in which the main thread must be, after it has said "first", before this one says
             "ready"; "" neither waits nor says it.
         then: Called before the wait.
+        error: What the cleanup fails with at its end.
     """
 
     async def produce(put: Put[str]) -> None:
@@ -102,5 +115,16 @@ def endless(ready: str = "take", then: Callable[[], object] | None = None) -> Pr
             for _ in range(100):
                 await asyncio.sleep(0)
             say("cleaned")
+            if error is not None:
+                raise error
 
     return produce
+
+
+async def forever(word: str) -> None:
+    """Waits without end; its cleanup takes a turn of the loop, and says a word."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0)
+        say(word)

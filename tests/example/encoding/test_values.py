@@ -2,7 +2,7 @@
 
 import enum
 import math
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -35,79 +35,68 @@ def encoded(value: Any, kinds: Any = None) -> tuple[str | None, list[Any]]:
     return kind, [] if kind is None else list(getattr(feature, kind).value)
 
 
-@pytest.mark.parametrize(
-    ("value", "values"),
-    [
-        (3, [3]),
-        (True, [1]),
-        (Color.RED, [1]),
-        (Size.BIG, [7]),
-        ([Color.RED, Size.BIG, False, 2], [1, 7, 0, 2]),
-        (-(2**63), [-(2**63)]),
-        (np.int8(-3), [-3]),
-        (np.uint64(2**63 - 1), [2**63 - 1]),
-        (np.array(5), [5]),
-        (np.array([[1, 2], [3, 4]], np.uint8), [1, 2, 3, 4]),
-        (np.array([[1, 2], [3, 4]]).T, [1, 3, 2, 4]),
-        (np.array([1, 2], ">i4"), [1, 2]),
-        (np.array([True, False]), [1, 0]),
-        (np.arange(6)[::2], [0, 2, 4]),
-        (np.array([1, 2], dtype=object), [1, 2]),
-        (np.array([1, -2], ml_dtypes.int4), [1, -2]),
-        (np.empty((0, 3), np.int32), []),
-        (range(3), [0, 1, 2]),
-        ((1, np.int16(2)), [1, 2]),
-        ([[1, 2], (3, 4)], [1, 2, 3, 4]),
-        ([np.arange(2), np.arange(2)], [0, 1, 0, 1]),
-        ([np.array(1), np.array(2)], [1, 2]),
-    ],
-)
-def test_int64(value: Any, values: list[int]) -> None:
-    assert encoded(value) == ("int64_list", values)
+INT64: list[tuple[Any, list[int]]] = [
+    (3, [3]),
+    (True, [1]),
+    (Color.RED, [1]),
+    (Size.BIG, [7]),
+    ([Color.RED, Size.BIG, False, 2], [1, 7, 0, 2]),
+    (-(2**63), [-(2**63)]),
+    (np.int8(-3), [-3]),
+    (np.uint64(2**63 - 1), [2**63 - 1]),
+    (np.array(5), [5]),
+    (np.array([[1, 2], [3, 4]], np.uint8), [1, 2, 3, 4]),
+    (np.array([[1, 2], [3, 4]]).T, [1, 3, 2, 4]),
+    (np.array([1, 2], ">i4"), [1, 2]),
+    (np.array([True, False]), [1, 0]),
+    (np.arange(6)[::2], [0, 2, 4]),
+    (np.array([1, 2], dtype=object), [1, 2]),
+    (np.array([1, -2], ml_dtypes.int4), [1, -2]),
+    (np.empty((0, 3), np.int32), []),
+    (range(3), [0, 1, 2]),
+    ((1, np.int16(2)), [1, 2]),
+    ([[1, 2], (3, 4)], [1, 2, 3, 4]),
+    ([np.arange(2), np.arange(2)], [0, 1, 0, 1]),
+    ([np.array(1), np.array(2)], [1, 2]),
+]
+FLOAT: list[tuple[Any, list[float]]] = [
+    (0.5, [0.5]),
+    (0.1, [float(np.float32(0.1))]),
+    (1e300, [math.inf]),
+    (np.array([1e300, -1e300]), [math.inf, -math.inf]),
+    ([-math.inf, math.inf], [-math.inf, math.inf]),
+    (np.float16(1.5), [1.5]),
+    (np.array([1.5, 2], ">f8"), [1.5, 2.0]),
+    (np.array([[1], [2]], np.float32), [1.0, 2.0]),
+    ([0.5, np.float32(1), np.float64(2)], [0.5, 1.0, 2.0]),
+    (np.array([1.5], ml_dtypes.bfloat16), [1.5]),
+    ([ml_dtypes.bfloat16(2.5)], [2.5]),
+    (np.array([0.5], ml_dtypes.float8_e5m2), [0.5]),
+    (np.empty(0), []),
+]
+BYTES: list[tuple[Any, list[bytes]]] = [
+    (b"a\x00", [b"a\x00"]),
+    ("snö", ["snö".encode()]),
+    (["a", b"b\x00"], [b"a", b"b\x00"]),
+    (Word.YES, [b"yes"]),
+    (bytearray(b"x"), [b"x"]),
+    (memoryview(b"xy"), [b"xy"]),
+    (np.str_("ü"), ["ü".encode()]),
+    (np.bytes_(b"q"), [b"q"]),
+    (np.array(["a", "bc"]), [b"a", b"bc"]),
+    (np.array([[b"a"], [b"bc"]]), [b"a", b"bc"]),
+    (np.array([b"a\x00", "b"], dtype=object), [b"a\x00", b"b"]),
+    (np.array(["a"], dtype=np.dtypes.StringDType()), [b"a"]),
+    (np.array([], "S3"), []),
+]
+KINDS = {"int64_list": INT64, "float_list": FLOAT, "bytes_list": BYTES}
 
 
 @pytest.mark.parametrize(
-    ("value", "values"),
-    [
-        (0.5, [0.5]),
-        (0.1, [float(np.float32(0.1))]),
-        (1e300, [math.inf]),
-        (np.array([1e300, -1e300]), [math.inf, -math.inf]),
-        ([-math.inf, math.inf], [-math.inf, math.inf]),
-        (np.float16(1.5), [1.5]),
-        (np.array([1.5, 2], ">f8"), [1.5, 2.0]),
-        (np.array([[1], [2]], np.float32), [1.0, 2.0]),
-        ([0.5, np.float32(1), np.float64(2)], [0.5, 1.0, 2.0]),
-        (np.array([1.5], ml_dtypes.bfloat16), [1.5]),
-        ([ml_dtypes.bfloat16(2.5)], [2.5]),
-        (np.array([0.5], ml_dtypes.float8_e5m2), [0.5]),
-        (np.empty(0), []),
-    ],
+    ("kind", "value", "values"), [(kind, *row) for kind, rows in KINDS.items() for row in cast(Any, rows)]
 )
-def test_float(value: Any, values: list[float]) -> None:
-    assert encoded(value) == ("float_list", values)
-
-
-@pytest.mark.parametrize(
-    ("value", "values"),
-    [
-        (b"a\x00", [b"a\x00"]),
-        ("snö", ["snö".encode()]),
-        (["a", b"b\x00"], [b"a", b"b\x00"]),
-        (Word.YES, [b"yes"]),
-        (bytearray(b"x"), [b"x"]),
-        (memoryview(b"xy"), [b"xy"]),
-        (np.str_("ü"), ["ü".encode()]),
-        (np.bytes_(b"q"), [b"q"]),
-        (np.array(["a", "bc"]), [b"a", b"bc"]),
-        (np.array([[b"a"], [b"bc"]]), [b"a", b"bc"]),
-        (np.array([b"a\x00", "b"], dtype=object), [b"a\x00", b"b"]),
-        (np.array(["a"], dtype=np.dtypes.StringDType()), [b"a"]),
-        (np.array([], "S3"), []),
-    ],
-)
-def test_bytes(value: Any, values: list[bytes]) -> None:
-    assert encoded(value) == ("bytes_list", values)
+def test_kinds_of_values(kind: str, value: Any, values: list[Any]) -> None:
+    assert encoded(value) == (kind, values)
 
 
 def test_an_empty_list_has_no_kind_unless_declared() -> None:

@@ -1,6 +1,5 @@
 """What TensorFlow wrote and parsed: the golden files give the same arrays, by both walks."""
 
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamrec import Framer
 from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
 from streamrec.example.columns import RaggedTensor, SparseTensor
 from streamrec.example.features import Feature
@@ -49,13 +49,7 @@ RAGGED_LISTS: dict[str, Feature] = {"words": RaggedFeature(bytes), "tokens": Rag
 
 
 def payloads(name: str) -> list[bytes]:
-    """The records of a golden file; the framing has tests of its own."""
-    data, at, found = (GOLDEN / name).read_bytes(), 0, []
-    while at < len(data):
-        (length,) = struct.unpack_from("<Q", data, at)
-        found.append(data[at + 12 : at + 12 + length])
-        at += length + 16
-    return found
+    return list(Framer().feed((GOLDEN / name).read_bytes()))
 
 
 def expected(name: str) -> dict[str, Any]:

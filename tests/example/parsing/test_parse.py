@@ -12,6 +12,7 @@ from streamrec import Dataset, FeatureError, Frames, encode_examples, parse_exam
 from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
 from streamrec.example.features import Feature
 from tests.example.compare import assert_same_columns
+from tests.example.parsing.test_parse_strings import as_frames
 from tests.example.wire import example, feature, field, floats, ints, strings
 
 pytestmark = pytest.mark.usefixtures("walk")
@@ -134,10 +135,7 @@ def test_counts_are_reported(config: Feature, value: bytes, message: str) -> Non
 def test_every_form_of_serialized() -> None:
     records = [example(("x", ints(n))) for n in range(3)]
     objects = np.array(records, dtype=object)
-    ends = np.cumsum([len(record) + 16 for record in records])
-    starts = ends - [len(record) for record in records]
-    framed = b"".join(bytes(16) + record for record in records)
-    frames = SimpleNamespace(buffer=framed, spans=np.stack([starts, ends], axis=1))
+    frames = as_frames(records)
     batch = encode_examples({"x": np.arange(3)})
     for serialized in (records, tuple(records), iter(records), objects, frames, Frames.of(records), batch):
         assert parse_example(serialized, INT)["x"].tolist() == [0, 1, 2]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamrec.example import FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, SparseFeature, VarLenFeature
-from streamrec.example.columns import BytesColumn, RaggedTensor
+from streamrec.example.columns import BytesColumn
 from streamrec.example.features import Feature
-from streamrec.example.parse import parse_example, parse_sequence_example, parse_single_example
+from streamrec.example.parse import parse_example, parse_sequence_example
 from tests.example.compare import assert_same_columns, materialised
 from tests.example.wire import example, ints, sequence, strings
 
@@ -54,11 +54,6 @@ def test_a_scalar() -> None:
         len(column)
 
 
-def test_conversion_copies() -> None:
-    with pytest.raises(ValueError, match="without a copy: leave copy=False out"):
-        np.asarray(BytesColumn(BUFFER, SPANS), copy=False)
-
-
 @pytest.mark.parametrize("spans", [0, [0, 1, 2], [[0, 1, 2]], [[-1, 2]], [[2, 1]], [[0, 12]]])
 def test_spans_that_are_refused(spans: Any) -> None:
     with pytest.raises(ValueError, match="span"):
@@ -76,11 +71,6 @@ def test_arrow(items: list[bytes]) -> None:
     array.validate(full=True)
     assert array.type == pyarrow.large_binary()
     assert array.to_pylist() == items
-
-
-def test_arrow_takes_one_dimension() -> None:
-    with pytest.raises(ValueError, match="reshape it"):
-        BytesColumn(BUFFER, SPANS).reshape(2, 2).__arrow_c_array__()
 
 
 RECORDS = [
@@ -209,37 +199,16 @@ def test_compact_keeps_the_strings_alone() -> None:
     assert (bytes(column.buffer), column.spans.tolist()) == (b"twothree", [[0, 3], [3, 8]])
 
 
-def test_uniform_rows_of_strings() -> None:
-    config = RaggedFeature(bytes, "s", [RaggedFeature.UniformRowLength(2)])
-    found = parse_example(as_frames(RECORDS), {"r": config}, string_columns=True)["r"]
-    assert isinstance(found, RaggedTensor)
-    assert materialised(found.flat_values).tolist() == [[b"a\0", b"bb"], [b"", b"c"]]
-
-
-def test_single_examples() -> None:
-    features: dict[str, Feature] = {**FEATURES, **OTHERS, "sp": FEATURES["d"]}
-    found = parse_single_example(RECORDS[0], features, b"name", string_columns=True)
-    assert_same_strings(found, parse_single_example(RECORDS[0], features, b"name"))
-
-
-def test_sequences() -> None:
-    records = [sequence([("c", strings(b"c\0"))], [("w", [strings(b"a"), b""])]), sequence([], [("w", [])])]
+@pytest.mark.parametrize("feature", [VarLenFeature(bytes), RaggedFeature(bytes), FixedLenSequenceFeature([], bytes)])
+def test_strings_of_sequences(feature: Feature) -> None:
+    steps = [[strings(b"a\0" * 50), strings(b"b")], [], [strings(b"c" * 9)]]
+    records = [sequence([("c", strings(b"c\0"))] if number else [], [("w", each)]) for number, each in enumerate(steps)]
     context: dict[str, Feature] = {"c": FixedLenFeature([], bytes, "none")}
-    lists: dict[str, Feature] = {"w": VarLenFeature(bytes)}
-    wanted = parse_sequence_example(records, context, lists)
+    wanted = parse_sequence_example(records, context, {"w": feature})
     for serialized in (as_frames(records), as_scattered(records)):
-        found = parse_sequence_example(serialized, context, lists, string_columns=True)
+        found = parse_sequence_example(serialized, context, {"w": feature}, string_columns=True)
         for part, other in zip(found[:2], wanted[:2], strict=True):
             assert_same_strings(part, other)
-
-
-@pytest.mark.parametrize("feature", [VarLenFeature(bytes), RaggedFeature(bytes), FixedLenSequenceFeature([], bytes)])
-def test_steps_of_strings_over_many_buffers(feature: Feature) -> None:
-    steps = [[strings(b"a" * 50), strings(b"b")], [], [strings(b"c" * 9)]]
-    records = [sequence([], [("w", each)]) for each in steps]
-    lists: dict[str, Feature] = {"w": feature}
-    found = parse_sequence_example(as_scattered(records), None, lists, string_columns=True)
-    assert_same_strings(found[1], parse_sequence_example(records, None, lists)[1])
 
 
 def test_object_arrays_pickle() -> None:

@@ -14,13 +14,7 @@ from hypothesis import strategies as st
 from streamrec import AUTOTUNE, Dataset, Frames, TFRecordDataset
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import NumberedPositions
-from streamrec.pipeline.engine.budget import (
-    CONSUMER,
-    HeldBytes,
-    cgroup_limits,
-    default_budget,
-    machine_memory,
-)
+from streamrec.pipeline.engine.budget import CONSUMER, HeldBytes, cgroup_limits, default_budget, machine_memory
 from streamrec.pipeline.engine.description import Chain, Options, Source
 from streamrec.pipeline.engine.run import RunContext
 from tests.effort import draws

@@ -93,14 +93,6 @@ def test_threads_that_begin_at_once_get_an_epoch_each() -> None:
         assert sorted(pool.map(work, range(8))) == expected
 
 
-async def test_async_iterations_count_too() -> None:
-    dataset = shuffled()
-    expected = [await asyncio.to_thread(numbers, dataset) for _ in range(2)]
-    mixed = shuffled()
-    assert [int(number) async for number in mixed] == expected[0]
-    assert await asyncio.to_thread(numbers, mixed) == expected[1]
-
-
 def test_a_dataset_is_a_value_all_the_same() -> None:
     """Equality, hash and copies do not look at how often it was iterated."""
     dataset = shuffled()
@@ -119,8 +111,6 @@ def test_without_a_seed_orders_differ_in_each_epoch_and_program() -> None:
     found = [numbers(dataset) for _ in range(3)]
     found.append(numbers(Dataset.range(50).shuffle(20)))
     assert len({tuple(order) for order in found}) == 4
-    kept = Dataset.range(50).shuffle(20, reshuffle_each_iteration=False)
-    assert numbers(kept) == numbers(kept)
 
 
 def test_without_a_seed_what_keeps_its_order_keeps_it_everywhere() -> None:

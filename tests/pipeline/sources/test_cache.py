@@ -26,7 +26,7 @@ from streamrec.errors import CacheError
 from streamrec.tfrecord import Framer
 from tests.runs import until_error
 from tests.servers.real import Store
-from tests.servers.resuming import assert_resumes_everywhere, plain, stop_after
+from tests.servers.resuming import assert_resumes_everywhere, plain
 
 
 class Upstream:
@@ -159,14 +159,6 @@ def test_two_passes_at_a_time() -> None:
     assert upstream.calls == 2
 
 
-def test_a_second_reduce_reads_the_cache() -> None:
-    upstream = Upstream("records")
-    cached = upstream.dataset.cache()
-    assert cached.reduce(0, lambda total, record: total + len(record)) > 0
-    assert cached.reduce(0, lambda total, record: total + 1) == 25
-    assert upstream.calls == 1
-
-
 def test_two_that_fill_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "cache"
     upstream = Upstream("nested")
@@ -273,16 +265,6 @@ def test_on_a_filesystem_that_cannot_promise_not_to_replace(tmp_path: Path) -> N
     assert [plain(element) for element in dataset] == upstream.elements * 4
     assert upstream.calls == 1
     assert (tmp_path / "below" / "cache").exists()
-
-
-def test_on_seaweedfs(s3_store: Store) -> None:
-    url = f"{s3_store.url}/caching/one"
-    upstream = Upstream("nested")
-    dataset = upstream.dataset.cache(url, storage_options=s3_store.options).repeat(2)
-    assert [plain(element) for element in dataset] == upstream.elements * 2
-    found, state = stop_after(dataset, 30)
-    assert [plain(element) for element in (*found, *dataset.iterate(state))] == upstream.elements * 2
-    assert upstream.calls == 1
 
 
 def test_two_that_fill_one_object_on_seaweedfs(s3_store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,13 +12,14 @@ import fsspec
 import pytest
 
 import streamrec
-from streamrec import StreamrecError, TFRecordDataset, encode_records
+from streamrec import StreamrecError, TFRecordDataset, bridge, encode_records
 from streamrec.errors import ManifestError, ObjectChangedError, PositionMismatchError
 from streamrec.shards import Manifest
+from streamrec.storage import Storages
 from tests.runs import flip_bit, until_error
 from tests.servers.real import Store
 from tests.servers.resuming import stop_after
-from tests.shards.test_places import put
+from tests.storage.contract import put
 
 SIZES = {"short": 20, "long": 50_000}
 """Of each record of a shard of ten: read whole by one response, or block by block."""
@@ -31,7 +32,11 @@ class Folder:
         self.url, self.options = url, options
 
     def put(self, name: str, data: bytes) -> None:
-        put(f"{self.url}/{name}", data, self.options)
+        async def write() -> None:
+            async with Storages(self.options) as storages:
+                await put(await storages.at(self.url), f"{self.url}/{name}", data)
+
+        bridge.run(write)
 
     def dataset(self, names: str = "x-*", **more: Any) -> streamrec.Dataset[bytes]:
         return TFRecordDataset(f"{self.url}/{names}", storage_options=self.options, **more)

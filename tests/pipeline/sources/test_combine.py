@@ -21,6 +21,7 @@ from streamrec.pipeline.engine.description import Chain, Source
 from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import SourceStores, session
+from tests.pipeline.chains import small_blocks
 from tests.runs import until_error, write_shards
 from tests.servers.resuming import stop_after
 
@@ -35,10 +36,6 @@ ALL = [record for records in RECORDS for record in records]
 def folder(tmp_path: Path) -> str:
     write_shards(tmp_path, RECORDS)
     return str(tmp_path)
-
-
-def small_blocks(name: bytes) -> Dataset[bytes]:
-    return TFRecordDataset(name, "", 40)
 
 
 @pytest.mark.parametrize("cycle_length", [1, 2, 3, 8])
@@ -233,13 +230,6 @@ async def test_datasets_of_one_run_share_their_clients(folder: str) -> None:
             assert await branch.open("other", SourceStores(), 0, [f"{folder}/*"], Memo()) is not inner
         assert outer.storages.connections.limit == 100
         assert (await kept.open("inner", local, 0, [f"{folder}/s-1"], Memo())).listing is not inner.listing
-
-
-def test_many_datasets_come_and_go(folder: str) -> None:
-    names = Dataset.list_files(f"{folder}/*").repeat(40)
-    assert Counter(names.interleave(TFRecordDataset, 8)) == Counter(ALL * 40)
-    many = Dataset.range(500).flat_map(lambda n: Dataset.range(n, n + 2)).batch(1000).unbatch()
-    assert list(many)[-2:] == [499, 500]
 
 
 @dataclass(eq=False)

@@ -1,7 +1,6 @@
 """distribute: ranks and loader workers read each record once, as many records each where they are to, and resume."""
 
 import json
-import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,12 +67,9 @@ def test_what_even_repeats_and_leaves_out() -> None:
 
 def test_losses_do_not_make_a_rank_shorter() -> None:
     folder = folder_of([10, 10])
-    path = f"{folder}/train-001"
-    with fsspec.open(path, "rb") as file:
-        data = bytearray(file.read())
-    data[20] ^= 1
-    with fsspec.open(path, "wb") as file:
-        file.write(data)
+    with fsspec.open(f"{folder}/train-001", "r+b") as file:
+        file.seek(20)
+        file.write(b"?")
     dataset = TFRecordDataset(f"{folder}/train-*", on_error="skip_record")
     for even in ("pad", "drop", "cycle"):
         manifest = f"{folder}/manifest.json"
@@ -106,19 +102,6 @@ def test_a_shard_that_the_manifest_does_not_name() -> None:
         file.write(encode_records([b"late"]))
     with pytest.raises(ManifestError, match=r"does not name .*train-007"):
         list(of(folder, 0, 2, even="drop", manifest=f"{folder}/manifest.json"))
-
-
-def test_what_goes_wrong_with_the_names_is_said() -> None:
-    with pytest.raises(FileNotFoundError, match="no object matches"):
-        list(of("memory://nowhere-at-all", 0, 2))
-
-
-def test_the_rank_option_says_which_rank_iterates() -> None:
-    folder = folder_of([10, 10])
-    dataset = TFRecordDataset(f"{folder}/train-*").distribute()
-    assert list(dataset) == all_records([10, 10])
-    assert list(dataset.with_options(rank=1, world_size=2)) == all_records([0, 10])
-    assert list(pickle.loads(pickle.dumps(dataset.with_options(rank=1, world_size=2)))) == all_records([0, 10])
 
 
 def test_the_environment_says_who_iterates() -> None:

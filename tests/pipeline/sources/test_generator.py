@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import itertools
 import pickle
 import threading
 import traceback
@@ -103,20 +102,6 @@ def test_records_are_frames_whichever_elements_were_taken_together() -> None:
     assert kinds == [Frames, np.ndarray] * 400
 
 
-def test_it_is_called_for_each_epoch_and_for_each_iteration() -> None:
-    calls: list[int] = []
-
-    def generator() -> Iterator[int]:
-        calls.append(len(calls))
-        yield from range(3)
-
-    dataset = Dataset.from_generator(generator)
-    assert list(dataset.repeat(2)) == [0, 1, 2] * 2
-    assert list(dataset) == [0, 1, 2]
-    assert calls == [0, 1, 2]
-    assert next(iter(Dataset.from_generator(lambda: iter(())).repeat()), None) is None
-
-
 def test_an_iterable_with_a_state_makes_nothing_again() -> None:
     made: list[int] = []
     dataset = Dataset.from_generator(lambda: Stateful(9, made))
@@ -202,20 +187,6 @@ def test_a_sync_generator_lives_and_is_closed_in_one_thread() -> None:
     assert 200 < closed < 300  # it did not run away from its consumer
     assert list(Dataset.from_generator(generator).take(3)) == [bytes(100_000)] * 3
     assert len(threads) > closed
-
-
-def test_a_run_that_is_dropped_leaves_no_thread() -> None:
-    threads: list[threading.Thread] = []
-
-    def generator() -> Iterator[int]:
-        threads.append(threading.current_thread())
-        yield from itertools.count()
-
-    for number in Dataset.from_generator(generator).repeat():
-        if number == 5:
-            break
-    threads[0].join(20)
-    assert not threads[0].is_alive()
 
 
 async def test_an_async_generator_lives_and_is_closed_in_one_task_of_the_loop() -> None:

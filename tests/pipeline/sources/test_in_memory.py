@@ -52,10 +52,8 @@ def test_slices_are_rows_of_nested_arrays() -> None:
     first, last = dataset.batch(2)
     assert (first["x"].shape, last["y"][0].tolist()) == ((2, 2), [b"c"])
     assert list(Dataset.from_tensor_slices(Frames.of(ONE))) == ONE
-    assert [row.tolist() for row in Dataset.from_tensor_slices(RaggedTensor(np.arange(3), (np.array([0, 2, 3]),)))] == [
-        [0, 1],
-        [2],
-    ]
+    ragged = Dataset.from_tensor_slices(RaggedTensor(np.arange(3), (np.array([0, 2, 3]),)))
+    assert [row.tolist() for row in ragged] == [[0, 1], [2]]
 
 
 def test_slices_do_not_change_with_the_array() -> None:

@@ -30,16 +30,11 @@ def shard_records(shard: int, length: int) -> list[bytes]:
     return [b"%d.%d" % (shard, index) for index in range(length)]
 
 
-def specification(
-    queues: Sequence[Sequence[T]],
-    plan: Plan,
-    slots: Sequence[int | None] | None = None,
-    cycle: int = 0,
-    block: int = 0,
-    following: int = 0,
-) -> list[T]:
-    """tf.data's interleave, as its documentation describes it, from a place on: `slots` hold numbers of queues."""
-    left, held, found = [list(queue) for queue in queues], list(slots or [None] * plan.cycle_length), list[T]()
+def specification(queues: Sequence[Sequence[T]], plan: Plan) -> list[T]:
+    """tf.data's interleave, as its documentation describes it."""
+    left, found = [list(queue) for queue in queues], list[T]()
+    held: list[int | None] = [None] * plan.cycle_length
+    cycle = block = following = 0
     while following < len(left) or any(slot is not None for slot in held):
         slot = held[cycle]
         if slot is None and following < len(left):
@@ -65,16 +60,9 @@ class Arriving:
     """Feeds an interleave: pieces of shards arrive in an order that a random generator chooses."""
 
     def __init__(
-        self,
-        lengths: list[int],
-        plan: Plan,
-        seed: int,
-        state: Mapping[str, Any] | None = None,
-        *,
-        batch: int = 1,
-        skip: int = 0,
+        self, lengths: list[int], plan: Plan, seed: int, state: Mapping[str, Any] | None = None, **more: int
     ) -> None:
-        self.interleave = ShardInterleave(plan, len(lengths), state, batch=batch, skip=skip)
+        self.interleave = ShardInterleave(plan, len(lengths), state, **more)
         self._random = random.Random(seed)
         self._pieces: dict[int, list[Frames]] = {}
         self._lengths = lengths

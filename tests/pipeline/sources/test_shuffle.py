@@ -101,10 +101,6 @@ def test_parsed_columns_are_shuffled_row_by_row(tmp_path: Path) -> None:
     assert_resumes_everywhere(dataset)
 
 
-def upper(record: bytes) -> bytes:
-    return record.upper()
-
-
 @pytest.mark.parametrize("kind", ["GZIP", *thorough("ZLIB")])
 def test_compressed_shards_resume_everywhere(tmp_path: Path, kind: str) -> None:
     compress = gzip.compress if kind == "GZIP" else zlib.compress
@@ -118,6 +114,7 @@ def test_compressed_shards_resume_everywhere(tmp_path: Path, kind: str) -> None:
 def test_in_any_order_each_record_comes_once_though_resumed(files: list[str], mapped: bool) -> None:
     """Records, and what comes as it is ready, are held by reference."""
     records = TFRecordDataset(files, num_parallel_reads=3, deterministic=False)
+    upper = bytes.upper
     dataset = (records.map(upper, num_parallel_calls=3, deterministic=False) if mapped else records).shuffle(9)
     before, state = stop_after(dataset, 17)
     assert sorted(before + list(dataset.iterate(state))) == sorted(map(upper, ALL) if mapped else ALL)

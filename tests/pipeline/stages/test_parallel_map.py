@@ -334,19 +334,14 @@ def test_batches_of_what_came_out_of_order_hold_each_element_once(stop: int, the
     assert sorted(-np.concatenate([*found, *resumed])) == sorted([n * n for n in range(40)] * 2)
 
 
-@pytest.mark.parametrize("seconds", [1e-7, 1e-5, 1e-4, 1e-3, 0.1])
-def test_runs_last_about_as_long_as_a_thread_should_be_busy(seconds: float) -> None:
-    task_size = TaskSize(1 << 40)
-    for _ in range(30):
-        task_size.update(task_size.size, task_size.size * seconds, task_size.size * 8)
-    assert task_size.size == max(1, min(round(RUN_SECONDS / seconds), MAX_SIZE))
-
-
-def test_large_results_make_short_runs() -> None:
+@pytest.mark.parametrize(("seconds", "nbytes"), [(1e-7, 8), (1e-5, 8), (1e-4, 8), (1e-3, 8), (0.1, 8), (1e-6, 1 << 18)])
+def test_runs_last_about_as_long_as_a_thread_should_be_busy_and_hold_no_more_than_they_may(
+    seconds: float, nbytes: int
+) -> None:
     task_size = TaskSize(1 << 20)
     for _ in range(30):
-        task_size.update(task_size.size, task_size.size * 1e-6, task_size.size << 18)
-    assert task_size.size == 4
+        task_size.update(task_size.size, task_size.size * seconds, task_size.size * nbytes)
+    assert task_size.size == max(1, min(round(RUN_SECONDS / seconds), MAX_SIZE, (1 << 20) // nbytes))
 
 
 def run(call_count: CallCount, windows: int, useful: int, demand: float = float("inf")) -> None:

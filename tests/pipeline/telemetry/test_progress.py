@@ -31,16 +31,6 @@ def stats(seconds: float, waited: float) -> Stats:
     return Stats(count, 0, waited, seconds - waited, 0, 10, ChainStats((source,), seconds), Snapshot({}, ()))
 
 
-class Clock:
-    """One that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_the_line() -> None:
     expected = "streamrec: 40 elements (40 records read), 10.0 MB/s, waited 50%, bottleneck: range"
     assert format_line(stats(4.0, 2.0), None, 0.0) == expected
@@ -48,23 +38,23 @@ def test_the_line() -> None:
 
 
 def test_speed_and_bottleneck_are_of_the_last_seconds() -> None:
-    clock, lines = Clock(), []
-    display = Display(lambda: stats(clock.now, min(clock.now, 10.0)), clock)
+    now, lines = [0.0], []
+    display = Display(lambda: stats(now[0], min(now[0], 10.0)), lambda: now[0])
     for second in range(30):
-        clock.now = float(second)
+        now[0] = float(second)
         lines.append(display.line())
     assert "waited 100%, bottleneck: range" in lines[9]
     assert lines[29] == "streamrec: 290 elements (290 records read), 10.0 MB/s, waited 0%, bottleneck: the consumer"
 
 
 def test_plain_lines_come_now_and_then() -> None:
-    clock, stream = Clock(), io.StringIO()
-    plain = PlainDisplay(lambda: stats(clock.now, 0.0), stream, clock)
+    now, stream = [0.0], io.StringIO()
+    plain = PlainDisplay(lambda: stats(now[0], 0.0), stream, lambda: now[0])
     plain.close()
     assert stream.getvalue() == ""
     plain.start()
     for _ in range(100):
-        clock.now += PlainDisplay.seconds / 40
+        now[0] += PlainDisplay.seconds / 40
         plain.tick()
     assert len(stream.getvalue().splitlines()) == 2
     plain.close()
@@ -210,8 +200,8 @@ def checked(path: Path) -> list[Event]:
 def test_a_trace_replaces_a_trace_and_nothing_else(dataset: Dataset[Any], tmp_path: Path) -> None:
     data = (tmp_path / "s-0").read_bytes()
     for _ in range(2):
-        with dataset.iterate(trace=tmp_path / "run.json") as batches:
-            next(batches)
+        for _ in dataset.iterate(trace=tmp_path / "run.json"):
+            break
         checked(tmp_path / "run.json")
         with pytest.raises(FileExistsError, match="s-0 already exists and is not a trace: use another name"):
             next(dataset.iterate(trace=tmp_path / "s-0"))
@@ -246,12 +236,6 @@ def test_counters_are_written(tmp_path: Path) -> None:
             consumed += 1
     counters = {event["name"] for event in checked(path) if event["ph"] == "C"}
     assert counters >= {"MB/s", "queue of the consumer, MB", "queue of prefetch, MB"}
-
-
-def test_a_run_that_is_left_is_whole_too(dataset: Dataset[Any], tmp_path: Path) -> None:
-    for _ in dataset.iterate(trace=tmp_path / "left.json"):
-        break
-    checked(tmp_path / "left.json")
 
 
 def fails(number: object) -> None:

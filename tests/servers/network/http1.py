@@ -1,7 +1,5 @@
 """HTTP/1.1 for servers on the loopback interface (RFC 9110, RFC 9112): connections, heads of answers, ranges."""
 
-from __future__ import annotations
-
 import re
 from abc import abstractmethod
 from http import HTTPStatus

@@ -5,8 +5,6 @@ ones, costs no thread and no timer here, and each connection has its own. Socket
 a thread back that waits in here shuts its socket down.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

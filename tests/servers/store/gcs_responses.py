@@ -1,16 +1,12 @@
 """Answers in the words of Google Cloud Storage's JSON API (v1): JSON with what clients read. Pure."""
 
-from __future__ import annotations
-
-import base64
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from tests.servers.store.listing import Found, Page
 
-__all__ = ["bucket_json", "error_json", "list_json", "object_json", "start_of"]
+__all__ = ["bucket_json", "error_json", "list_json", "object_json"]
 
 
 def error_json(status: int, message: str) -> bytes:
@@ -34,7 +30,6 @@ def object_json(bucket: str, item: Found, etag: str, generation: int) -> bytes:
 
 
 def _resource(bucket: str, item: Found, etag: str, generation: int) -> dict[str, Any]:
-    time = datetime.fromtimestamp(item.written // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return {
         "kind": "storage#object",
         "name": item.key,
@@ -43,18 +38,9 @@ def _resource(bucket: str, item: Found, etag: str, generation: int) -> dict[str,
         "etag": etag.strip('"'),
         "generation": str(generation),
         "metageneration": "1",
-        "timeCreated": time,
-        "updated": time,
+        "timeCreated": item.time,
+        "updated": item.time,
     }
-
-
-def start_of(query: Mapping[str, str]) -> str:
-    """The name after which a listing begins.
-
-    Raises:
-        ValueError: The page token is none of ours.
-    """
-    return base64.urlsafe_b64decode(query.get("pageToken", "").encode()).decode()
 
 
 def list_json(bucket: str, page: Page, etags: Mapping[str, str], generations: Mapping[str, int]) -> bytes:
@@ -65,7 +51,7 @@ def list_json(bucket: str, page: Page, etags: Mapping[str, str], generations: Ma
     if page.prefixes:
         answer["prefixes"] = list(page.prefixes)
     if page.token:
-        answer["nextPageToken"] = base64.urlsafe_b64encode(page.token.encode()).decode()
+        answer["nextPageToken"] = page.token
     return json.dumps(answer).encode()
 
 

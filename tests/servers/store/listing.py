@@ -4,11 +4,11 @@ A bucket is a directory, an object a regular file below it, its key the path wit
 order of their UTF-8 bytes, as S3 and Google Cloud Storage have it (which is the order of their code points).
 """
 
-from __future__ import annotations
-
+import base64
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 __all__ = ["Found", "Page", "locate", "objects", "page"]
@@ -23,6 +23,11 @@ class Found:
     key: str
     size: int
     written: int
+
+    @property
+    def time(self) -> str:
+        """When it was written, as listings say it."""
+        return datetime.fromtimestamp(self.written // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 @dataclass(frozen=True)
@@ -62,24 +67,27 @@ def _walk(folder: Path, base: str) -> Iterator[Found]:
                 yield Found(base + entry.name, stat.st_size, stat.st_mtime_ns)
 
 
-def page(items: Iterable[Found], prefix: str, delimiter: str, after: str, limit: int) -> Page:
-    """The first `limit` names after `after`; names that continue after a delimiter are folded into one prefix.
+def page(items: Iterable[Found], prefix: str, delimiter: str, token: str, limit: int) -> Page:
+    """The first `limit` names after the token's; names that continue after a delimiter are folded into one prefix.
 
     Args:
         items: Objects, sorted by key.
         prefix: What all keys begin with.
         delimiter: Where names are folded; "" folds none.
-        after: The token of the page before, or a key to begin behind; "" begins at the first.
+        token: That of the page before; "" begins at the first.
         limit: Names and folded prefixes together, at least 1.
+
+    Raises:
+        ValueError: The token is none of ours.
     """
     found: list[Found] = []
     prefixes: list[str] = []
-    last = ""
+    last = after = base64.urlsafe_b64decode(token.encode()).decode()
     for item in items:
         if item.key <= after or (prefixes and item.key.startswith(prefixes[-1])):
             continue
         if len(found) + len(prefixes) == limit:
-            return Page(tuple(found), tuple(prefixes), last)
+            return Page(tuple(found), tuple(prefixes), base64.urlsafe_b64encode(last.encode()).decode())
         folded = _fold(item.key, prefix, delimiter)
         if folded:
             prefixes.append(folded)

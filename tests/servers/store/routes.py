@@ -4,8 +4,6 @@ Two ways of speaking are understood: S3 with the bucket in the path (which Googl
 JSON API of Google Cloud Storage. Everything is read off the request line; headers are not looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

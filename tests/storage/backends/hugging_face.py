@@ -1,7 +1,5 @@
 """A server that answers as the Hugging Face Hub does, as far as reading a data set needs it, from files in memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -19,7 +19,7 @@ import fsspec
 import pytest
 
 import streamrec
-from streamrec import TFRecordDataset, TFRecordWriter
+from streamrec import TFRecordDataset
 from streamrec.storage import Storages, clients
 from streamrec.storage.backends import s3
 from streamrec.storage.clients import make_key
@@ -30,12 +30,12 @@ from tests.storage.backends.test_chained_urls import (
     FILES,
     HALF,
     RECORDS,
+    TARRED,
     WHOLE,
     OnlyCatFile,
     SyncOnly,
     ftp_store,
     sftp_store,
-    tarred,
     zipped,
 )
 from tests.storage.contract import QUICK, opened
@@ -67,7 +67,7 @@ async def read(url: str, options: dict[str, Any]) -> list[bytes]:
 
 ARCHIVES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "zip": ("zip://a/x-0.tfrecord::", zipped),
-    "tar": ("tar://a/x-0.tfrecord::", lambda: tarred("w")),
+    "tar": ("tar://a/x-0.tfrecord::", lambda: TARRED),
     "simplecache": ("simplecache::", lambda: WHOLE),
     "filecache": ("filecache::", lambda: WHOLE),
 }
@@ -217,15 +217,6 @@ def test_a_service_has_one_client(stored: Stored) -> None:
 
     asyncio.run(serve())
     assert is_closed(made[0])
-
-
-def test_the_bridge_has_one_client(stored: Stored) -> None:
-    url, options, made = stored
-    for _ in range(3):
-        assert list(TFRecordDataset(url, storage_options=options)) == [b"one"]
-        with TFRecordWriter(f"{url}-x", storage_options=options) as writer:
-            writer.write(b"two")
-    assert len(made) == 1
 
 
 def test_other_options_have_another_client(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
 """Chained URLs, and filesystems that only fsspec knows: shards are read through them as through any store."""
 
 import asyncio
+import gzip
 import io
 import os
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ import streamrec
 from streamrec.errors import CorruptRecordError, NotFoundError, StorageError, UnsupportedOperationError
 from streamrec.storage import Storages
 from tests.effort import thorough
+from tests.runs import tarred
 from tests.servers.real import Store, ftp, sftp
 from tests.servers.resuming import stop_after
 from tests.storage.backends.hugging_face import REPOSITORY, Hub, hub
@@ -37,6 +38,7 @@ FILES = {
     "b/damaged.tfrecord": bytes(DAMAGED),
     "b/empty.tfrecord": b"",
 }
+TARRED = tarred(*FILES.items())
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,6 @@ def zipped(compression: int = zipfile.ZIP_STORED) -> bytes:
     with zipfile.ZipFile(file, "w", compression) as archive:
         for name, data in FILES.items():
             archive.writestr(name, data)
-    return file.getvalue()
-
-
-def tarred(mode: str) -> bytes:
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode=mode) as archive:  # type: ignore[call-overload]
-        for name, data in FILES.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
     return file.getvalue()
 
 
@@ -160,7 +152,7 @@ def archived(protocol: str, url: str, options: Mapping[str, Any]) -> Place:
 
 def client_scope(kind: str, directory: Path, request: pytest.FixtureRequest) -> Place:
     archives = {"q.zip": zipped, "d.zip": lambda: zipped(zipfile.ZIP_DEFLATED)}
-    archives |= {"q.tar": lambda: tarred("w"), "q.tar.gz": lambda: tarred("w:gz")}
+    archives |= {"q.tar": lambda: TARRED, "q.tar.gz": lambda: gzip.compress(TARRED)}
     for name, make in archives.items():
         if kind.endswith(name):
             (directory / name).write_bytes(make())
@@ -231,20 +223,14 @@ async def test_ranges(place: Place) -> None:
 
 
 async def test_a_pattern(place: Place) -> None:
-    found = [
-        bytes(name).decode()
-        async for name in streamrec.Dataset.list_files(place.url("a/x-*.tfrecord"), **options(place))
-    ]
+    names = streamrec.Dataset.list_files(place.url("a/x-*.tfrecord"), shuffle=False, storage_options=place.options)
+    found = [bytes(name).decode() async for name in names]
     assert found == [place.url("a/x-0.tfrecord"), place.url("a/x-1.tfrecord")]
     assert sorted(await read(place, "a/x-?.tfrecord")) == sorted(RECORDS + RECORDS[:1500])
     assert len(await read(place, "**/x-*.tfrecord")) == 6_000
     assert len(await read(place, "a/x-{0,1}.tfrecord", num_parallel_reads=2)) == 4_500
     with pytest.raises(NotFoundError, match="no object matches"):
         await read(place, "a/none-*.tfrecord")
-
-
-def options(place: Place) -> dict[str, Any]:
-    return {"storage_options": place.options, "shuffle": False}
 
 
 def test_going_on_from_a_state(place: Place) -> None:

@@ -25,17 +25,8 @@ from tests.storage.contract import QUICK, noted, opened, put, read_all, signed_b
 PART = 5 << 20
 
 
-@pytest.fixture
-def store(moto_store: Store) -> Store:
-    return moto_store
-
-
-class PrivateDetailError(Exception):
-    """A fast path with a client that has changed."""
-
-
 def unreadable(*_: Any) -> bytes:
-    raise PrivateDetailError("no such attribute")
+    raise LookupError("no such attribute")
 
 
 async def damaging(body: PiecesBody, writer: Any) -> None:
@@ -72,23 +63,23 @@ async def test_a_client_that_does_not_take_it_gets_a_file(
 @pytest.mark.parametrize("by_environment", [True, False])
 @pytest.mark.parametrize("signs", [True, False])
 async def test_over_plain_http_bodies_are_signed_unless_told_otherwise(
-    store: Store, signs: bool, by_environment: bool, monkeypatch: pytest.MonkeyPatch
+    moto_store: Store, signs: bool, by_environment: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By botocore's own setting, for any source of the endpoint."""
-    options = dict(store.options)
+    options = dict(moto_store.options)
     if by_environment:
         monkeypatch.setenv("AWS_ENDPOINT_URL", options.pop("endpoint_url"))
     if not signs:
         options["config_kwargs"] = {"s3": {"payload_signing_enabled": False}}
-    async with opened(store.url, options) as storage:
+    async with opened(moto_store.url, options) as storage:
         said = noted(storage, "before-send.s3.PutObject", signed_body)
-        path, data = f"{store.url}/{uuid4().hex}", os.urandom(1_000)
+        path, data = f"{moto_store.url}/{uuid4().hex}", os.urandom(1_000)
         await put(storage, path, data)
         assert await read_all(await storage.stream(path)) == data
     assert [value == "UNSIGNED-PAYLOAD" for value in said] == [not signs]
 
 
-async def test_cancelling_sends_no_more(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelling_sends_no_more(moto_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upload is cancelled in the middle of a body: nothing is stored, and the client works on."""
     begun = asyncio.Event()
 
@@ -97,9 +88,9 @@ async def test_cancelling_sends_no_more(store: Store, monkeypatch: pytest.Monkey
         begun.set()
         await asyncio.Event().wait()
 
-    async with Storages(store.options, retry=QUICK) as storages:
-        storage = await storages.at(store.url)
-        path = f"{store.url}/{uuid4().hex}"
+    async with Storages(moto_store.options, retry=QUICK) as storages:
+        storage = await storages.at(moto_store.url)
+        path = f"{moto_store.url}/{uuid4().hex}"
 
         async def write() -> None:
             await put(storage, path, os.urandom(3 * PART), part_size=PART)

@@ -7,8 +7,6 @@ no request may fail that the client itself would get answered.
 
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from botocore.exceptions import ClientError
 from streamrec.storage import Storages, backend
 from streamrec.storage.backends.s3.repeated_gets import RepeatedGets
 from tests.effort import OTHER_CLIENT, newest
+from tests.runs import in_new_interpreter
 from tests.servers.real import Store, nginx
 from tests.storage.contract import QUICK, check, noted, opened, put
 
@@ -28,11 +27,6 @@ OWNER = "123456789012"
 # Moto takes "key:signature" of the old signatures for a scope of the new ones where it has four slashes, which is one
 # request in a thousand, and answers 500. With six it never has.
 SLASHES = "a/key/of/moto/with/six/slashes"
-
-
-@pytest.fixture
-def store(moto_store: Store) -> Store:
-    return moto_store
 
 
 @pytest.fixture(scope="module")
@@ -57,37 +51,36 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_options(store: Store, case: str, caplog: pytest.LogCaptureFixture) -> None:
-    fallbacks = check(f"{store.url}/{uuid4().hex}", {**store.options, **CASES[case]})
+def test_options(moto_store: Store, case: str, caplog: pytest.LogCaptureFixture) -> None:
+    fallbacks = check(f"{moto_store.url}/{uuid4().hex}", {**moto_store.options, **CASES[case]})
     if not OTHER_CLIENT:  # with the newest client all fast paths hold
         assert fallbacks == 0, caplog.text
 
 
-def test_anonymous(store: Store) -> None:
+def test_anonymous(moto_store: Store) -> None:
     """Objects that everybody may read."""
-    public = {**store.options, "s3_additional_kwargs": {"ACL": "public-read"}}
-    nobody = {**store.options, "anon": True, "key": None, "secret": None}
-    check(f"{store.url}/{uuid4().hex}", nobody, public)
+    public = {**moto_store.options, "s3_additional_kwargs": {"ACL": "public-read"}}
+    nobody = {**moto_store.options, "anon": True, "key": None, "secret": None}
+    check(f"{moto_store.url}/{uuid4().hex}", nobody, public)
 
 
-def test_a_profile(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile(moto_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
-    config.write_text(
-        f"[profile ours]\naws_access_key_id = {store.options['key']}\naws_secret_access_key = x\nregion = us-east-1\n"
-    )
+    keys = f"aws_access_key_id = {moto_store.options['key']}\naws_secret_access_key = x"
+    config.write_text(f"[profile ours]\n{keys}\nregion = us-east-1\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    options = {**store.options, "profile": "ours", "key": None, "secret": None}
-    check(f"{store.url}/{uuid4().hex}", options)
+    options = {**moto_store.options, "profile": "ours", "key": None, "secret": None}
+    check(f"{moto_store.url}/{uuid4().hex}", options)
 
 
-def test_an_endpoint_with_a_path(store: Store, proxy: str) -> None:
-    check(f"{store.url}/{uuid4().hex}", {**store.options, "endpoint_url": f"{proxy}/some/path"})
+def test_an_endpoint_with_a_path(moto_store: Store, proxy: str) -> None:
+    check(f"{moto_store.url}/{uuid4().hex}", {**moto_store.options, "endpoint_url": f"{proxy}/some/path"})
 
 
-def test_virtual_hosts_by_a_proxy(store: Store, proxy: str) -> None:
+def test_virtual_hosts_by_a_proxy(moto_store: Store, proxy: str) -> None:
     config = {"s3": {"addressing_style": "virtual"}, "proxies": {"http": proxy}}
-    options = {**store.options, "endpoint_url": "http://s3.streamrec.test", "config_kwargs": config}
-    check(f"{store.url}/{uuid4().hex}", options)
+    options = {**moto_store.options, "endpoint_url": "http://s3.streamrec.test", "config_kwargs": config}
+    check(f"{moto_store.url}/{uuid4().hex}", options)
 
 
 class PrivateDetailError(Exception):
@@ -100,34 +93,36 @@ async def broken(*_: Any) -> Any:
 
 @newest
 def test_a_fast_path_that_breaks_is_left_for_good(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    moto_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No request fails; it is said once, and counted."""
     monkeypatch.setattr(RepeatedGets, "_send", broken)
     monkeypatch.setattr(backend, "_logged", set())
-    assert check(f"{store.url}/{uuid4().hex}", store.options) == 1
+    assert check(f"{moto_store.url}/{uuid4().hex}", moto_store.options) == 1
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(["the client's own way" in record.message for record in warnings]) == 1
     assert "PrivateDetailError: no such attribute" in caplog.text
 
 
 def test_a_body_of_another_kind_is_read_as_the_clients_users_do(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    moto_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where neither the GET can be repeated nor aiohttp's response be had."""
     monkeypatch.setattr(RepeatedGets, "_send", broken)
     monkeypatch.setattr(backend, "_logged", set())
     monkeypatch.setattr("streamrec.storage.backends.s3.backend.aiohttp.ClientResponse", PrivateDetailError)
-    assert check(f"{store.url}/{uuid4().hex}", store.options) >= 1
+    assert check(f"{moto_store.url}/{uuid4().hex}", moto_store.options) >= 1
     assert "no aiohttp.ClientResponse" in caplog.text
 
 
 @newest
-async def test_a_refusal_that_the_client_does_not_get_ends_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_that_the_client_does_not_get_ends_it(
+    moto_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even after it has worked, every caller gets the client's answer."""
-    names = [f"{store.url}/{uuid4().hex}/{number}" for number in range(4)]
-    async with Storages(store.options, retry=QUICK) as storages:
-        storage = await storages.at(store.url)
+    names = [f"{moto_store.url}/{uuid4().hex}/{number}" for number in range(4)]
+    async with Storages(moto_store.options, retry=QUICK) as storages:
+        storage = await storages.at(moto_store.url)
         for name in names:
             await put(storage, name, name.encode())
         for name in names[:2]:
@@ -148,11 +143,11 @@ async def refused(*_: Any) -> Any:
 
 
 @newest
-async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
+async def test_an_empty_object_says_nothing_of_the_others(moto_store: Store) -> None:
     """Nor before the path is proven, as when many objects are opened at once: a 416 is the answer in either way."""
-    names = [f"{store.url}/{uuid4().hex}/{number}" for number in range(3)]
-    async with Storages(store.options, retry=QUICK) as storages:
-        storage = await storages.at(store.url)
+    names = [f"{moto_store.url}/{uuid4().hex}/{number}" for number in range(3)]
+    async with Storages(moto_store.options, retry=QUICK) as storages:
+        storage = await storages.at(moto_store.url)
         for name in names:
             await put(storage, name, b"" if name is names[1] else b"x")
         gets: RepeatedGets = storage._backend._repeated_gets  # type: ignore[attr-defined]
@@ -166,9 +161,9 @@ async def test_an_empty_object_says_nothing_of_the_others(store: Store) -> None:
         assert storages.statistics.snapshot().backends["s3"].fallbacks == 0
 
 
-async def test_a_handler_of_the_users_sees_each_request_that_is_signed(store: Store) -> None:
-    url = f"{store.url}/{uuid4()}"
-    async with opened(url, store.options) as storage:
+async def test_a_handler_of_the_users_sees_each_request_that_is_signed(moto_store: Store) -> None:
+    url = f"{moto_store.url}/{uuid4()}"
+    async with opened(url, moto_store.options) as storage:
         await put(storage, url, b"0123456789")
         seen = noted(storage, "before-sign.s3.GetObject", lambda request: request.url)
         for start in range(5):
@@ -204,8 +199,7 @@ print(json.dumps(opened))
 @newest
 def test_large_descriptions_are_parsed_in_a_thread() -> None:
     """A first client does not hold the event loop up for the 60 ms that this takes."""
-    done = subprocess.run([sys.executable, "-c", OPENED], capture_output=True, text=True, check=True)
-    opened = json.loads(done.stdout)
+    opened = json.loads(in_new_interpreter(OPENED))
     large = {"endpoints", "service-2", "endpoint-rule-set-1"}
     assert large <= {name for name, _ in opened}
     assert not large & {name for name, on_the_loop in opened if on_the_loop}

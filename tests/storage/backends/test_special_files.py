@@ -15,16 +15,7 @@ from uuid import uuid4
 import pytest
 
 import streamrec
-from streamrec import (
-    Dataset,
-    NotFoundError,
-    ShardWriter,
-    StorageError,
-    TFRecordDataset,
-    TFRecordWriter,
-    encode_records,
-    matching_files,
-)
+from streamrec import ShardWriter, StorageError, TFRecordDataset, encode_records, matching_files
 from streamrec.storage import upload as uploads
 from tests.servers.real import Store
 from tests.storage.contract import opened, read_all
@@ -95,7 +86,7 @@ def test_standard_input_and_output(tmp_path: Path) -> None:
 
 
 def test_devices_are_not_replaced() -> None:
-    with TFRecordWriter("/dev/null") as writer:
+    with streamrec.TFRecordWriter("/dev/null") as writer:
         writer.write(b"x")
     assert Path("/dev/null").is_char_device()
     assert list(TFRecordDataset("/dev/null")) == []
@@ -254,7 +245,7 @@ def test_a_link_that_leads_nowhere_matters_where_it_matches(tmp_path: Path) -> N
     assert list(TFRecordDataset(f"{tmp_path}/[ac].rec")) == [b"a.rec", b"c.rec"]
     read = iter(TFRecordDataset(f"{tmp_path}/*.rec"))
     assert next(read) == b"a.rec"
-    with pytest.raises(NotFoundError, match=r"b\.rec.*leads nowhere"):
+    with pytest.raises(streamrec.NotFoundError, match=r"b\.rec.*leads nowhere"):
         next(read)
 
 
@@ -318,7 +309,7 @@ def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     with open(name, "wb") as file:
         file.write(encode_records([b"here"]))
     assert [os.fsencode(path) for path in matching_files(f"{tmp_path}/x-*")] == [name]
-    assert list(Dataset.list_files(f"{tmp_path}/*")) == [name]
+    assert list(streamrec.Dataset.list_files(f"{tmp_path}/*")) == [name]
     assert list(TFRecordDataset(name)) == list(TFRecordDataset(f"{tmp_path}/*")) == [b"here"]
     with pytest.raises(StorageError, match="UTF-8"):
         list(TFRecordDataset("memory://b/x-\udcff"))

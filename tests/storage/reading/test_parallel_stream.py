@@ -22,7 +22,7 @@ from tests.effort import draws
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.storage.contract import read_all, until
-from tests.storage.reading.scattered import Asked, Scattered, landing, request_of
+from tests.storage.reading.scattered import Scattered, landing, request_of
 from tests.storage.reading.test_range_plan import Clock
 
 MIB = 1 << 20
@@ -155,7 +155,8 @@ async def test_the_rest_of_a_range_that_flows_slowly_is_asked_for_by_others() ->
     traffic = Traffic(hedging=Hedging(RetryPolicy(hedge_share=1.0, first_byte_timeout=200.0, stall_timeout=200.0)))
     reading = asyncio.create_task(read_all(await opened(backend, connections, traffic=traffic)))
     await asyncio.wait_for(relieved.wait(), 30)
-    slow = the_slow_one(backend)
+    slow = backend.waits
+    assert slow is not None
     rest = [asked.start for asked in backend.log if slow.start < asked.start < (slow.end or 0)]
     assert max(asked.end or 0 for asked in backend.log) < len(LARGE), "others are still to come"
     assert min(rest) == slow.start + slow.given + SLOW_REST
@@ -195,11 +196,6 @@ async def test_a_range_that_waits_for_room_is_not_slow() -> None:
     await piece.aclose()
     connections.leave(share)
     check_nothing_is_left(backend, connections)
-
-
-def the_slow_one(backend: Scattered) -> Asked:
-    assert backend.waits is not None
-    return backend.waits
 
 
 async def test_as_many_streams_as_connections_take_one_request_each() -> None:
@@ -316,8 +312,7 @@ def simulated(root: Path) -> Iterator[ObjectStore]:
 @pytest.fixture
 async def storages(simulated: ObjectStore) -> AsyncIterator[Storages]:
     policy = RetryPolicy(attempts=8, backoff_base=0.01, stall_timeout=0.3, first_byte_timeout=2)
-    options = {"endpoint_url": simulated.url, "anon": True}
-    async with Storages(options, retry=policy, buffer_bytes=BUDGET) as storages:
+    async with Storages(simulated.options(), retry=policy, buffer_bytes=BUDGET) as storages:
         yield storages
 
 
@@ -367,8 +362,7 @@ async def test_a_record_that_is_longer_than_any_range(simulated: ObjectStore, st
 
 async def test_the_first_bytes_come_with_the_first_answer(simulated: ObjectStore) -> None:
     """No other request comes before them, neither a HEAD nor a range. (Hedges are off: a busy machine is late.)"""
-    options, patient = {"endpoint_url": simulated.url, "anon": True}, RetryPolicy(hedge_share=0)
-    async with Storages(options, retry=patient, buffer_bytes=BUDGET) as storages:
+    async with Storages(simulated.options(), retry=RetryPolicy(hedge_share=0), buffer_bytes=BUDGET) as storages:
         stream = await (await storages.at("s3://b/large")).stream("s3://b/large")
         for size in (100, 64 << 10):
             assert await stream.readinto(memoryview(bytearray(size))) > 0

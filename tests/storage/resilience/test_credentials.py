@@ -18,13 +18,13 @@ from aiobotocore.session import AioSession
 from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 
-from streamrec import TFRecordDataset, encode_records
+from streamrec import encode_records
 from streamrec.errors import PermissionDeniedError
 from streamrec.storage import RetryPolicy, Storage, Storages
 from streamrec.storage.tasks import Renewal
 from tests.servers.objectstore import ObjectStore, serve_objects
 from tests.storage.contract import opened, read_all, until
-from tests.storage.faultproxy import Fault, FaultProxy, Request, in_a_thread
+from tests.storage.faultproxy import Fault, FaultProxy, Request
 
 RECORDS = [os.urandom(100) for _ in range(500)]
 DATA = encode_records(RECORDS)
@@ -202,30 +202,6 @@ async def test_a_token_service_that_is_away_for_a_moment(store: ObjectStore, gua
             await storage.stream(f"{scheme}://bucket/shard-0")
         assert guard.refreshes == 3
         assert storages.statistics.snapshot().backends[scheme].retries["credentials"] == 2
-
-
-def test_a_dataset_whose_credentials_expire(store: ObjectStore, guard: Guard) -> None:
-    """GCS, from a `for` loop: each token is good for ten requests."""
-    good = 0
-
-    def choose(request: Request) -> Fault | None:
-        nonlocal good
-        fault = guard(request)
-        good += fault is None
-        if fault is None and good % 10 == 0:
-            guard.expire()
-        return fault
-
-    found: list[bytes] = []
-    proxy = FaultProxy(store.url, choose)
-    with in_a_thread(proxy):
-        paths = [f"gs://bucket/shard-{index}" for index in range(8)]
-        dataset = TFRecordDataset(paths, storage_options=options("gs", guard, proxy.url), num_parallel_reads=4)
-        for frames in dataset.repeat(4).batch(100):
-            found += frames
-    assert sorted(found) == sorted(RECORDS * 32)
-    assert guard.refreshes in (guard.number - 1, guard.number)  # the last one may not have been needed
-    assert guard.number >= 3
 
 
 async def test_keys_of_a_file_that_is_rewritten(

@@ -78,10 +78,7 @@ def test_slow_bodies_are_not_stalled_ones() -> None:
     assert hedging.stall_limit >= 3.6
 
 
-@given(
-    st.floats(0, 1),
-    st.lists(st.sampled_from(["request", "hedge"]) | st.integers(0, 64 << 20), max_size=200),
-)
+@given(st.floats(0, 1), st.lists(st.sampled_from(["request", "hedge"]) | st.integers(0, 64 << 20), max_size=200))
 def test_extra_traffic_is_capped(share: float, events: list[str | int]) -> None:
     hedging = Hedging(RetryPolicy(hedge_share=share))
     hedges, earned = 0, 1.0 if share else 0.0

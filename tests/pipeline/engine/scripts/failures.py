@@ -83,18 +83,16 @@ def says_what_is_left(way: Callable[[], None]) -> Callable[[], None]:
     """Says what is left of sync runs that end in a way, as soon as nothing is, or when time is up."""
 
     def main() -> None:
-        before = used()
+        with pipeline().iterate() as batches:
+            next(batches)
+        before = files()  # the loop's own, and what libraries keep: what is open when one run was there already
         way()
-        tell(before)
+        until = monotonic() + SECONDS
+        while any(found := [run(others), *left(before)]) and monotonic() < until:
+            threading.Event().wait(0.01)
+        print(json.dumps(found))
 
     return main
-
-
-def tell(before: dict[str, str]) -> None:
-    until = monotonic() + SECONDS
-    while any(found := [run(others), *left(before)]) and monotonic() < until:
-        threading.Event().wait(0.01)
-    print(json.dumps(found))
 
 
 def says_what_is_left_here(way: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
@@ -113,13 +111,6 @@ def says_what_is_left_here(way: Callable[[], Awaitable[None]]) -> Callable[[], A
     return main
 
 
-def used() -> dict[str, str]:
-    """What is open when one run was there already: the loop's own, and what libraries keep."""
-    with pipeline().iterate() as batches:
-        next(batches)
-    return files()
-
-
 # In a `for` loop.
 
 
@@ -132,13 +123,6 @@ def breaks() -> None:
 @says_what_is_left
 def ends() -> None:
     assert len(list(pipeline().take(5))) == 5
-
-
-@says_what_is_left
-def raises() -> None:
-    with contextlib.suppress(LookupError):
-        for _ in pipeline():
-            raise LookupError
 
 
 @says_what_is_left

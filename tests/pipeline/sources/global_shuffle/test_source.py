@@ -294,15 +294,6 @@ def test_a_shard_that_changes_under_way(store: ObjectStore, tmp_path: Path) -> N
     assert [list(batch) for batch in found] == calm[: len(found)]
 
 
-@pytest.mark.parametrize("cut", [0, 10, 200])
-def test_a_truncated_index(store: ObjectStore, tmp_path: Path, cut: int) -> None:
-    """One error before any record, which says how to write it again."""
-    index = tmp_path / "bucket" / "x.index"
-    index.write_bytes(index.read_bytes()[:cut])
-    with pytest.raises(streamrec.errors.ManifestError, match=r"x\.index"):
-        list(shuffled(store, "blocks"))
-
-
 FIRST_BATCH = """
 import resource, sys
 import numpy
