@@ -16,7 +16,8 @@ import pytest
 
 import streamrec
 from streamrec.storage import Storages, secured_object
-from tests.cli.conftest import Bucket, Call, examples, typed
+from tests.cli.conftest import Bucket, Call, examples, interrupted, typed
+from tests.runs import flip_bit
 from tests.servers.real import Store
 from tests.steps import HOOKS, Objects, Place, Steps, hidden, refuse
 from tests.storage.faultproxy import Fault, FaultProxy, Request, status
@@ -157,6 +158,21 @@ def test_a_command_that_fails_at_any_step_leaves_what_was_there(old: Path, calle
     assert shown(found) == found
     assert {found[there][1] for there in before} == {before["manifest.json"][1]}
     assert any(found[there] != before[there] for there in before)
+
+
+@pytest.mark.parametrize("name", ["reshard limited", "reshard even", "convert to shards"])
+def test_damage_in_the_last_record_leaves_what_was_there(old: Path, called: Call, name: str) -> None:
+    flip_bit(old.parent / "source", -10)
+    before = tree(old)
+    command = [word.replace("SOURCE", "source") for word in COMMANDS[name]]
+    assert called(command[0], "--overwrite", *command[1:]).code == 1
+    assert tree(old) == before
+
+
+def test_an_interrupted_command_leaves_what_was_there(old: Path) -> None:
+    before = tree(old)
+    interrupted("reshard", "--overwrite", "--shards", "240", "source", "old/")
+    assert tree(old) == before
 
 
 def test_a_page_does_not_replace_a_spelling_in_a_store(shard: Path, bucket: Bucket, called: Call) -> None:

@@ -275,6 +275,18 @@ def test_a_manifest_that_cannot_be_read_is_an_error(root: str) -> None:
         streamrec.verify_sync(f"{root}/m.json")
 
 
+@pytest.mark.parametrize("store", ["s3_store", "gcs_store"])
+async def test_verify_survives_network_faults_of_a_real_store(request: pytest.FixtureRequest, store: str) -> None:
+    found: Store = request.getfixturevalue(store)
+    root = f"{found.url}/{uuid.uuid4().hex}"
+    shards = await write(root, storage_options=found.options)
+    async with FaultProxy(found.endpoint) as proxy:
+        broken = iter([Fault(cut=100_000)] * 3)
+        proxy.choose = lambda request: next(broken, None) if "train-00" in request.path else None
+        report = await look(root, storage_options={**found.options, "endpoint_url": proxy.url}, parallel=2)
+    assert report == VerifyReport(f"{root}/m.json", 6, sum(shard.bytes for shard in shards), ())
+
+
 async def test_a_store_that_is_down_is_an_error_and_not_a_report(s3_store: Store) -> None:
     root = f"{s3_store.url}/{uuid.uuid4().hex}"
     await write(root, storage_options=s3_store.options)

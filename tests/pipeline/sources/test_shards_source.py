@@ -29,6 +29,7 @@ from tests.runs import until_error, write_shards
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.requestlog import Entry
+from tests.servers.resuming import stop_after
 
 SMALL = 150
 MEDIUM = 14
@@ -141,6 +142,12 @@ def test_a_consumer_that_rests_finds_its_next_record_there(tmp_path: Path) -> No
             assert sum(map(len, islice(batches, 20))) == 20 * 32
             store.wait_idle(0.3)
         batches.close()
+
+
+def test_resuming_in_the_middle_of_parallel_ranges(store: ObjectStore) -> None:
+    dataset = dataset_of(store, ["s3://large/s-0", "s3://large/s-1"])
+    head, state = stop_after(dataset, 30)
+    assert head + list(dataset.iterate(state)) == LARGE * 2
 
 
 @given(lengths=LENGTHS, plan=PLANS, deterministic=st.booleans(), seed=st.integers(0, 9))

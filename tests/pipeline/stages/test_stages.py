@@ -178,6 +178,13 @@ def test_a_position_belongs_to_the_features_that_were_parsed(examples: str) -> N
         batched.parse_example({"id": FEATURES["id"]}, num_parallel_calls=2).iterate(state)
 
 
+def test_a_record_that_is_not_an_example_is_an_error_after_those_before(examples: str, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(encode_records([b"no example"]))
+    parsed = TFRecordDataset([examples, f"{tmp_path}/bad"]).batch(10).parse_example(FEATURES)
+    found, _ = until_error(parsed, streamrec.FeatureError)
+    assert np.concatenate([batch["id"] for batch in found]).tolist() == list(range(40))
+
+
 def sequences(lengths: list[int], chunk: int = 100) -> Dataset[Any]:
     """Arrays of these lengths with their numbers, `chunk` of them in a chunk."""
     rows = [(np.full(length, index), index) for index, length in enumerate(lengths)]
