@@ -5,34 +5,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import Protocol
 
 import anyio
-from anyio.abc import TaskGroup
 
 from streamrec.pipeline.elements.chunk import Chunk
-
-
-@asynccontextmanager
-async def background() -> AsyncGenerator[TaskGroup]:
-    """A task group whose tasks are cancelled and have ended when the block is left in any way.
-
-    A plain task group wraps exceptions into an exception group, even the GeneratorExit of a generator that is closed.
-    This one raises them as they are, also SystemExit of a user's function. The tasks themselves raise nothing else.
-    """
-    leaving: BaseException | None = None
-    try:
-        async with anyio.create_task_group() as tasks:
-            try:
-                yield tasks
-            except (Exception, GeneratorExit) as error:
-                leaving = error
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        leaving = group.exceptions[0]
-    if leaving is not None:
-        raise leaving
+from streamrec.storage.tasks import background
 
 
 class Signal:

@@ -22,8 +22,9 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import ChunkSlices, Joined, Position, Positions
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.engine.queue import Signal, background, fill
+from streamrec.pipeline.engine.queue import Signal, fill
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.storage.tasks import background
 from streamrec.tfrecord import Frames
 
 AHEAD = Share(4)
