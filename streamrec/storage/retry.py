@@ -145,6 +145,7 @@ async def attempt(
     doing: str,
     *,
     traffic: Traffic | None = None,
+    tally: Tally | None = None,
     limit: float | None = None,
     start: int | None = None,
     end: int | None = None,
@@ -152,10 +153,11 @@ async def attempt(
     """Calls until it succeeds, fails permanently, or the policy gives up.
 
     `doing` describes the call in errors. Each attempt may take `limit` seconds; by default as long as a request without
-    a body.
+    a body. Requests count in `tally`, by default that of the `traffic`; a call without traffic is not a request.
     """
+    timer = None if traffic is None or limit is not None else traffic.timer
     traffic = traffic or Traffic()
-    failures = Failures(policy, path, traffic, traffic.tally)
+    failures = Failures(policy, path, traffic, tally or traffic.tally)
     seconds = policy.request_timeout() if limit is None else limit
 
     def warn(now: float, blocked: float) -> None:
@@ -164,8 +166,8 @@ async def attempt(
     try:
         while True:
             await failures.turn()
-            if limit is None and failures.limiter.name:  # a request to a server, with a short body
-                traffic.timer.add(warn, asyncio.get_running_loop().time() + MIN_WARNING_SECONDS)
+            if timer is not None:  # a request with a short body
+                timer.add(warn, asyncio.get_running_loop().time() + MIN_WARNING_SECONDS)
             try:
                 try:
                     async with asyncio.timeout(seconds):
@@ -173,7 +175,8 @@ async def attempt(
                 except TimeoutError as error:
                     raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
                 finally:
-                    traffic.timer.remove(warn)
+                    if timer is not None:
+                        timer.remove(warn)
                 failures.limiter.record_success()
                 return result
             except TransientError as fault:
