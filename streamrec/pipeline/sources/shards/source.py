@@ -300,8 +300,8 @@ class Fetchers:
     async def _read_short(self, paths: Sequence[str]) -> Sequence[ShortShard | None]:
         """Those of these shards that a store reads many at a time; None for each other one."""
         try:
-            storage = await self._storages.at(paths[0]) if paths else None
-            if storage is not None and storage.reads_short and self._storages.serves_together(paths):
+            storages = {await self._storages.at(path) for path in paths}
+            if len(storages) == 1 and (storage := storages.pop()).reads_short:
                 return await read_short_shards(storage, paths, self._options)
         except StreamrecError:
             pass  # the reader of a single shard reports it
