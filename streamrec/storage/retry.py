@@ -23,6 +23,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from streamrec.display import display_name
@@ -155,19 +156,15 @@ async def attempt(
     `doing` describes the call in errors. Each attempt may take `limit` seconds; by default as long as a request without
     a body. Requests count in `tally`, by default that of the `traffic`; a call without traffic is not a request.
     """
-    timer = None if traffic is None or limit is not None else traffic.timer
+    is_short = traffic is not None and limit is None  # a request with a short body
     traffic = traffic or Traffic()
     failures = Failures(policy, path, traffic, tally or traffic.tally)
     seconds = policy.request_timeout() if limit is None else limit
-
-    def warn(now: float, blocked: float) -> None:
-        failures.report_stall(MIN_WARNING_SECONDS, f"{doing}: no answer yet")
-
+    warn = partial(failures.report_stall, MIN_WARNING_SECONDS, f"{doing}: no answer yet")
     try:
         while True:
             await failures.turn()
-            if timer is not None:  # a request with a short body
-                timer.add(warn, asyncio.get_running_loop().time() + MIN_WARNING_SECONDS)
+            warning = asyncio.get_running_loop().call_later(MIN_WARNING_SECONDS, warn) if is_short else None
             try:
                 try:
                     async with asyncio.timeout(seconds):
@@ -175,8 +172,8 @@ async def attempt(
                 except TimeoutError as error:
                     raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
                 finally:
-                    if timer is not None:
-                        timer.remove(warn)
+                    if warning is not None:
+                        warning.cancel()
                 failures.limiter.record_success()
                 return result
             except TransientError as fault:
