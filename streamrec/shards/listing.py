@@ -117,6 +117,7 @@ class Listing:
         error: The error after these shards, or None.
         known: The listed objects that a glob matched, by URL.
         labels: The name of each shard in errors: its URL.
+        asks: Whether `run` has anything to list.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Listing:
         names = to_names(filenames)
         self._alone = len(names) == 1
         self._parts = list(parts_of(names, patterns)) if found is None else []
+        self.asks = any(part.pattern is not None for part in self._parts)
 
     async def run(self, parts: Iterable[Part] | None = None) -> None:
         """Runs the listings of some parts, by default of all. It raises nothing: an error waits for its place."""

@@ -92,7 +92,8 @@ class Session:
         listing = Listing(storages, filenames, known, keep, patterns=patterns)
         opened = OpenSource(storages, listing)
         self._opened[id(source)] = source, opened
-        self._tasks.start_soon(listing.run)
+        if listing.asks:
+            self._tasks.start_soon(listing.run)
         return opened
 
     async def clients(self, options: SourceStores) -> Storages:
