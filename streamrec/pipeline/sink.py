@@ -24,13 +24,14 @@ from streamrec.example import BytesColumn
 from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline.elements.chunk import Batches, Elements
 from streamrec.pipeline.elements.columns import Columns
-from streamrec.pipeline.engine.queue import ByteQueue, background, fill
+from streamrec.pipeline.engine.queue import ByteQueue, fill
 from streamrec.pipeline.iterators import Run
 from streamrec.shards import ShardInfo, ShardTarget
 from streamrec.shards.manifest import FRAME_BYTES
 from streamrec.shards.patterns import is_numbered
 from streamrec.shards.shard_writer import ShardOutput
 from streamrec.storage import Storages, locate
+from streamrec.storage.tasks import background
 from streamrec.tfrecord import Frames, RecordBatch, TFRecordOptions, as_record
 
 

@@ -14,7 +14,7 @@ from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Filenames, Portion, ReadOptions
-from streamrec.shards.patterns import to_names
+from streamrec.shards.listing import to_names
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, check_source, locate
 from streamrec.tfrecord import MAX_RECORD_BYTES, Loss
 

@@ -26,9 +26,8 @@ from streamrec.arguments import check_flag, check_integer
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import Index, IndexedShard, IndexEncoder
 from streamrec.shards.indexed_records import open_index, read_blocks
-from streamrec.shards.listing import find_shards
+from streamrec.shards.listing import Filenames, find_shards, to_names
 from streamrec.shards.manifest import ShardInfo
-from streamrec.shards.patterns import Filenames, to_names
 from streamrec.shards.places import check_named_once, portable
 from streamrec.shards.scan import scan_file, scan_idx, scan_stream
 from streamrec.storage import Storage, Storages, StoreOptions, check_keywords, local_path, locate, protocol_of

@@ -28,14 +28,18 @@ from typing import Any, Final, NamedTuple, Unpack
 import anyio
 
 from streamrec import bridge, shards
+from streamrec.arguments import describe_value
 from streamrec.display import logger
 from streamrec.errors import NotFoundError, PermissionDeniedError, PositionMismatchError, UnsupportedOperationError
 from streamrec.shards.assignment import ShardSize, assign_bytes
 from streamrec.shards.options import Expected, Portion
-from streamrec.shards.patterns import Filenames, expand_braces, has_braces, is_glob, is_web, is_web_glob, to_names
+from streamrec.shards.patterns import expand_braces, has_braces, is_glob, is_web, is_web_glob
 from streamrec.storage import Glob, ObjectInfo, Storages, StoreOptions, check_keywords, locate, split_chain
 from streamrec.storage.tasks import for_each
 from streamrec.tfrecord import DETECT_BYTES, check_compression_type, detect_compression
+
+Name = str | bytes | os.PathLike[str]
+Filenames = Name | Iterable[Name]
 
 MANIFESTS: Final = (".json", ".index")
 """The endings of the names of manifests and indexes."""
@@ -51,6 +55,22 @@ PARALLEL_REQUESTS: Final = 16
 
 FEW_SHARDS: Final = 64
 """Up to this number, the store is asked for each shard. Not tuned."""
+
+
+def to_names(filenames: Filenames) -> list[str]:
+    """The caller's names as strings, in order, with their braces and globs.
+
+    A name may be bytes, as the elements of `Dataset.list_files` are; another type is a TypeError.
+    """
+    names: list[Any] = [filenames]
+    if isinstance(filenames, Iterable) and not isinstance(filenames, str | bytes):
+        names = list(filenames)
+    for name in names:
+        if not isinstance(name, str | bytes | os.PathLike):
+            raise TypeError(f"a file name is {describe_value(name)}: give a URL or path, a pattern, or a list of them")
+        if not name:
+            raise ValueError("a file name is '': give a URL or path, a pattern, or a list of them")
+    return [os.fsdecode(name) for name in names]
 
 
 async def find_shards(storages: Storages, filenames: Filenames, *, patterns: bool = False) -> list[str]:
@@ -97,6 +117,7 @@ class Listing:
         error: The error after these shards, or None.
         known: The listed objects that a glob matched, by URL.
         labels: The name of each shard in errors: its URL.
+        asks: Whether `run` has anything to list.
     """
 
     def __init__(
@@ -121,6 +142,7 @@ class Listing:
         names = to_names(filenames)
         self._alone = len(names) == 1
         self._parts = list(parts_of(names, patterns)) if found is None else []
+        self.asks = any(part.pattern is not None for part in self._parts)
 
     async def run(self, parts: Iterable[Part] | None = None) -> None:
         """Runs the listings of some parts, by default of all. It raises nothing: an error waits for its place."""

@@ -24,10 +24,10 @@ from streamrec.display import display_name, display_repr, display_text
 from streamrec.errors import ManifestError, NotFoundError
 from streamrec.shards.index import MAGIC
 from streamrec.shards.indexed_records import END_BYTES, open_index
-from streamrec.shards.listing import find_shards, is_manifest, is_pattern
+from streamrec.shards.listing import Filenames, find_shards, is_manifest, is_pattern, to_names
 from streamrec.shards.manifest import Manifest, ShardInfo
 from streamrec.shards.options import Expected, rewrite_advice
-from streamrec.shards.patterns import Filenames, list_numbered, to_names
+from streamrec.shards.patterns import list_numbered
 from streamrec.shards.places import check_named_once, location_of
 from streamrec.shards.scan import Scan, scan
 from streamrec.storage import ObjectInfo, Storage, Storages, StoreOptions, check_keywords, locate

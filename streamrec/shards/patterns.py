@@ -1,4 +1,4 @@
-"""The names of shards: lists, braces and globs, pure until the one listing.
+"""Patterns that name shards: braces and globs, pure until the one listing.
 
 - `train-{00000..00127}.tfrecord`, `{train,test}.tfrecord`: braces as in a shell.
 - `gs://bucket/train-*.tfrecord`: a glob (`storage/urls.py`), answered by one listing.
@@ -13,39 +13,17 @@
 from __future__ import annotations
 
 import glob
-import os
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
-from streamrec.arguments import describe_value
 from streamrec.display import display_name
 from streamrec.storage import MAGIC, Glob, ObjectInfo, Storages, split_chain
-
-Name = str | bytes | os.PathLike[str]
-Filenames = Name | Iterable[Name]
 
 BRACES = re.compile(r"(?<!\[)\{([^{}]*)\}")
 RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 NUMBER = re.compile(r"\{shard(?::([^{}]*))?\}")
 TOTAL = re.compile(r"\{shards(?::([^{}]*))?\}")
 WEB = re.compile(r"https?://", re.IGNORECASE)
-
-
-def to_names(filenames: Filenames) -> list[str]:
-    """The caller's names as strings, in order, with their braces and globs.
-
-    A name may be bytes, as the elements of `Dataset.list_files` are; another type is a TypeError.
-    """
-    names: list[Any] = [filenames]
-    if isinstance(filenames, Iterable) and not isinstance(filenames, str | bytes):
-        names = list(filenames)
-    for name in names:
-        if not isinstance(name, str | bytes | os.PathLike):
-            raise TypeError(f"a file name is {describe_value(name)}: give a URL or path, a pattern, or a list of them")
-        if not name:
-            raise ValueError("a file name is '': give a URL or path, a pattern, or a list of them")
-    return [os.fsdecode(name) for name in names]
 
 
 def expand_braces(pattern: str) -> Iterator[str]:

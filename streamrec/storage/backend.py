@@ -125,7 +125,8 @@ class Backend(Protocol):
     Attributes:
         remote: Whether the store answers over a network, so that a second request may help when an answer is late, and
             parallel ones may be faster than one.
-        may_stall: Whether a body may give nothing for a while, so that each read of it has a time limit.
+        may_stall: Whether a body may give nothing for a while, or break off, so that each read of it has a time limit,
+            and is tried again.
         verifies_first: Whether an upload is verified before its object becomes visible.
         reads_short: Whether `read_short` is implemented.
         fast_paths: The fast paths that this backend uses.

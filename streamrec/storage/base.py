@@ -26,7 +26,7 @@ from streamrec.storage.faults import Cause, RetryPolicy, TransientError
 from streamrec.storage.parallel_stream import open_parallel
 from streamrec.storage.retry import attempt
 from streamrec.storage.statistics import Tally
-from streamrec.storage.stream import ResumingStream
+from streamrec.storage.stream import DirectStream, ResumingStream
 from streamrec.storage.traffic import Traffic
 from streamrec.storage.upload import PARALLEL, PART_SIZE, StagedSink, Upload
 from streamrec.storage.urls import Glob, hidden_name, is_temporary
@@ -154,6 +154,12 @@ class Storage:
             raise ValueError(f"bytes {start} to {end}: a range begins at 0 or later and ends no earlier than it begins")
         self._check_open(path)
         tally = tally or Tally(self._traffic.tally)
+        if not self._backend.may_stall and start != end:
+            direct = DirectStream(self._backend, path, start, end, version, self._traffic.statistics, tally)
+            await attempt(
+                self._retry, path, direct.open, "opening", traffic=self._traffic, tally=tally, start=start, end=end
+            )
+            return direct
         request = partial(ResumingStream, self._backend, self._retry, path, traffic=self._traffic, tally=tally)
         if not self._backend.remote:
             stream = request(start, end, version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import astuple
 from functools import partial
@@ -153,12 +153,6 @@ class Storages:
             if scope not in self._storages:
                 self._storages[scope] = await self._make(scope, url)
             return self._storages[scope]
-
-    def serves_together(self, urls: Collection[str]) -> bool:
-        """Whether one client serves all of these URLs; a StorageError if one of the names is not valid."""
-        for url in urls:
-            _check_name(url)
-        return self._filesystem is not None or len({client_scope(url) for url in urls}) == 1
 
     async def identities(self, urls: Iterable[str]) -> list[frozenset[Identity]]:
         located = [(url, (await self.at(url)).endpoint) for url in urls]

@@ -77,8 +77,6 @@ class HedgedRequest:
 
     async def readinto(self, buffer: memoryview) -> int:
         assert self._body is not None
-        if not self._backend.may_stall:
-            return await self._body.readinto(buffer)
         hedging = self._traffic.hedging
         while True:
             began = time.monotonic()

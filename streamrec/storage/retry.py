@@ -23,6 +23,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from streamrec.display import display_name
@@ -145,6 +146,7 @@ async def attempt(
     doing: str,
     *,
     traffic: Traffic | None = None,
+    tally: Tally | None = None,
     limit: float | None = None,
     start: int | None = None,
     end: int | None = None,
@@ -152,20 +154,17 @@ async def attempt(
     """Calls until it succeeds, fails permanently, or the policy gives up.
 
     `doing` describes the call in errors. Each attempt may take `limit` seconds; by default as long as a request without
-    a body.
+    a body. Requests count in `tally`, by default that of the `traffic`; a call without traffic is not a request.
     """
+    is_short = traffic is not None and limit is None  # a request with a short body
     traffic = traffic or Traffic()
-    failures = Failures(policy, path, traffic, traffic.tally)
+    failures = Failures(policy, path, traffic, tally or traffic.tally)
     seconds = policy.request_timeout() if limit is None else limit
-
-    def warn(now: float, blocked: float) -> None:
-        failures.report_stall(MIN_WARNING_SECONDS, f"{doing}: no answer yet")
-
+    warn = partial(failures.report_stall, MIN_WARNING_SECONDS, f"{doing}: no answer yet")
     try:
         while True:
             await failures.turn()
-            if limit is None and failures.limiter.name:  # a request to a server, with a short body
-                traffic.timer.add(warn, asyncio.get_running_loop().time() + MIN_WARNING_SECONDS)
+            warning = asyncio.get_running_loop().call_later(MIN_WARNING_SECONDS, warn) if is_short else None
             try:
                 try:
                     async with asyncio.timeout(seconds):
@@ -173,7 +172,8 @@ async def attempt(
                 except TimeoutError as error:
                     raise TransientError(Cause.TIMED_OUT, f"{doing}: nothing for {seconds:g} s") from error
                 finally:
-                    traffic.timer.remove(warn)
+                    if warning is not None:
+                        warning.cancel()
                 failures.limiter.record_success()
                 return result
             except TransientError as fault:

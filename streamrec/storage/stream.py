@@ -1,4 +1,4 @@
-"""ResumingStream: delivers one object's bytes in order across broken connections.
+"""Streams deliver one object's bytes in order: a ResumingStream across broken connections, a DirectStream of one body.
 
 The contract, on which the rest of streamrec relies:
 
@@ -16,14 +16,17 @@ The contract, on which the rest of streamrec relies:
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from streamrec.errors import ClosedError
-from streamrec.storage.backend import Backend, ObjectInfo
-from streamrec.storage.faults import Cause, RetryPolicy, TransientError
+from streamrec.storage.backend import Backend, Body, ObjectInfo
+from streamrec.storage.faults import Cause, RetryPolicy, TransientError, changed_error
 from streamrec.storage.request import HedgedRequest
 from streamrec.storage.retry import Failures
-from streamrec.storage.statistics import Tally
+from streamrec.storage.statistics import Statistics, Tally
 from streamrec.storage.traffic import Traffic
+
+CLOSED: Final = "{}: the stream is closed; open a new one"
 
 
 def stop_of(info: ObjectInfo, end: int | None) -> int | None:
@@ -36,6 +39,69 @@ def stop_of(info: ObjectInfo, end: int | None) -> int | None:
     if info.size is None:
         return None
     return info.size if end is None else min(end, info.size)
+
+
+class DirectStream:
+    """A ByteStream over one body of a store whose bodies never stall (`Backend.may_stall`); `open` opens it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        path: str,
+        start: int,
+        end: int | None,
+        version: str | None,
+        statistics: Statistics,
+        tally: Tally,
+    ) -> None:
+        self.info = ObjectInfo(path, None, version)
+        self.position = start
+        self.tally = tally
+        self._backend = backend
+        self._end = end
+        self._stop: int | None = None
+        self._statistics = statistics
+        self._body: Body | None = None
+        self._idle_since = 0.0
+
+    async def open(self) -> None:
+        """Opens the body, which sets size and version in `info`; one attempt."""
+        began = time.monotonic()
+        self._body = await self._backend.open(self.info.path, self.position, self._end, self.info.version)
+        self.info = self._body.info
+        self._stop = stop_of(self.info, self._end)
+        self._statistics.add_stream(self.info.path, self.tally)
+        self._idle_since = time.monotonic()
+        self.tally.first_byte(self._idle_since - began)
+
+    async def readinto(self, buffer: memoryview) -> int:
+        """Reads the next bytes as `ResumingStream.readinto`."""
+        if self._body is None:
+            raise ClosedError(CLOSED.format(self.info.path))
+        if self._end is not None:
+            buffer = buffer[: max(0, self._end - self.position)]
+        if not buffer or self.position == self._stop:
+            return 0
+        began = time.monotonic()
+        try:
+            count = await self._body.readinto(buffer)
+            if not count and self._stop is not None and self.position < self._stop:
+                raise changed_error(self.info.path, self.position)
+        except BaseException:
+            await self.aclose()
+            raise
+        self.position += count
+        now = time.monotonic()
+        self.tally.block(count, now - began, began - self._idle_since)
+        self._idle_since = now
+        return count
+
+    async def aclose(self) -> None:
+        """Closes the body, even if bytes are left. May be called twice."""
+        body, self._body = self._body, None
+        if body is not None:
+            self._statistics.remove_stream(self.tally)
+            await body.aclose()
 
 
 class ResumingStream:
@@ -97,7 +163,7 @@ class ResumingStream:
     async def readinto(self, buffer: memoryview) -> int:
         """Waits for the next bytes, writes them at the buffer's start, and returns their number; 0 only at the end."""
         if self._closed:
-            raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
+            raise ClosedError(CLOSED.format(self.info.path))
         if self._end is not None and len(buffer) > self._end - self.position:
             buffer = buffer[: max(0, self._end - self.position)]
         if not buffer or self.position == self._stop:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
+from contextlib import asynccontextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 T = TypeVar("T")
 
@@ -135,6 +137,27 @@ async def run_concurrently(*functions: Callable[[], Awaitable[None]]) -> None:
             group.start_soon(run, function)
     if errors:
         raise errors[0]
+
+
+@asynccontextmanager
+async def background() -> AsyncGenerator[TaskGroup]:
+    """A task group whose tasks are cancelled and have ended when the block is left in any way.
+
+    A plain task group wraps exceptions into an exception group, even the GeneratorExit of a generator that is closed.
+    This one raises them as they are, also SystemExit of a user's function. The tasks themselves raise nothing else.
+    """
+    leaving: BaseException | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            try:
+                yield tasks
+            except (Exception, GeneratorExit) as error:
+                leaving = error
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        leaving = group.exceptions[0]
+    if leaving is not None:
+        raise leaving
 
 
 class Renewal:

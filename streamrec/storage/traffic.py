@@ -1,6 +1,6 @@
 """Traffic: the state that all requests to one store share: statistics, a timer, hedging, and a limiter per bucket.
 
-All waits share one timer: a timer each would add a tenth to the cost of a small object, and it hardly ever fires.
+Waits for bytes share one timer: a timer each would add a tenth to the cost of a small object, and hardly ever fires.
 
 **Hedging** decides when to send a second request for the same bytes; `request.py` sends it. A store answers most
 requests in the usual time and a few very late. A second request, sent when the first is late compared with the other

@@ -104,6 +104,16 @@ class Frames(Sequence[bytes]):
         spans[:1, 0] = 0
         return cls(b"".join(kept), spans)
 
+    @classmethod
+    def in_turn(cls, inputs: Sequence[Sequence[Frames]], block: int) -> Frames:
+        """Records of several inputs in turn, `block` of each at a time, copied into one buffer.
+
+        The windows of an input fill all its turns exactly; its last turn may be shorter.
+        """
+        parts = [[(window.buffer, window.spans) for window in windows] for windows in inputs]
+        buffer, spans = kernels.interleave(parts, block)
+        return Frames(buffer, as_spans(spans))
+
     def __len__(self) -> int:
         return len(self.spans)
 
@@ -253,10 +263,7 @@ class Scattered(Frames):
 
     @classmethod
     def in_turn(cls, inputs: Sequence[Sequence[Frames]], block: int) -> Scattered:
-        """Records of several inputs in turn, `block` of each at a time.
-
-        The windows of an input fill all its turns exactly; its last turn may be shorter.
-        """
+        """The same records, which stay in their buffers."""
         buffers: list[Buffer] = []
         parts = []
         for windows in inputs:
@@ -332,7 +339,4 @@ def join_frames(inputs: Sequence[Sequence[Frames]], block: int = 1) -> Frames:
     """
     if are_long([window for windows in inputs for window in windows]):
         return Scattered.in_turn([[window.trim() for window in windows] for windows in inputs], block)
-    buffer, spans = kernels.interleave(
-        [[(window.buffer, window.spans) for window in windows] for windows in inputs], block
-    )
-    return Frames(buffer, as_spans(spans))
+    return Frames.in_turn(inputs, block)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from streamrec.errors import NotFoundError, PermissionDeniedError
 from streamrec.shards import Listing, find_shards
-from streamrec.shards.listing import is_manifest, is_pattern, stands_for_others
-from streamrec.shards.patterns import expand_braces, is_shard_of, shard_path, to_names
+from streamrec.shards.listing import is_manifest, is_pattern, stands_for_others, to_names
+from streamrec.shards.patterns import expand_braces, is_shard_of, shard_path
 from streamrec.storage import Glob, ObjectInfo, Storages
 
 PIECES = [

@@ -5,34 +5,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
-from typing import Protocol
+from contextlib import aclosing
 
 import anyio
-from anyio.abc import TaskGroup
 
 from streamrec.pipeline.elements.chunk import Chunk
-
-
-@asynccontextmanager
-async def background() -> AsyncGenerator[TaskGroup]:
-    """A task group whose tasks are cancelled and have ended when the block is left in any way.
-
-    A plain task group wraps exceptions into an exception group, even the GeneratorExit of a generator that is closed.
-    This one raises them as they are, also SystemExit of a user's function. The tasks themselves raise nothing else.
-    """
-    leaving: BaseException | None = None
-    try:
-        async with anyio.create_task_group() as tasks:
-            try:
-                yield tasks
-            except (Exception, GeneratorExit) as error:
-                leaving = error
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        leaving = group.exceptions[0]
-    if leaving is not None:
-        raise leaving
+from streamrec.storage.tasks import background
 
 
 class Signal:
@@ -54,41 +32,51 @@ class Signal:
         await self._event.wait()
 
 
-class ByteQueue:
-    """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`; one chunk always fits.
+class Fillable:
+    """What a task fills with chunks, as long as they fit; base of ByteQueue and InputBuffer.
 
     An `error` that ended it is raised after all chunks. `refused` counts how often a chunk had to wait.
     """
 
+    ended = False
+    error: Exception | None = None
+    refused = 0
+    _arrived: Signal
+    _room: Signal
+
+    def _fits(self, chunk: Chunk, weight: int) -> bool:
+        raise NotImplementedError
+
+    def _add(self, chunk: Chunk, weight: int) -> None:
+        raise NotImplementedError
+
+    async def put(self, chunk: Chunk, weight: int) -> None:
+        """Adds a chunk; waits while it does not fit."""
+        if not self._fits(chunk, weight):
+            self.refused += 1
+        while not self._fits(chunk, weight):
+            await self._room.wait()
+        self._add(chunk, weight)
+        self._arrived.notify()
+
+    def end(self, error: Exception | None) -> None:
+        """Called after the last chunk, with the error that ended them or None."""
+        self.ended, self.error = True, error
+        self._arrived.notify()
+
+
+class ByteQueue(Fillable):
+    """A queue between two tasks of one loop, bounded by `limit` bytes and `most_elements`; one chunk always fits."""
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.held = 0
-        self.refused = 0
         self.most_elements = sys.maxsize
-        self.ended = False
-        self.error: Exception | None = None
         self._count = 0
         self._chunks: deque[tuple[Chunk, int]] = deque()
         self._closed: Exception | None = None
         self._arrived = Signal()
         self._room = Signal()
-
-    async def put(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk; waits while the queue is full."""
-        count = len(chunk.elements)
-        if not self._fits(weight, count):
-            self.refused += 1
-        while not self._fits(weight, count):
-            await self._room.wait()
-        self._chunks.append((chunk, weight))
-        self.held += weight
-        self._count += count
-        self._arrived.notify()
-
-    def end(self, error: Exception | None) -> None:
-        """Ends the queue, possibly with an error."""
-        self.ended, self.error = True, error
-        self._arrived.notify()
 
     def close(self, error: Exception) -> None:
         """Drops all chunks; from now on `get` raises this error."""
@@ -124,9 +112,14 @@ class ByteQueue:
             self.limit = limit
             self._room.notify()
 
-    def _fits(self, weight: int, count: int) -> bool:
-        fits = self.held + weight <= self.limit and self._count + count <= self.most_elements
-        return fits or not self._chunks
+    def _fits(self, chunk: Chunk, weight: int) -> bool:
+        count = self._count + len(chunk.elements)
+        return not self._chunks or (self.held + weight <= self.limit and count <= self.most_elements)
+
+    def _add(self, chunk: Chunk, weight: int) -> None:
+        self._chunks.append((chunk, weight))
+        self.held += weight
+        self._count += len(chunk.elements)
 
 
 async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
@@ -136,16 +129,6 @@ async def run_ahead(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
         tasks.start_soon(fill, queue, chunks)
         while (chunk := await queue.get()) is not None:
             yield chunk
-
-
-class Fillable(Protocol):
-    """What a task fills with chunks."""
-
-    async def put(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk; waits while this is full."""
-
-    def end(self, error: Exception | None) -> None:
-        """Called after the last chunk, with the error that ended them or None."""
 
 
 async def fill(queue: Fillable, chunks: AsyncGenerator[Chunk]) -> None:

@@ -36,7 +36,7 @@ from streamrec.pipeline.engine.description import Chain, derive_seed
 from streamrec.pipeline.engine.meters import SourceMeter, StageMeter
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.session import Session
-from streamrec.pipeline.engine.stage import Step
+from streamrec.pipeline.engine.stage import Offload, Step, collect
 from streamrec.pipeline.engine.threads import Offloader
 
 
@@ -153,7 +153,8 @@ class RunContext:
         meter = self.meter.chain(chain)
         running = [stage.start(str(number), states.get(str(number))) for number, stage in enumerate(stages)]
         steps = list(zip(running, meter.stages, strict=True))
-        offloader = Offloader((stage.offload for stage in stages), self.session.threads)
+        offload = max((stage.offload for stage in stages), default=Offload.NEVER)
+        offloader = Offloader(offload, self.session.threads) if offload else None
         preserve_batches = preserve_batches and not stages
         ahead = replace(
             self,
@@ -162,7 +163,7 @@ class RunContext:
             skip=skip,
             batch=stages[0].windows_of if stages else self.batch if preserve_batches else 1,
             batch_offset=self.batch_offset if preserve_batches else 0,
-            offloaded=self.offloaded if preserve_batches else offloader.wanted,
+            offloaded=self.offloaded if preserve_batches else offloader is not None,
         )
         source = chain.source.chunks(position.get("source"), ahead)
         is_reading = not position.get("ended") and not any(step.done for step in running)
@@ -196,9 +197,8 @@ class RunContext:
                         meter.source.blame(chunk.error)
                         await anyio.lowlevel.checkpoint()  # there may be thousands of failures, which fill no queue
                     outputs, nbytes = push(steps, chunk), chunk.nbytes
-                chunks, error_of_step = await offloader.through(
-                    outputs if continue_on_error else strict(outputs), nbytes
-                )
+                wanted = outputs if continue_on_error else strict(outputs)
+                chunks, error_of_step = await offloader.through(wanted, nbytes) if offloader else collect(wanted)
                 failure = failure or error_of_step
                 for out in chunks:
                     meter.count(asked=-1)

@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.budget import HeldBytes
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
+from streamrec.storage.tasks import background
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -50,10 +50,7 @@ class OpenSource:
 class Session:
     """The open sources of one run, or of a branch of it, and its threads. Made by `session`."""
 
-    def __init__(
-        self, tasks: TaskGroup, stack: AsyncExitStack, threads: Threads, held: HeldBytes, run: Session | None
-    ) -> None:
-        self.threads = threads
+    def __init__(self, tasks: TaskGroup, stack: AsyncExitStack, held: HeldBytes, run: Session | None = None) -> None:
         self.held = held
         self._tasks = tasks
         self._stack = stack
@@ -61,6 +58,15 @@ class Session:
         self._clients: list[tuple[SourceStores, Storages]] = []
         self._opened: dict[int, tuple[object, OpenSource]] = {}
         self.kept: dict[int, tuple[object, Any]] = {}  # what a source, by its id, keeps from epoch to epoch
+
+    @cached_property
+    def threads(self) -> Threads:
+        """The run's threads, made when a source or a stage first needs one."""
+        if self._run is not self:
+            return self._run.threads
+        threads = Threads()
+        self._stack.callback(threads.close)
+        return threads
 
     async def open(
         self,
@@ -86,7 +92,8 @@ class Session:
         listing = Listing(storages, filenames, known, keep, patterns=patterns)
         opened = OpenSource(storages, listing)
         self._opened[id(source)] = source, opened
-        self._tasks.start_soon(listing.run)
+        if listing.asks:
+            self._tasks.start_soon(listing.run)
         return opened
 
     async def clients(self, options: SourceStores) -> Storages:
@@ -111,7 +118,7 @@ class Session:
     async def branch(self) -> AsyncGenerator[Session]:
         """A session for a chain that ends before the run: its listings end with it, clients stay."""
         async with AsyncExitStack() as stack, background() as tasks:
-            yield Session(tasks, stack, self.threads, self.held, self._run)
+            yield Session(tasks, stack, self.held, self._run)
 
 
 @asynccontextmanager
@@ -120,6 +127,4 @@ async def session(held: HeldBytes | None = None) -> AsyncGenerator[Session]:
     the bytes that the run holds; None if no shard is read.
     """
     async with AsyncExitStack() as stack, background() as tasks:
-        threads = Threads()
-        stack.callback(threads.close)
-        yield Session(tasks, stack, threads, held or HeldBytes(0), None)
+        yield Session(tasks, stack, held or HeldBytes(0))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from functools import partial
 from math import inf
@@ -183,21 +183,20 @@ async def through(threads: Threads, outputs: Iterator[Chunk], offload: bool) -> 
 
 
 class Offloader:
-    """Runs a chain's stages in a thread or on the loop, decided for each chunk by what they ask for.
+    """Runs the stages of a chain that ask for a thread (`offload`), or on the loop if that is faster.
 
     LONG depends on the processor time for each byte of the last chunk; the first chunk goes to a thread.
     """
 
-    def __init__(self, wanted: Iterable[Offload], threads: Threads) -> None:
+    def __init__(self, offload: Offload, threads: Threads) -> None:
         self._threads = threads
-        self._offload = max(wanted, default=Offload.NEVER)
-        self.wanted = self._offload is not Offload.NEVER
+        self._offload = offload
         self._seconds_a_byte = inf
 
     async def through(self, outputs: Iterator[Chunk], nbytes: int = 0) -> tuple[list[Chunk], Exception | None]:
         """Computes all outputs of `nbytes` of input (0 if unknown); returns them with the error that ended them."""
-        if self._offload is not Offload.LONG or not nbytes:
-            return await run_in_thread(self._threads, partial(collect, outputs)) if self.wanted else collect(outputs)
+        if self._offload is Offload.ALWAYS or not nbytes:
+            return await run_in_thread(self._threads, partial(collect, outputs))
         timed = partial(self._run_timed, outputs, nbytes)
         return await run_in_thread(self._threads, timed) if self._seconds_a_byte * nbytes > HOP_SECONDS else timed()
 

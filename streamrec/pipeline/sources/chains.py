@@ -22,12 +22,13 @@ from streamrec.pipeline.elements.positions import FixedPosition, Nested
 from streamrec.pipeline.elements.specs import common_spec
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import AUTOTUNE, Chain, ChainSource, Source
-from streamrec.pipeline.engine.queue import background, fill
+from streamrec.pipeline.engine.queue import fill
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.in_memory import CHUNK_BYTES, CHUNK_ROWS, InMemory
 from streamrec.pipeline.sources.parallel_map.autotune import PrefetchDepth
+from streamrec.storage.tasks import background
 
 
 @dataclass(frozen=True, slots=True)

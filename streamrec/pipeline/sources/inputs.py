@@ -22,8 +22,9 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import ChunkSlices, Joined, Position, Positions
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import Chain
-from streamrec.pipeline.engine.queue import Signal, background, fill
+from streamrec.pipeline.engine.queue import Fillable, Signal, fill
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.storage.tasks import background
 from streamrec.tfrecord import Frames
 
 AHEAD = Share(4)
@@ -176,7 +177,7 @@ class ArrivedElements:
         self._used = 0
 
 
-class InputBuffer(ArrivedElements):
+class InputBuffer(ArrivedElements, Fillable):
     """The elements of one chain, at most `limit` bytes of them. `arrived` is notified of elements, and of the end."""
 
     def __init__(self, limit: int, arrived: Signal, start: Position | None = None) -> None:
@@ -185,17 +186,8 @@ class InputBuffer(ArrivedElements):
         self._arrived = arrived
         self._room = Signal()
 
-    async def put(self, chunk: Chunk, weight: int) -> None:
-        """Adds a chunk; waits while the buffer is full."""
-        while self._chunks and self.held + weight > self._limit:
-            await self._room.wait()
-        self._add(chunk, weight)
-        self._arrived.notify()
-
-    def end(self, error: Exception | None) -> None:
-        """Ends the chain, possibly with an error."""
-        self.ended, self.error = True, error
-        self._arrived.notify()
+    def _fits(self, chunk: Chunk, weight: int) -> bool:
+        return not self._chunks or self.held + weight <= self._limit
 
     def end_with(self, error: Exception) -> None:
         """Adds a failed element, and ends the chain."""

@@ -29,7 +29,7 @@ from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import SourceStores
 from streamrec.pipeline.engine.states import format_names
 from streamrec.shards import Filenames
-from streamrec.shards.patterns import to_names
+from streamrec.shards.listing import to_names
 from streamrec.storage import locate
 
 CHUNK_NAMES = 1 << 12

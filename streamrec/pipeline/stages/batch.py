@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamrec.example import RaggedTensor, SparseTensor
-from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk
+from streamrec.pipeline.elements.chunk import NUMBERS, Batches, Chunk, weigh_one
 from streamrec.pipeline.elements.columns import (
     Columns,
     Mixed,
@@ -158,7 +158,8 @@ class BatchStep(Step):
         positions, parts = HeldPositions(tuple(self._slices), end), self._parts
         self._parts, self._slices, self._held = [], [], 0
         try:
-            return [Chunk.weigh([self._join(join_windows(parts))], positions)]
+            batch = self._join(join_windows(parts))
+            return [Chunk([batch], positions, weigh_one(batch))]
         except Exception as error:
             self.failures.append((error, 0))
             return [Chunk.failure(error, positions, 1)]

@@ -136,21 +136,27 @@ LONG, QUARTER = 4 * HOP_SECONDS, HOP_SECONDS / 4
 
 
 @pytest.mark.parametrize(
-    ("stages", "pieces", "here"),
+    ("offload", "pieces", "here"),
     [
-        ([Offload.NEVER, Offload.LONG], [(0.0,), (0.0,), (LONG,), (LONG,), (0.0,), (0.0,)], [0, 1, 1, 0, 0, 1]),
-        ([Offload.LONG], [(QUARTER,), (QUARTER, 100 * NBYTES)], [0, 0]),  # it goes by the bytes
-        ([Offload.LONG], [(0.0,), (0.0, None)], [0, 0]),  # what is left at the end may be long
-        ([Offload.ALWAYS], [(0.0,), (0.0,)], [0, 0]),
-        ([Offload.NEVER], [(0.0,), (0.0,)], [1, 1]),
+        (Offload.LONG, [(0.0,), (0.0,), (LONG,), (LONG,), (0.0,), (0.0,)], [0, 1, 1, 0, 0, 1]),
+        (Offload.LONG, [(QUARTER,), (QUARTER, 100 * NBYTES)], [0, 0]),  # it goes by the bytes
+        (Offload.LONG, [(0.0,), (0.0, None)], [0, 0]),  # what is left at the end may be long
+        (Offload.ALWAYS, [(0.0,), (0.0,)], [0, 0]),
     ],
-    ids=["before", "bytes", "end", "always", "never"],
+    ids=["before", "bytes", "end", "always"],
 )
 async def test_long_work_goes_to_a_thread_and_short_work_does_not(
-    threads: Threads, stages: list[Offload], pieces: list[Any], here: list[bool]
+    threads: Threads, offload: Offload, pieces: list[Any], here: list[bool]
 ) -> None:
     """The piece before tells how long one takes."""
-    work, offloader = Work(), Offloader(stages, threads)
+    work, offloader = Work(), Offloader(offload, threads)
     for seconds, *nbytes in pieces:
         await offloader.through(work.outputs(seconds), *(nbytes or [NBYTES]))
     assert work.here == here
+
+
+def test_a_run_makes_threads_when_a_stage_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamrec.pipeline.engine.session.Threads", None)
+    assert len(list(Dataset.range(9).batch(3))) == 3
+    with pytest.raises(TypeError, match="not callable"):
+        list(Dataset.range(9).map(str).batch(3))

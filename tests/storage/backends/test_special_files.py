@@ -15,13 +15,23 @@ from uuid import uuid4
 import pytest
 
 import streamrec
-from streamrec import ShardWriter, StorageError, TFRecordDataset, encode_records, matching_files
+from streamrec import (
+    ShardWriter,
+    StorageError,
+    TFRecordDataset,
+    encode_records,
+    matching_files,
+)
+from streamrec.errors import ObjectChangedError, StorageTimeoutError
+from streamrec.storage import RetryPolicy, Storages, retry
 from streamrec.storage import upload as uploads
 from tests.servers.real import Store
 from tests.storage.contract import opened, read_all
 
 RECORDS = [b"%d" % number * (number % 50) for number in range(20_000)]
 DATA = encode_records(RECORDS)
+ONE_PAGE = "/sys/devices/system/cpu/online"
+"""A file that is shorter than the page that it says it has."""
 
 
 def fed(path: Path, data: bytes) -> threading.Thread:
@@ -38,6 +48,26 @@ def test_a_named_pipe_is_read_to_its_end(tmp_path: Path, compress: Callable[[byt
     thread = fed(path, compress(DATA))
     assert list(TFRecordDataset(path)) == RECORDS
     thread.join()
+
+
+async def test_an_opening_that_hangs_is_reported_and_ends_at_its_time_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a mount whose server does not answer: here of a pipe that is not opened for writing."""
+    monkeypatch.setattr(retry, "MIN_WARNING_SECONDS", 0.02)
+    os.mkfifo(tmp_path / "pipe")
+    policy = RetryPolicy(attempts=1, connect_timeout=0.05, first_byte_timeout=0.05)
+    async with Storages(retry=policy) as storages:
+        with pytest.raises(StorageTimeoutError, match=r"opening: nothing for 0\.1 s"):
+            await (await storages.at(str(tmp_path))).stream(str(tmp_path / "pipe"))
+    assert "opening: no answer yet" in caplog.text
+
+
+@pytest.mark.skipif(not Path(ONE_PAGE).exists(), reason="only Linux has it")
+async def test_a_file_that_ends_before_its_size_is_an_error() -> None:
+    async with opened(ONE_PAGE) as storage:
+        with pytest.raises(ObjectChangedError):
+            await read_all(await storage.stream(ONE_PAGE))
 
 
 def test_it_cannot_be_resumed(tmp_path: Path) -> None:

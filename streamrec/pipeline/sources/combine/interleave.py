@@ -29,11 +29,12 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Position
 from streamrec.pipeline.engine.description import Chain, Source, name_of
-from streamrec.pipeline.engine.queue import Signal, background, fill
+from streamrec.pipeline.engine.queue import Signal, fill
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.sources.inputs import AHEAD, InputBuffer, run_inputs
 from streamrec.pipeline.sources.interleave import Interleave, InterleavedPositions, OpenSlot, Plan, TurnShares
 from streamrec.pipeline.stages.calling import call_function
+from streamrec.storage.tasks import background
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
 from streamrec.pipeline.engine.description import derive_seed
 from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
-from streamrec.pipeline.engine.queue import background
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource, Session
@@ -36,6 +35,7 @@ from streamrec.pipeline.sources.global_shuffle.steps import Steps
 from streamrec.pipeline.sources.shards.distribute import AssignedSource, complete
 from streamrec.pipeline.sources.shards.source import Shards
 from streamrec.shards import Even, Index, IndexedRecords, check_even, location_of, open_index
+from streamrec.storage.tasks import background
 
 EXACT_BYTES: Final = 64 << 10
 """Records of at least this mean size are shuffled exactly by default."""

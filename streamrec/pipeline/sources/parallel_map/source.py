@@ -41,12 +41,13 @@ from streamrec.pipeline.elements.columns import pieces
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import AUTOTUNE, ChainSource, describe_stage, in_order
 from streamrec.pipeline.engine.meters import describe_element
-from streamrec.pipeline.engine.queue import Signal, background
+from streamrec.pipeline.engine.queue import Signal
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.stage import Halt, Stage
 from streamrec.pipeline.sources.parallel_map.autotune import CallCount, TaskSize
 from streamrec.pipeline.sources.parallel_map.in_flight import ElementTask, InFlight
 from streamrec.pipeline.stages.calling import call_each, call_function, extend, is_async
+from streamrec.storage.tasks import background
 
 IN_FLIGHT: Final = Share(4)
 """The share of the budget for elements in flight and results that wait."""

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from streamrec import kernels
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Joined, Numbers, Position, Positions, RecordLocation, RecordLocations
 from streamrec.pipeline.sources.inputs import ArrivedElements
@@ -21,7 +20,7 @@ from streamrec.pipeline.sources.interleave import (
     shares_of,
 )
 from streamrec.shards import OFFSET_BITS, ShardPlace
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, as_spans, join_frames
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, join_frames
 
 STRETCH_BYTES = 256 << 10
 """Consecutive records of one block are not copied if they have at least these bytes. Smaller slices are copied, since
@@ -179,10 +178,8 @@ class ShardInterleave(Interleave[ShardQueue]):
             if window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2):  # or most of its buffer
                 return window
         nbytes = sum(abs(window.extent) for part in windows for window in part)
-        if nbytes >= SCATTERED_BYTES * count:
-            return Scattered.in_turn(windows, block)
-        buffer, spans = kernels.interleave([[(part.buffer, part.spans) for part in one] for one in windows], block)
-        return Frames(buffer, as_spans(spans))
+        frames = Scattered if nbytes >= SCATTERED_BYTES * count else Frames
+        return frames.in_turn(windows, block)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.budget import answer
 from streamrec.pipeline.engine.description import Source
 from streamrec.pipeline.engine.epochs import Memo
-from streamrec.pipeline.engine.queue import background, run_ahead
+from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.run import RunContext
 from streamrec.pipeline.engine.session import OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import format_names
@@ -54,6 +54,7 @@ from streamrec.shards import (
     read_short_shards,
 )
 from streamrec.storage import BLOCK_BYTES
+from streamrec.storage.tasks import background
 
 QUEUE_BYTES = 6 << 20
 """How much one shard is fetched ahead of its turn, if the budget allows: more would only leave the caches."""
@@ -299,8 +300,8 @@ class Fetchers:
     async def _read_short(self, paths: Sequence[str]) -> Sequence[ShortShard | None]:
         """Those of these shards that a store reads many at a time; None for each other one."""
         try:
-            storage = await self._storages.at(paths[0]) if paths else None
-            if storage is not None and storage.reads_short and self._storages.serves_together(paths):
+            storages = {await self._storages.at(path) for path in paths}
+            if len(storages) == 1 and (storage := storages.pop()).reads_short:
                 return await read_short_shards(storage, paths, self._options)
         except StreamrecError:
             pass  # the reader of a single shard reports it
