@@ -18,8 +18,6 @@ from zlib import crc32
 import pytest
 from hypothesis import HealthCheck, settings
 
-__all__ = ["SOON", "THOROUGH", "draws", "few", "tell_most", "thorough"]
-
 ASKED = os.environ.get("STREAMREC_THOROUGH", "")
 THOROUGH = ASKED == "1"
 """Whether everything is tried."""

@@ -12,8 +12,6 @@ import pytest
 
 from streamrec import encode_records
 
-__all__ = ["flip_bit", "in_new_interpreter", "tarred", "until_error", "write_shards"]
-
 
 def write_shards(folder: Path, shards: Iterable[Iterable[bytes]], name: str = "s-{}") -> list[str]:
     """Writes records to a shard each; returns the paths. `{}` in the name is the number of the shard."""

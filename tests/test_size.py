@@ -104,9 +104,9 @@ def foreign_private_names() -> set[str]:
 
 
 MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
-    "lines of Python": (43_900, lambda: count_lines(PACKAGE.rglob("*.py"))),
+    "lines of Python": (44_000, lambda: count_lines(PACKAGE.rglob("*.py"))),
     "files": (212, lambda: len(trees())),
-    "classes": (468, lambda: sum(class_names().values())),
+    "classes": (471, lambda: sum(class_names().values())),
     "lines of C": (6_501, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
     "lines of tests": (37_600, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (3, lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__")),

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from streamrec.kernels import BAD_LENGTH_CRC, BAD_PAYLOAD_CRC, OK, TOO_LONG
 
-__all__ = ["exchange", "find_header", "masked_crc32c", "permute", "scan_frames"]
-
 Rows = npt.NDArray[np.int64]
 
 WORD = 2**64 - 1

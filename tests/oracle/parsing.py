@@ -33,8 +33,6 @@ import numpy as np
 from streamrec.example.features import NUMBERS
 from streamrec.example.walk import Array, Code, FeatureSlot, Found, Records, Rows, failure
 
-__all__ = ["walk_examples", "walk_sequences"]
-
 _DELIMITED_1: Final = 0x0A  # field 1, length-delimited
 _DELIMITED_2: Final = 0x12
 _VARINT_1: Final = 0x08

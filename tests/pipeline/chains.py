@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 
 from streamrec import AUTOTUNE, Dataset, Frames, TensorSpec, TFRecordDataset, encode_records
 
-__all__ = ["Made", "chains", "comparable", "shards"]
-
 RECORDS = [
     [b"%d." % shard + b"x" * (index * 7 % 11) for index in range(size)] for shard, size in enumerate([9, 0, 20, 3])
 ]

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from tests.servers.network.http1 import Connection, response_head
 
-__all__ = ["Answer", "Asked", "answering"]
-
 
 class Asked(NamedTuple):
     """A request; the names of its headers are in lower case."""

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from tests.servers.faults import NO_FAULTS, Fate, Faults, Kind, decide
 from tests.servers.requestlog import Counters, RequestLog
 
-__all__ = ["CONTROL_PATH", "FaultControl", "RemoteControl"]
-
 CONTROL_PATH: Final = "/_control"
 
 

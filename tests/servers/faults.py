@@ -19,8 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-__all__ = ["FAULTS_OF", "NO_FAULTS", "Fate", "Faults", "Kind", "decide"]
-
 Kind = Literal["read", "stat", "list", "write"]
 """Bytes of an object; its metadata (HEAD); anything else that only reads; anything that changes the store."""
 

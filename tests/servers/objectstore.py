@@ -33,8 +33,6 @@ from tests.servers.program import run
 from tests.servers.store import gcs_responses, s3_responses
 from tests.servers.store.listing import Found, locate, objects, page
 
-__all__ = ["ObjectStore", "anonymous_options", "serve_objects"]
-
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 
 

@@ -22,8 +22,6 @@ from tests.servers.control import RemoteControl
 from tests.servers.faults import NO_FAULTS, Faults
 from tests.servers.network.fault_server import FaultServer
 
-__all__ = ["ServerProcess", "run"]
-
 
 def run(name: str, needed: Mapping[str, str], make: Callable[[dict[str, str], Faults, int], FaultServer]) -> None:
     """The main function of a program.

@@ -35,20 +35,6 @@ from botocore.credentials import Credentials
 
 from streamrec.storage import Storages
 
-__all__ = [
-    "ServerError",
-    "Store",
-    "azurite",
-    "fake_gcs",
-    "ftp",
-    "make_certificate",
-    "moto",
-    "nginx",
-    "rclone",
-    "seaweedfs",
-    "sftp",
-]
-
 KEY: Final = "testkey"
 SECRET: Final = "secretsecret"
 _WATCHDOG = Path(__file__).parent / "network" / "watchdog.py"

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from tests.servers.faults import Kind
 
-__all__ = ["Counters", "Entry", "RequestLog"]
-
 _LIMIT: Final = 100_000
 
 

@@ -10,8 +10,6 @@ from streamrec.example.columns import CompositeTensor
 from streamrec.pipeline import Dataset
 from streamrec.tfrecord import Frames
 
-__all__ = ["assert_resumes_everywhere", "plain", "stop_after"]
-
 
 def plain(element: Any) -> Any:
     """An element as something that compares with `==`, its kind and its dtypes included."""

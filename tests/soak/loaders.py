@@ -27,8 +27,6 @@ from streamrec import TFRecordDataset, TFRecordWriter
 from streamrec.torch import IterableDataset
 from tests.servers.real import Store, seaweedfs
 
-__all__ = ["check", "exits", "put", "repetition"]
-
 LIMIT: Final = 120.0
 WAYS: Final = {"end": 0, "raise": 1, "exit": 3}
 """How a program ends, and its exit code."""

@@ -28,8 +28,6 @@ from tests.servers.faults import Faults
 from tests.servers.real import Store, fake_gcs, seaweedfs
 from tests.storage.faultproxy import DrawnFaults, FaultProxy, in_a_thread
 
-__all__ = ["FAULTS", "Report", "soak"]
-
 SHARDS: Final = 32
 FAULTS: Final = Faults(
     first_byte=0.002, jitter=0.002, reset=0.20, unavailable=0.10, stall=0.05, slow=0.05, slow_first_byte=0.5

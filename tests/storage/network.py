@@ -12,8 +12,6 @@ from tests.servers.real import Store
 from tests.storage.contract import read_all
 from tests.storage.faultproxy import Fault, FaultProxy, Request
 
-__all__ = ["Network", "through", "unfinished"]
-
 
 def is_get(request: Request) -> bool:
     return request.method == "GET"

@@ -30,8 +30,6 @@ from tests.servers.requestlog import RequestLog
 from tests.servers.store import gcs_responses, s3_responses
 from tests.servers.store.routes import Route, route
 
-__all__ = ["Exchange", "FaultServer", "error_body"]
-
 
 @dataclass(frozen=True)
 class Exchange:

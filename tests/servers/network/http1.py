@@ -6,8 +6,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-__all__ = ["Connection", "Fields", "response_head", "window"]
-
 Fields = tuple[tuple[str, str], ...]
 """Header fields, in order, as they were spelled."""
 

@@ -13,8 +13,6 @@ import struct
 import sys
 from typing import Final
 
-__all__ = ["drain", "pace", "pacing", "reset", "send", "stall"]
-
 _SO_MAX_PACING_RATE: Final = 47  # asm-generic/socket.h; the socket module does not name it
 _UNLIMITED: Final = 2**64 - 1
 _PIECE: Final = 256 * 1024

@@ -6,8 +6,6 @@ from typing import Any
 
 from tests.servers.store.listing import Found, Page
 
-__all__ = ["bucket_json", "error_json", "list_json", "object_json"]
-
 
 def error_json(status: int, message: str) -> bytes:
     """The body of an error."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-__all__ = ["Found", "Page", "locate", "objects", "page"]
-
 _PAST = "\U0010ffff"  # sorts after every key below a common prefix
 
 

@@ -11,8 +11,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.servers.faults import Kind
 
-__all__ = ["Op", "Route", "route"]
-
 Op = Literal["media", "metadata", "list", "bucket", "other"]
 
 _GCS_ROOTS = ("storage/v1/b", "download/storage/v1/b", "upload/storage/v1/b", "resumable/upload/storage/v1/b")

@@ -8,8 +8,6 @@ from xml.sax.saxutils import escape
 from tests.servers.network.http1 import Fields
 from tests.servers.store.listing import Found, Page
 
-__all__ = ["error_xml", "list_xml", "object_fields"]
-
 _XMLNS = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 

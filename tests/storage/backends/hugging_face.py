@@ -8,8 +8,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.servers.answering import Answer, Asked, answering
 
-__all__ = ["REPOSITORY", "Hub", "hub"]
-
 REPOSITORY = "me/data"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 API, FILES = f"/api/datasets/{REPOSITORY}", f"/datasets/{REPOSITORY}/resolve/"
