@@ -215,11 +215,15 @@ def secured_object(path: str) -> str | None:
 
 
 def staged_object(path: str) -> str | None:
-    """Returns the URL of the object whose staged content has this name; None for any other name."""
-    return _final_name(path, "new")
+    """Returns the URL of the object whose new content has this name until it is in place; None for any other name.
+
+    >>> staged_object(hidden_name("dir/shard", "new-")), staged_object(hidden_name("dir/shard"))
+    ('dir/shard', 'dir/shard')
+    """
+    return _final_name(path, "new") or _final_name(path, None)
 
 
-def _final_name(path: str, kind: str) -> str | None:
+def _final_name(path: str, kind: str | None) -> str | None:
     directory, slash, name = path.rpartition("/")
     match = _HIDDEN.fullmatch(name)
     return f"{directory}{slash}{match[1]}" if match is not None and match[2] == kind else None

@@ -11,7 +11,7 @@ from s3fs import S3FileSystem
 
 from streamrec.errors import NotFoundError, ObjectChangedError, StorageError
 from streamrec.kernels import crc32c
-from streamrec.storage import Storage, Storages
+from streamrec.storage import Replacement, Storage, Storages
 from streamrec.storage.backends.s3 import backend as s3
 from streamrec.storage.upload import encode_crc32c
 from tests.effort import newest
@@ -62,6 +62,22 @@ class TestS3(RemoteTests):
             assert sorted(await unfinished(storage, path)) == left[1:]
             assert (await storage.stat(left[0])).size == size
             left = left[1:]
+
+    async def test_what_replaces_objects_ends_what_a_killed_process_left(
+        self, storage: Storage, place: Place, path: str
+    ) -> None:
+        """It writes under hidden names, also the second object, which does not exist; the third one is alone."""
+        left = [path, path + "-2", path + "-3"]
+        kill_while_writing(left, place.options, PART)
+        for name in (left[0], left[2]):
+            await self.put_beside(storage, name, b"old")
+        async with Storages(place.options) as storages, Replacement(storages) as objects:
+            for name in left[:2]:
+                upload = await objects.upload(name)
+                await upload.write(b"new")
+                await upload.complete()
+        await self.put(storage, left[2], b"new")
+        assert await unfinished(storage, path) == []
 
     async def test_the_last_of_two_writers_wins(self, storage: Storage, path: str) -> None:
         slow = await storage.upload(path, part_size=PART)

@@ -18,7 +18,7 @@
   writer is alive. A writer that begins an upload aborts all unfinished uploads to *exactly this key*: those of killed
   writers, so that they can run again, and that of a live writer, whose next request then fails and says why. Two
   writers that begin at the same moment may both continue; the object is that of the last one to complete, as a whole.
-  Uploads to other keys are left alone.
+  An upload under a hidden name also ends those to the object that it will replace. Uploads to other keys stay.
 * `overwrite=False` sends `If-None-Match: *` with the last request. AWS and SeaweedFS honour it. Such an object carries
   a mark of its upload (metadata `streamrec-upload`), so that after a lost answer a writer can tell its own object from
   an equal one. (aiohttp itself repeats a PUT when a reused connection breaks, so a first attempt may be a second one.)
@@ -68,7 +68,7 @@ from streamrec.storage.backends.s3.errors import (
 from streamrec.storage.faults import Cause, TransientError, exists_error
 from streamrec.storage.tasks import finish
 from streamrec.storage.upload import encode_crc32c
-from streamrec.storage.urls import split_object
+from streamrec.storage.urls import split_object, staged_object
 
 ALL = "all buckets of this client"
 
@@ -237,10 +237,12 @@ class S3Upload(PartSink):
         self._doubt = False
 
     async def prepare(self) -> None:
-        """Ends unfinished uploads to this key. If the object exists and must not be replaced: AlreadyExistsError."""
+        """Ends unfinished uploads to this object. If the object exists and must not be replaced: AlreadyExistsError."""
         if not self._overwrite and await self._head() is not None:
             raise exists_error(self._path)
         await self._client.end(self._path)
+        if (final := staged_object(self._path)) is not None:  # a killed writer may have written directly
+            await self._client.end(final)
 
     async def put_part(self, index: int, offset: int, pieces: Pieces, whole: ContentDigest | None) -> None:
         """Uploads a part; a single part waits for `complete`."""
