@@ -8,6 +8,7 @@ HTTP, in a process of its own:
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -155,11 +156,12 @@ class SyntheticStore:
         return True
 
     def _list(self, query: Mapping[str, str]) -> bytes:
-        after = s3_responses.start_of(query)
+        token = query.get("continuation-token", "")
+        after = base64.urlsafe_b64decode(token.encode()).decode()
         first = int(after[6:12]) + 1 if after else 0
         last = min(first + 1001, self._shape.shards)
         items = [Found(f"train-{n:06d}.tfrecord", self._shape.size(n), 0) for n in range(first, last)]
-        found = page([item for item in items if item.key.startswith(query["prefix"])], query["prefix"], "", after, 1000)
+        found = page([item for item in items if item.key.startswith(query["prefix"])], query["prefix"], "", token, 1000)
         etags = {item.key: f'"{int(item.key[6:12]):x}"' for item in found.found}
         return s3_responses.list_xml("bucket", query, found, 1000, etags)
 
