@@ -376,10 +376,11 @@ Places = dict[int, tuple[Any, int, tuple[int, ...]]]
 
 
 class Block:
-    """The tensors of an element, as they are when it is pickled: copied into one block of memory.
+    """The short tensors of an element, as they are when it is pickled: copied into one block of memory.
 
-    From 128 KiB on it is shared memory: 768 kB take 2.8 ms of processor time, through a pipe 4.2. Below that a pipe is
-    better: 77 kB take 1.0 ms, not 2.6. A pipe also serves where no shared memory is left; torch would wait for ever.
+    A long tensor, from 128 KiB on, goes alone: its memory becomes shared memory, by torch's one copy. So does that of a
+    long block. A short one goes through the pipe: 77 kB take 1.0 ms of processor time, in shared memory 2.6. A pipe
+    also serves where no shared memory is left; torch would wait for ever.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
@@ -390,26 +391,13 @@ class Block:
         places: Places = {}
         size = 0
         for index, tensor in alive.items():
-            if is_plain(tensor):
+            if is_plain(tensor) and not is_long(tensor):
                 places[index] = (tensor.dtype, size, tuple(tensor.shape))
                 size += max(64, tensor.nbytes + -tensor.nbytes % 64)  # each begins at a cache line
         memory: Any = torch.empty(size, dtype=torch.uint8)
         for index, part in parts_in(memory, places).items():
             part.copy_(alive[index])
-        return parts_in, (to_send(memory), places)
-
-
-def to_send(memory: Any) -> Any:
-    """The memory of a block as shared memory, or as bytes: see Block."""
-    if memory.nbytes >= 128 << 10:
-        try:
-            return memory.share_memory_()
-        except RuntimeError:
-            warn_once(
-                "the workers of a DataLoader get no shared memory for batches, and send them through pipes, which is "
-                "slower: give the container more, as by docker run --shm-size=1g"
-            )
-    return memory.numpy().tobytes()
+        return parts_in, (memory if is_long(memory) and share(memory) else bytes_of(memory), places)
 
 
 def parts_in(memory: Any, places: Places) -> dict[int, Any]:
@@ -423,10 +411,41 @@ def parts_in(memory: Any, places: Places) -> dict[int, Any]:
     }
 
 
+def part_in(memory: bytes, place: tuple[Any, int, tuple[int, ...]]) -> Any:
+    return parts_in(memory, {0: place})[0]
+
+
 def reduce_in_block(tensor: Any) -> Any:
-    """How a worker pickles a tensor: as one of its block, which pickle sends once; others, such as new ones, alone."""
+    """How a worker pickles a tensor: see Block. One that did not come from the data set is pickled as torch does."""
     block, index = getattr(tensor, "place", (None, 0))
-    return reduce_tensor(tensor) if block is None or not is_plain(tensor) else (getitem, (block, index))
+    if block is not None and is_plain(tensor):
+        if not is_long(tensor):
+            return getitem, (block, index)  # pickle sends the block once
+        if not share(tensor):
+            return part_in, (bytes_of(tensor), (tensor.dtype, 0, tuple(tensor.shape)))
+    return reduce_tensor(tensor)
+
+
+def share(tensor: Any) -> bool:
+    """Moves a tensor to shared memory; returns False if that is full."""
+    try:
+        tensor.share_memory_()
+    except RuntimeError:
+        warn_once(
+            "the workers of a DataLoader get no shared memory for batches, and send them through pipes, which is "
+            "slower: give the container more, as by docker run --shm-size=1g"
+        )
+        return False
+    return True
+
+
+def bytes_of(tensor: Any) -> bytes:
+    data: bytes = tensor.view(torch.uint8).numpy().tobytes()
+    return data
+
+
+def is_long(tensor: Any) -> bool:
+    return bool(tensor.nbytes >= 128 << 10)
 
 
 def is_plain(tensor: Any) -> bool:
