@@ -37,13 +37,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from inspect import currentframe
 from multiprocessing import get_all_start_methods, get_start_method
 from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from operator import getitem
 from pickle import PicklingError
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from weakref import ref
 
 import numpy as np
@@ -364,9 +365,7 @@ def to_joined_tensors(element: Any) -> Any:
 
     converted = convert_leaves(element, leaf)
     if tensors:
-        block = Block(tensors)
-        for index, tensor in enumerate(tensors):
-            tensor.place = block, index
+        Block(tensors)
         ForkingPickler.register(torch.Tensor, reduce_in_block)
     return converted
 
@@ -383,8 +382,16 @@ class Block:
     also serves where no shared memory is left; torch would wait for ever.
     """
 
+    of: ClassVar[dict[int, tuple[Block, int]]] = {}
+    """The block of each living tensor, and its number in it, by the tensor's id: a copy of a tensor has none."""
+
     def __init__(self, tensors: Sequence[Any]) -> None:
-        self._tensors = [ref(tensor) for tensor in tensors]  # a tensor holds its block
+        self._tensors = [ref(tensor, partial(self._forget, id(tensor))) for tensor in tensors]
+        Block.of |= {id(tensor): (self, index) for index, tensor in enumerate(tensors)}
+
+    @staticmethod
+    def _forget(key: int, _: object) -> None:
+        del Block.of[key]
 
     def __reduce__(self) -> Any:
         alive = {index: tensor for index, each in enumerate(self._tensors) if (tensor := each()) is not None}
@@ -417,10 +424,10 @@ def part_in(memory: bytes, place: tuple[Any, int, tuple[int, ...]]) -> Any:
 
 def reduce_in_block(tensor: Any) -> Any:
     """How a worker pickles a tensor: see Block. One that did not come from the data set is pickled as torch does."""
-    block, index = getattr(tensor, "place", (None, 0))
-    if block is not None and is_plain(tensor):
+    place = Block.of.get(id(tensor))
+    if place is not None and is_plain(tensor):
         if not is_long(tensor):
-            return getitem, (block, index)  # pickle sends the block once
+            return getitem, place  # pickle sends the block once
         if not share(tensor):
             return part_in, (bytes_of(tensor), (tensor.dtype, 0, tuple(tensor.shape)))
     return reduce_tensor(tensor)

@@ -1,5 +1,6 @@
 """streamrec.torch: a Dataset in a DataLoader and a StatefulDataLoader, in one process and in workers."""
 
+import copy
 import gzip
 import json
 import logging
@@ -248,10 +249,18 @@ def columns_of(numbers: Any) -> dict[str, Any]:
 
 
 def changed(batch: dict[str, Any]) -> dict[str, Any]:
-    """A collate function that makes views and new tensors, and changes one that came."""
+    """A collate function that makes views, copies and new tensors, and changes what came and the copies."""
+    copies = {"copied": copy.deepcopy(batch["id"]).add_(1), "shallow": copy.copy(batch["big-endian"])}
+    copies["shallow"].data = torch.tensor([5])
     batch["half"].resize_(2, 2).t_()
     batch["flag"].data = torch.tensor([True])
-    return {**batch, "some": batch["id"][1:], "twice": batch["id"] * 2, "weight": torch.ones(2, requires_grad=True)}
+    return {
+        **batch,
+        **copies,
+        "some": batch["id"][1:],
+        "twice": batch["id"] * 2,
+        "weight": torch.ones(2, requires_grad=True),
+    }
 
 
 @pytest.mark.parametrize("collate", [None, changed])
