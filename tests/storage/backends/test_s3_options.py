@@ -60,8 +60,8 @@ def test_options(moto_store: Store, case: str, caplog: pytest.LogCaptureFixture)
 def test_anonymous(moto_store: Store) -> None:
     """Objects that everybody may read."""
     public = {**moto_store.options, "s3_additional_kwargs": {"ACL": "public-read"}}
-    nobody = {**moto_store.options, "anon": True, "key": None, "secret": None}
-    check(f"{moto_store.url}/{uuid4().hex}", nobody, public)
+    anonymous = {**moto_store.options, "anon": True, "key": None, "secret": None}
+    check(f"{moto_store.url}/{uuid4().hex}", anonymous, public)
 
 
 def test_a_profile(moto_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
