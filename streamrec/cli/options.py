@@ -250,6 +250,15 @@ where = click.option(
     "--where", metavar="EXPR", callback=parse_where, help='Only records for which this is true, as "label == 3".'
 )
 overwrite = click.option("--overwrite", is_flag=True, help="Replace existing files.")
+shard_bytes = click.option(
+    "--shard-bytes",
+    metavar="SIZE",
+    callback=parse_size,
+    help="Start a new file at about this size, as 200MB or 64MiB.  [default for several files: 200MB]",
+)
+shard_records = click.option(
+    "--shard-records", type=click.IntRange(1), metavar="N", help="Start a new file after N records."
+)
 
 
 def keep(name: str, *flags: str, **how: Any) -> Callable[[Decorated], Decorated]:

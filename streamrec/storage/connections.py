@@ -384,6 +384,7 @@ class Connections:
 
     def record_bytes(self, nbytes: int) -> float:
         """Records bytes of any connection, and ends a window of time if it is over; returns the time."""
+        self.each += nbytes / max(self.flowing, 1)
         now = self.clock()
         if now >= self._since:
             self._bytes += nbytes

@@ -116,7 +116,8 @@ class RangeBuffer:
         self._start_clock()
         try:
             count = await self.stream.readinto(buffer)
-            self._count_bytes(count)
+            self._received += count
+            self._connections.record_bytes(count)
         finally:
             self._stop_clock()
         return count
@@ -160,12 +161,6 @@ class RangeBuffer:
             self._awaited, self._others = self._measure(*self._since)
             self._since = None
             self._connections.flowing -= 1
-
-    def _count_bytes(self, nbytes: int) -> float:
-        """Counts bytes that arrived; returns the time."""
-        self._received += nbytes
-        self._connections.each += nbytes / max(self._connections.flowing, 1)
-        return self._connections.record_bytes(nbytes)
 
     def _measure(self, since: float, before: float) -> tuple[float, float]:
         return self._awaited + self._connections.clock() - since, self._others + self._connections.each - before
@@ -220,7 +215,8 @@ class RangeBuffer:
                     if not count:
                         break
                     filled += count
-                    now = self._count_bytes(count)
+                    self._received += count
+                    now = self._connections.record_bytes(count)
             finally:
                 arrived += filled
                 if filled:

@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -356,7 +356,7 @@ def collecting(statistics: Statistics) -> Iterator[None]:
 _logger = logging.getLogger("streamrec")
 
 
-def format_lines(snapshot: Snapshot) -> Iterable[str]:
+def format_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yields a line for each kind of store.
 
     >>> statistics = Statistics()
@@ -365,34 +365,25 @@ def format_lines(snapshot: Snapshot) -> Iterable[str]:
     >>> tally.first_byte(0.040)
     >>> tally.block(2_500_000, store=0.1, consumer=0.2)
     >>> print(*format_lines(statistics.snapshot()))
-    s3: 2.5 MB in 1 request, first byte within 45 ms (half), 45 ms (99 %); waited 0.1 s for it, 0.2 s for the consumer
+    s3: 2.5 MB, requests: 1, first byte: 45 ms (median), 45 ms (99 %), waited: 0.1 s for it, 0.2 s for the consumer
     """
     for scheme, counts in snapshot.backends.items():
-        turn = f", {counts.waited_for_turn:,.1f} s for leave to ask" if counts.waited_for_turn else ""
-        yield (
-            f"{scheme}: {', '.join(_format_counts(counts))}; waited {counts.waited_for_store:,.1f} s for it, "
-            f"{counts.waited_for_consumer:,.1f} s for the consumer{turn}"
+        median, most = (counts.first_byte.quantile(share) * 1000 for share in (0.5, 0.99))
+        causes = [f"{count:,} {cause}" for cause, count in counts.retries.items() if count]
+        usual = (
+            f"{scheme}: {counts.bytes / 1e6:,.1f} MB",
+            f"requests: {counts.requests:,}",
+            f"first byte: {median:.0f} ms (median), {most:.0f} ms (99 %)",
+            f"waited: {counts.waited_for_store:,.1f} s for it, {counts.waited_for_consumer:,.1f} s for the consumer",
         )
-
-
-def _format_counts(counts: Counts) -> Iterable[str]:
-    yield f"{counts.bytes / 1e6:,.1f} MB in {_pluralize(counts.requests, 'request')}"
-    median, most = (counts.first_byte.quantile(share) * 1000 for share in (0.5, 0.99))
-    yield f"first byte within {median:.0f} ms (half), {most:.0f} ms (99 %)"
-    retries = {cause: count for cause, count in counts.retries.items() if count}
-    if retries:
-        causes = ", ".join(f"{count} {cause}" for cause, count in retries.items())
-        yield f"{sum(retries.values())} retried ({causes})"
-    if counts.hedges:
-        yield f"{counts.hedges_won} of {_pluralize(counts.hedges, 'hedge')} won"
-    if counts.fallbacks:
-        yield f"{_pluralize(counts.fallbacks, 'fallback')} to the client's own way"
-    if counts.losses:
-        yield f"{_pluralize(counts.losses, 'loss', 'losses')} of {counts.lost_bytes:,} bytes"
-
-
-def _pluralize(count: int, one: str, more: str = "") -> str:
-    return f"{count:,} {one if count == 1 else more or one + 's'}"
+        unusual = (
+            (counts.waited_for_turn, f"delayed by throttling: {counts.waited_for_turn:,.1f} s"),
+            (causes, f"retries: {' and '.join(causes)}"),
+            (counts.hedges, f"hedges: {counts.hedges:,}, of which {counts.hedges_won:,} won"),
+            (counts.fallbacks, f"fallbacks: {counts.fallbacks:,}"),
+            (counts.losses, f"losses: {counts.losses:,}, of {counts.lost_bytes:,} bytes"),
+        )
+        yield ", ".join((*usual, *(text for happened, text in unusual if happened)))
 
 
 def log_statistics(statistics: Statistics, when: str) -> None:

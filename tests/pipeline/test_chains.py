@@ -1,8 +1,5 @@
 """Random chains: each resumes at random places. `--hypothesis-profile=many` runs thousands of them."""
 
-import json
-from itertools import islice
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +7,7 @@ from hypothesis import strategies as st
 
 from streamrec.pipeline.engine.states import state_of
 from tests.pipeline.chains import Made, chains, shards
-from tests.servers.resuming import plain
+from tests.servers.resuming import run
 
 pytestmark = pytest.mark.usefixtures("both_layouts")
 
@@ -21,16 +18,6 @@ ENOUGH = 90
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return shards(tmp_path_factory.mktemp("chains"))
-
-
-def run(dataset: Any, state: Any, most: int) -> tuple[list[Any], list[Any]]:
-    """The next elements, and the states between them."""
-    with dataset.iterate(state) as iterator:
-        states, elements = [iterator.state_dict()], []
-        for element in islice(iterator, most):
-            elements.append(plain(element))
-            states.append(json.loads(json.dumps(iterator.state_dict())))
-    return elements, states
 
 
 @pytest.mark.timeout(3600)  # for thousands of chains; a hundred take seconds

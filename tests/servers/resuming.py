@@ -1,6 +1,7 @@
 """Whether a pipeline resumes exactly, wherever it stops."""
 
 import json
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,16 @@ def stop_after(dataset: Dataset[Any], count: int) -> tuple[list[Any], dict[str, 
         return [next(iterator) for _ in range(count)], json.loads(json.dumps(iterator.state_dict()))
 
 
+def run(dataset: Dataset[Any], state: Any = None, most: int | None = None) -> tuple[list[Any], list[Any]]:
+    """At most so many next elements, as `plain` makes them, and the states around them, through JSON."""
+    with dataset.iterate(state) as iterator:
+        states, elements = [iterator.state_dict()], []
+        for element in islice(iterator, most):
+            elements.append(plain(element))
+            states.append(json.loads(json.dumps(iterator.state_dict())))
+    return elements, states
+
+
 def assert_resumes_everywhere(dataset: Dataset[Any]) -> None:
     """Stops a run after each of its elements, and resumes it from the saved state, which goes through JSON.
 
@@ -42,12 +53,7 @@ def assert_resumes_everywhere(dataset: Dataset[Any]) -> None:
     Raises:
         AssertionError: What came after resuming was not what the first run gave behind that element.
     """
-    iterator = dataset.iterate()
-    states, elements = [iterator.state_dict()], []
-    for element in iterator:
-        elements.append(plain(element))
-        states.append(iterator.state_dict())
+    elements, states = run(dataset)
     for index, state in enumerate(states):
-        resumed = dataset.iterate(json.loads(json.dumps(state)))
-        found = [plain(element) for element in resumed]
+        found, _ = run(dataset, state)
         assert found == elements[index:], f"after element {index} the run went on with {found[:3]} ..."

@@ -102,13 +102,8 @@ class Conversion:
 @click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="Rename a feature; may be repeated.")
 @click.option("--text", metavar="A,B", callback=options.parse_names, help="Features to write as text in Parquet.")
 @options.file_option("--schema", help="A file with the kinds of features, as `streamrec info --json` prints.")
-@click.option(
-    "--shard-bytes",
-    metavar="SIZE",
-    callback=options.parse_size,
-    help="Start a new file at about this size, as 200MB or 64MiB.",
-)
-@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Start a new file after N records.")
+@options.shard_bytes
+@options.shard_records
 @options.overwrite
 @options.dry_run
 @ray_option

@@ -58,13 +58,8 @@ class ReshardPlan:
 @options.sources
 @options.target
 @click.option("--shards", type=click.IntRange(1), metavar="N", help="Write N shards with about equally many records.")
-@click.option(
-    "--shard-bytes",
-    metavar="SIZE",
-    callback=options.parse_size,
-    help="Start a new shard before this size, as 200MB or 64MiB.  [default: 200MB]",
-)
-@click.option("--shard-records", type=click.IntRange(1), metavar="N", help="Start a new shard after N records.")
+@options.shard_bytes
+@options.shard_records
 @click.option(
     "--compression",
     type=click.Choice(writing.COMPRESSIONS),

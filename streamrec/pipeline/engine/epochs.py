@@ -52,11 +52,8 @@ class Epochs:
         return Epochs, ()
 
 
-class Memo:
+class Memo(dict[Hashable, Any]):
     """Values that a source keeps from run to run, by key."""
-
-    def __init__(self) -> None:
-        self.values: dict[Hashable, Any] = {}
 
     def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
         return Memo, ()

@@ -88,7 +88,7 @@ class Session:
         storages = await self._run.clients(options)
         storages.connections.widen(buffer_bytes)
         self._stack.callback(storages.connections.widen, -buffer_bytes)
-        known, keep = memo.values.get(Listing), partial(memo.values.__setitem__, Listing)
+        known, keep = memo.get(Listing), partial(memo.__setitem__, Listing)
         listing = Listing(storages, filenames, known, keep, patterns=patterns)
         opened = OpenSource(storages, listing)
         self._opened[id(source)] = source, opened

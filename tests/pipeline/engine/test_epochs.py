@@ -148,7 +148,7 @@ def test_a_cache_goes_with_its_dataset() -> None:
     cached = Dataset.from_generator(Upstream("numbers", 1000)).cache()
     numbers(cached)
     source: Any = cached.chain.source
-    (kept,) = source.memo.values.values()
+    (kept,) = source.memo.values()
     gone = weakref.ref(kept)
     assert gone() is not None
     del cached, source, kept

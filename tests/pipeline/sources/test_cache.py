@@ -1,7 +1,6 @@
 """cache(): what is kept and when, its order and limits, resuming; files on real stores, killed writers, two of them."""
 
 import asyncio
-import json
 import logging
 import os
 import pickle
@@ -26,7 +25,7 @@ from streamrec.errors import CacheError
 from streamrec.tfrecord import Framer
 from tests.runs import until_error
 from tests.servers.real import Store
-from tests.servers.resuming import assert_resumes_everywhere, plain
+from tests.servers.resuming import assert_resumes_everywhere, plain, run
 
 
 class Upstream:
@@ -92,18 +91,14 @@ def test_each_state_is_complete(tmp_path: Path) -> None:
     """States of a run with a file, resumed where the file is not there, or is another one."""
     file = tmp_path / "cache"
     dataset = Upstream("nested", 7).dataset.cache(file).repeat(3)
-    iterator = dataset.iterate()
-    states, elements = [iterator.state_dict()], []
-    for element in iterator:
-        elements.append(plain(element))
-        states.append(iterator.state_dict())
+    elements, states = run(dataset)
     for index, state in enumerate(states):
         kept = file.read_bytes()
         os.utime(file, ns=(index, index))  # another version
-        assert [plain(element) for element in dataset.iterate(json.loads(json.dumps(state)))] == elements[index:]
+        assert run(dataset, state)[0] == elements[index:]
         assert file.read_bytes() == kept
         file.unlink()
-        assert [plain(element) for element in dataset.iterate(json.loads(json.dumps(state)))] == elements[index:]
+        assert run(dataset, state)[0] == elements[index:]
         if not file.exists():  # the state was within the last pass, so there was no whole one
             list(dataset)
 

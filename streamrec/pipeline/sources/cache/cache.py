@@ -91,7 +91,7 @@ class Cache(ChainSource):
     async def _source(self, state: Mapping[str, Any] | None, within: RunContext) -> AsyncGenerator[Chunk]:
         """The chain, or its stored elements, from a position on."""
         lines = readers_lines(self.inner, within)
-        cached = self.memo.values.setdefault(lines, CacheState())
+        cached = self.memo.setdefault(lines, CacheState())
         # The same budget whether the chain fills the cache or not, since orders may depend on it.
         _, feeding = within.take(MEMORY if self.file is None else UPLOAD)
         if state is not None and "next" not in state:

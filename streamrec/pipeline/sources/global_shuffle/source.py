@@ -128,11 +128,11 @@ class GlobalShuffle(AssignedSource):
 
     async def _index(self, opened: OpenSource) -> Index:
         """Opens the index, which must be that of the listed shards; without the lengths of its records."""
-        index: Index | None = self.memo.values.get(Index)
+        index: Index | None = self.memo.get(Index)
         if index is None:
             index = await open_index(await opened.storages.at(self.index), self.index)
             await check_listed(index, opened)
-            self.memo.values[Index] = index
+            self.memo[Index] = index
         return index
 
     def _steps(self, total: int, rank: Rank) -> Steps:
@@ -196,7 +196,7 @@ class GlobalShuffle(AssignedSource):
 def locate_position(index: Index, order: BlockOrder | ExactOrder, position: int) -> RecordLocation:
     """The location of the record at a position of an order."""
     (number,) = order.records(np.array([position])).tolist()
-    shard = int(np.searchsorted(index.first_records, number, side="right")) - 1
+    shard = int(index.shard_of(number))
     return RecordLocation(index.shards[shard].path, number - int(index.first_records[shard]))
 
 

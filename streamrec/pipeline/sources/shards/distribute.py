@@ -79,10 +79,10 @@ class AssignedSource(Source):
 
     def cardinality(self, rank: Rank | None) -> int:
         key = ("cardinality", self.rank or rank or rank_here(), worker_here())
-        count: int | None = self.memo.values.get(key)  # kept, since `list(dataset)` asks each time
+        count: int | None = self.memo.get(key)  # kept, since `list(dataset)` asks each time
         if count is None:
             count = bridge.run(self._count, rank)
-            self.memo.values[key] = count
+            self.memo[key] = count
         return count
 
     async def _count(self, rank: Rank | None) -> int:
@@ -171,10 +171,10 @@ class Distribute(AssignedSource):
 
     async def _share(self, within: RunContext) -> AssignedShards:
         reader = reader_here(self.rank or within.rank)
-        share: AssignedShards | None = self.memo.values.get(reader)
+        share: AssignedShards | None = self.memo.get(reader)
         if share is None:
             share = await share_of(self, reader, await self.shards.opened(within))
-            self.memo.values[reader] = share
+            self.memo[reader] = share
         return share
 
 
