@@ -311,10 +311,18 @@ class ParallelStream:
             raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
         if not buffer:
             return 0
-        buffer = buffer[:FIRST_RANGE]
-        self._share.waiting = True
+        self._share.waiting, count = True, 0
         try:
-            count = await self._read(buffer)
+            while not count:
+                if not self._ranges or self.position < self._last_cut or len(self._ranges) > 1:
+                    self._ask()
+                if not self._ranges:
+                    break
+                self._relieve_slow()
+                count = await self._ranges[0].readinto(buffer[:FIRST_RANGE])
+                if not count:
+                    await self._ranges.popleft().aclose()
+            self._feed()
         except BaseException:
             await self.aclose()
             raise
@@ -335,19 +343,6 @@ class ParallelStream:
         for part in ranges:
             await part.aclose()
         self._connections.leave(self._share)
-
-    async def _read(self, buffer: memoryview) -> int:
-        while True:
-            if not self._ranges or self.position < self._last_cut or len(self._ranges) > 1:
-                self._ask()
-            if not self._ranges:
-                return 0
-            self._relieve_slow()
-            count = await self._ranges[0].readinto(buffer)
-            if count:
-                self._feed()
-                return count
-            await self._ranges.popleft().aclose()
 
     def _ask(self) -> None:
         """Starts the requests that the plan offers and the limits allow."""

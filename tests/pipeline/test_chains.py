@@ -1,6 +1,5 @@
 """Random chains: each resumes at random places. `--hypothesis-profile=many` runs thousands of them."""
 
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

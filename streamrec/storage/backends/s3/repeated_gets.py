@@ -26,7 +26,6 @@ from urllib.parse import quote
 
 import aiobotocore.endpoint
 from botocore.awsrequest import AWSRequest
-from botocore.compat import ensure_unicode
 from botocore.exceptions import ClientError
 from s3fs import S3FileSystem
 
@@ -141,10 +140,10 @@ class RepeatedGets:
         """Returns the template of a GET under its bucket; an empty dict if the GET looks unexpected."""
         parameters = request.context.get("input_params", {})
         bucket, key = parameters.get("Bucket"), parameters.get("Key")
-        signature = ensure_unicode(request.headers.get("Authorization", "AWS4"))
+        signature = _text(request.headers.get("Authorization", "AWS4"))
         if not bucket or not key or not request.url.endswith(f"/{_quote_key(key)}") or not signature.startswith("AWS4"):
             return {}
-        headers = {ensure_unicode(name): ensure_unicode(value) for name, value in request.headers.items()}
+        headers = {_text(name): _text(value) for name, value in request.headers.items()}
         kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
         signing = {name: request.context[name] for name in ("auth_type", "signing") if name in request.context}
         base = request.url.removesuffix(_quote_key(key))
@@ -156,3 +155,7 @@ async def _parse_error(client: Any, answer: Any) -> ClientError:
     model = client.meta.service_model.operation_model("GetObject")
     response = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
     return ClientError(await client._response_parser.parse(response, model.output_shape), "GetObject")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
