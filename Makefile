@@ -127,7 +127,7 @@ BENCHMARKS := local stream encode parse writing compression paced pipeline train
   global_shuffle ray_data curves
 
 bench: client servers peers $(LOADERS)/.done
-	@$(CLIENT)/bin/python $(PIP) matplotlib
+	@$(CLIENT)/bin/python $(PIP) matplotlib $(filter tfrecord%,$(OTHER_LOADERS))
 	for name in $(BENCHMARKS); do $(CLIENT)/bin/python -m benchmarks.$$name || exit 1; done
 	$(LOADERS)/bin/python -m benchmarks.loaders --sides 'DataLoader, 0 workers;DataLoader, 2 workers;WebDataset;tfrecord'
 	$(CLIENT)/bin/python -m benchmarks.table
