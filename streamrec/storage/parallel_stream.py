@@ -311,7 +311,8 @@ class ParallelStream:
             raise ClosedError(f"{self.info.path}: the stream is closed; open a new one")
         if not buffer:
             return 0
-        self._share.waiting, count = True, 0
+        self._share.waiting = True
+        count = 0
         try:
             while not count:
                 if not self._ranges or self.position < self._last_cut or len(self._ranges) > 1:

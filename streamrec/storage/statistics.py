@@ -369,7 +369,8 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
     """
     for scheme, counts in snapshot.backends.items():
         median, most = (counts.first_byte.quantile(share) * 1000 for share in (0.5, 0.99))
-        causes = [f"{count:,} {cause}" for cause, count in counts.retries.items() if count]
+        retries = {cause: count for cause, count in counts.retries.items() if count}
+        causes = ", ".join(f"{count:,} {cause}" for cause, count in retries.items())
         usual = (
             f"{scheme}: {counts.bytes / 1e6:,.1f} MB",
             f"requests: {counts.requests:,}",
@@ -378,7 +379,7 @@ def format_lines(snapshot: Snapshot) -> Iterator[str]:
         )
         unusual = (
             (counts.waited_for_turn, f"delayed by throttling: {counts.waited_for_turn:,.1f} s"),
-            (causes, f"retries: {' and '.join(causes)}"),
+            (retries, f"retries: {sum(retries.values()):,} ({causes})"),
             (counts.hedges, f"hedges: {counts.hedges:,}, of which {counts.hedges_won:,} won"),
             (counts.fallbacks, f"fallbacks: {counts.fallbacks:,}"),
             (counts.losses, f"losses: {counts.losses:,}, of {counts.lost_bytes:,} bytes"),

@@ -35,7 +35,7 @@ def stop_after(dataset: Dataset[Any], count: int) -> tuple[list[Any], dict[str, 
 
 
 def run(dataset: Dataset[Any], state: Any = None, most: int | None = None) -> tuple[list[Any], list[Any]]:
-    """At most so many next elements, as `plain` makes them, and the states around them, through JSON."""
+    """The next elements, at most `most`, as `plain` makes them; and the states around them, through JSON."""
     with dataset.iterate(state) as iterator:
         states, elements = [iterator.state_dict()], []
         for element in islice(iterator, most):

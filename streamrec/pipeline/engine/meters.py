@@ -117,20 +117,23 @@ class StageMeter(Meter):
             error.add_note(f"in {self.title}")
             raise
         finally:
-            with self._lock:
-                before_output = self._elements_out
-                for out in chunks:
-                    self._elements_out += len(out.elements)
-                    self._bytes_out += out.nbytes
-                self._running -= 1
-                self.ignored += ignored
-                if not self._running:
-                    self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before_output)
+            self._count_output(chunks, ignored)
         while step.failures and not (halting.get() or Halt()).asked:
             failure, index = step.failures.pop()
             where = "" if taken is None or index is None else describe_element(failure, before + index, taken, index)
             failure.add_note(f"in {self.title}{where}")
         return chunks
+
+    def _count_output(self, chunks: list[Chunk], ignored: bool) -> None:
+        with self._lock:
+            before = self._elements_out
+            for chunk in chunks:
+                self._elements_out += len(chunk.elements)
+                self._bytes_out += chunk.nbytes
+            self._running -= 1
+            self.ignored += ignored
+            if not self._running:
+                self._clock.enter(BETWEEN, perf_counter(), self._elements_out - before)
 
     def stats(self, now: float, whole: float, after: float) -> StageStats:
         """The stage's statistics, in `whole` seconds of its chain, which waited for `after` seconds after it."""
