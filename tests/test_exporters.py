@@ -35,7 +35,7 @@ def statistics() -> Statistics:
                 tally.count(counter)
             tally.count("lost_bytes", 100)
             fast_path = FastPath("what the tests leave")
-            statistics.backend(scheme).watch(fast_path)
+            statistics.backend(scheme, [fast_path])
             fast_path.disable("it", "on purpose")
     return statistics
 

@@ -1,7 +1,7 @@
 """Async code for sync callers: one event-loop thread per process, and iterators fed from it.
 
-`run` awaits one coroutine and returns its result. `iterate` runs a producer on the loop and gives its items to a `for`
-loop in the caller's thread, through a queue that is bounded in weight (bytes, for example).
+`run` awaits one coroutine and returns its result. `SyncIterator` runs a producer on the loop and gives its items to a
+`for` loop in the caller's thread, through a queue that is bounded in weight (bytes, for example).
 
 The rules are at the top of each file:
 
@@ -14,7 +14,7 @@ The rules are at the top of each file:
 >>> async def produce(put):
 ...     for item in ["a", "b"]:
 ...         await put(item, 1)
->>> list(iterate(produce, limit=100))
+>>> list(SyncIterator(produce, limit=100))
 ['a', 'b']
 >>> async def double(number):
 ...     return 2 * number
@@ -23,7 +23,7 @@ The rules are at the top of each file:
 """
 
 from streamrec.bridge.channel import Put
-from streamrec.bridge.iterator import SyncIterator, iterate
+from streamrec.bridge.iterator import SyncIterator
 from streamrec.bridge.job import detach, run, synchronous
 
-__all__ = ["Put", "SyncIterator", "detach", "iterate", "run", "synchronous"]
+__all__ = ["Put", "SyncIterator", "detach", "run", "synchronous"]

@@ -40,10 +40,8 @@ T = TypeVar("T")
 CLOSED = "this iterator was closed, by close(), at the end of its `with` block, or by an interrupt; make a new one"
 
 
-def iterate(
-    produce: Callable[[Put[T]], Awaitable[None]], limit: int, failures: Sequence[BaseException] = ()
-) -> SyncIterator[T]:
-    """Iterates in this thread over the items that `produce(put)` puts on the loop thread.
+class SyncIterator(Generic[T]):
+    """Iterates in this thread over the items that `produce(put)` puts on the loop thread; see the top of this file.
 
     The producer starts at once, before the first `next`. It should end the tasks that it starts (a task group). Each
     `await put(item, weight)` queues one item, and waits while it does not fit in the limit, above 0. A heavier item is
@@ -52,26 +50,21 @@ def iterate(
     `failures` are the errors of the work itself, which it adds while it runs. They are not logged when the iterator is
     dropped before the consumer has reached them.
     """
-    if limit <= 0:
-        raise ValueError(f"limit is {limit}; it must be above 0")
-    thread = loop_thread()
-    channel: Channel[T] = Channel(thread, limit)
-    job = Job(thread, produce, (channel.put,), channel, failures=failures)
-    iterator = SyncIterator(job, channel)  # before the start: an interrupt from here on drops it and so cancels the job
-    job.start()
-    return iterator
 
-
-class SyncIterator(Generic[T]):
-    """Made by `iterate`; the contract is at the top of this file."""
-
-    def __init__(self, job: Job[None], channel: Channel[T]) -> None:
-        self._job = job
-        self.channel = channel
+    def __init__(
+        self, produce: Callable[[Put[T]], Awaitable[None]], limit: int, failures: Sequence[BaseException] = ()
+    ) -> None:
+        if limit <= 0:
+            raise ValueError(f"limit is {limit}; it must be above 0")
+        thread = loop_thread()
+        self.channel: Channel[T] = Channel(thread, limit)
+        self._job = job = Job(thread, produce, (self.channel.put,), self.channel, failures=failures)
         self._turn = threading.RLock()  # one consumer takes at a time
         self._ended = False  # a consumer got the end, or the producer's error
         self._closed = False
+        # before the start: an interrupt from here on drops the iterator, and so cancels the job
         weakref.finalize(self, job.cancel, orphan=True).atexit = False  # at exit the loop thread cancels all
+        job.start()
 
     def __iter__(self) -> Iterator[T]:
         return self

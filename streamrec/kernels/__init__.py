@@ -59,9 +59,6 @@ Int64s: TypeAlias = npt.NDArray[np.int64] | memoryview
 Scan: TypeAlias = "tuple[Buffer, int, int, int]"
 """(spans, position, code, wants): see `scan_frames`."""
 
-LARGE = 128 << 10
-"""From this many bytes on, releasing the lock costs less than holding it."""
-
 _MISSING = """streamrec's C extension, streamrec.kernels._native, does not load: {error}
 
 Install streamrec again where a C compiler and the headers of this Python are (Debian: gcc python3-dev):
@@ -70,6 +67,7 @@ Install streamrec again where a C compiler and the headers of this Python are (D
 try:
     from streamrec.kernels._native import (
         allocate,
+        copy_bytes,
         crc32c,
         crc32c_implementations,
         crc32c_with,
@@ -90,30 +88,3 @@ try:
     )
 except ImportError as error:
     raise ImportError(_MISSING.format(error=error)) from error
-
-
-def copy_bytes(target: memoryview, source: Buffer) -> None:
-    """Copies bytes from one buffer into another of the same size without the GIL.
-
-    Assigning to a slice of a memoryview holds the GIL: for half a millisecond for an uncached megabyte, in which a
-    training loop waits. NumPy releases it while it copies.
-
-    Args:
-        target: Writable bytes.
-        source: Bytes, or a contiguous view of them.
-
-    Raises:
-        ValueError: The buffers differ in size.
-
-    >>> room = bytearray(3)
-    >>> copy_bytes(memoryview(room), b"abc")
-    >>> room
-    bytearray(b'abc')
-    """
-    if len(target) < LARGE:
-        target[:] = memoryview(source)
-        return
-    content = np.frombuffer(memoryview(source), np.uint8)
-    if len(content) != len(target):
-        raise ValueError(f"{len(content)} bytes where {len(target)} are expected")
-    np.frombuffer(target, np.uint8)[:] = content

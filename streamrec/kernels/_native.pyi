@@ -21,6 +21,13 @@ from streamrec.kernels import BytesLike, Int64s, Scan
 def allocate(size: int) -> Buffer:
     """Writable bytes of no particular content, in memory of blocks that are gone again (see block.c)."""
 
+def copy_bytes(target: Buffer, source: BytesLike) -> None:
+    """Copies bytes from one buffer into another, which is writable and has the same size; many bytes without the GIL.
+
+    Assigning to a slice of a memoryview holds it: for half a millisecond for an uncached megabyte, in which a training
+    loop waits.
+    """
+
 def crc32c(data: BytesLike, crc: int = 0) -> int:
     """CRC32C (RFC 3720) of a buffer's bytes, continued from that of what came before."""
 

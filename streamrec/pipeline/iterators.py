@@ -117,8 +117,7 @@ class Run:
 class Iteration:
     """The methods of all iterators about their run."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    _run: Run
 
     def state_dict(self) -> dict[str, Any]:
         """The state before the next element, as JSON: `dataset.iterate(state)` or `aiterate(state)` resumes there."""
@@ -152,11 +151,11 @@ class DatasetIterator(Iteration, Generic[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run)
+        self._run = run
         self._telemetry = telemetry = run.telemetry
         self._failures: list[Exception] = []
         fetch = partial(produce, run.start(), self._failures)
-        self._chunks: bridge.SyncIterator[Chunk] = bridge.iterate(fetch, run.queue_bytes, self._failures)
+        self._chunks: bridge.SyncIterator[Chunk] = bridge.SyncIterator(fetch, run.queue_bytes, self._failures)
         run.held.queued = partial(getattr, self._chunks.channel, "queued")  # the channel keeps no iterator alive
         self._refilling = threading.RLock()  # re-entrant: a signal handler may call `next`
         self._over: str | None = None
@@ -253,7 +252,7 @@ class AsyncDatasetIterator(Iteration, Generic[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        super().__init__(run)
+        self._run = run
         self._queue = ByteQueue(run.queue_bytes)
         self._refilling = asyncio.Lock()
         self._windows: Iterator[Chunk] = iter(())
@@ -340,7 +339,7 @@ class ThreadedAsyncIterator(AsyncDatasetIterator[T]):
     """
 
     def __init__(self, run: Run) -> None:
-        Iteration.__init__(self, run)
+        self._run = run
         self._inner: DatasetIterator[T] = DatasetIterator(run)
 
     async def _refill(self) -> None:

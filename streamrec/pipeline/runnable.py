@@ -1,18 +1,24 @@
-"""The methods of a Dataset that run it, and properties that are known before a run; the verbs are in `dataset.py`."""
+"""The methods of a Dataset that run it, and properties that are known before a run; the verbs are in `dataset.py`.
+
+The runs of one Dataset object share its count of epochs (`Epochs`). The count is not part of the object's value:
+equality, hash and `repr` ignore it, and a pickled copy begins with the first epoch.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from secrets import randbits
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from streamrec import bridge, pipeline
 from streamrec.arguments import check_flag, check_function, refuse_with
 from streamrec.display import display_text, shorten
 from streamrec.errors import LoopThreadError
-from streamrec.pipeline.engine.description import Chain, Options, derive_seed, shared_seed
-from streamrec.pipeline.engine.epochs import Epochs
+from streamrec.pipeline.engine.description import Chain, Options, shared_seed
+from streamrec.pipeline.engine.seeds import SEED_BITS, derive_seed
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 from streamrec.pipeline.engine.stage_names import draw_dataset
 from streamrec.pipeline.engine.states import check_state
@@ -50,6 +56,36 @@ COUNTERPARTS: Final = {
 
 S = TypeVar("S")
 T = TypeVar("T", covariant=True)
+
+
+class Epochs:
+    """Counts the iterations of one Dataset: each is the next epoch, in the order in which they begin. `seed` is for
+    sources and stages without their own. Runs may be concurrent, in several threads and on several event loops.
+    """
+
+    def __init__(self) -> None:
+        self.seed = randbits(SEED_BITS)
+        self._begun = 0
+        self._lock = threading.Lock()
+
+    def begin(self, first: int) -> int:
+        """Begins an iteration and returns its epoch; counting begins at `first`."""
+        with self._lock:
+            self._begun += 1
+            return first + self._begun - 1
+
+    def next(self, first: int) -> int:
+        """The epoch of the next iteration; counting begins at `first`."""
+        return first + self._begun
+
+    def resume(self, first: int, epoch: int, seed: int) -> None:
+        """Resumes an iteration of this epoch and seed; the next iteration has the next epoch and the same seed."""
+        with self._lock:
+            self._begun = epoch + 1 - first
+            self.seed = seed
+
+    def __reduce__(self) -> tuple[Callable[[], Epochs], tuple[()]]:
+        return Epochs, ()
 
 
 @dataclass(frozen=True, slots=True)

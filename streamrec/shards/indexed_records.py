@@ -295,4 +295,4 @@ def gather(parts: list[Frames], order: Numbers) -> Frames:
     rows[:, :2] = np.concatenate([part.spans for part in parts])
     rows[:, 2] = np.repeat(np.arange(len(parts)) << BUFFER_BITS, [len(part) for part in parts])
     records = Scattered([part.buffer for part in parts], rows[order])
-    return records if are_long([records]) else records.compact()
+    return records if are_long(records.nbytes, len(records)) else records.compact()

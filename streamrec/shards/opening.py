@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import anyio
@@ -19,7 +20,7 @@ from streamrec.display import display_name
 from streamrec.errors import NotFoundError, StorageError, StreamrecError
 from streamrec.shards.byte_ranges import RangeStream, begin_range
 from streamrec.shards.options import Expected, ReadOptions, ShardPlace, ShardRange
-from streamrec.storage import ByteStream, ObjectInfo, Storage, directory_advice, read_full
+from streamrec.storage import ByteStream, ObjectInfo, ShortObject, Storage, Storages, directory_advice, read_full
 from streamrec.storage.tasks import finish
 from streamrec.tfrecord import (
     DETECT_BYTES,
@@ -197,10 +198,15 @@ class ShortShard:
     frames: Frames
 
 
-async def read_short_shards(storage: Storage, paths: Sequence[str], options: ReadOptions) -> list[ShortShard | None]:
-    """Reads each of these shards whole; None for each that needs a ShardReader."""
+async def read_short_shards(storages: Storages, paths: Sequence[str], options: ReadOptions) -> list[ShortShard | None]:
+    """Reads these shards whole, if their store reads many at a time; None for each that must be opened alone."""
+    objects: Sequence[ShortObject | None] = [None] * len(paths)
+    with suppress(StreamrecError):  # opening the shard reports it
+        stores = {await storages.at(path) for path in paths}
+        if len(stores) == 1 and (store := stores.pop()).reads_short:
+            objects = await store.read_short(paths)
     shards: list[ShortShard | None] = []
-    for short in await storage.read_short(paths):
+    for short in objects:
         frames = None if short is None else frame_whole(short.data, options)
         shards.append(None if short is None or frames is None else ShortShard(short.info, frames))
     return shards

@@ -170,6 +170,9 @@ def range_bytes(pace: ConnectionSpeed, connections: int, budget: int) -> int:
 class RangePlan:
     """The plan for one object whose open request begins at `start`.
 
+    Attributes:
+        next: Where the next range begins: the end of the last one that was requested.
+
     Examples:
         >>> plan = RangePlan(0, 100 << 20)
         >>> plan.cut(1 << 20, RangeLimits(4, 8 << 20)) >> 20
@@ -180,31 +183,26 @@ class RangePlan:
     """
 
     def __init__(self, start: int, stop: int) -> None:
-        self._next = max(start, stop)
+        self.next = max(start, stop)
         self._stop = stop
-        self._ends_open = True
 
     def cut(self, reached: int, terms: RangeLimits) -> int | None:
         """Returns where to cut the request for all the rest; None if it should continue."""
-        if not self._ends_open or terms.connections < 2 or self._stop - reached < MIN_SPLIT:
+        if self.next < self._stop or terms.connections < 2 or self._stop - reached < MIN_SPLIT:
             return None
-        self._next = reached + self._size(reached, terms, 0)
-        self._ends_open = False
-        return self._next
+        self.next = reached + self._size(reached, terms, 0)
+        return self.next
 
     def offer(self, terms: RangeLimits, under_way: int) -> ByteRange | None:
-        """Returns the next range, for `accept`, while `under_way` requests are incomplete; None: request none now."""
-        if self._next == self._stop or under_way >= max(terms.connections, 1):
+        """Returns the next range, while `under_way` requests are incomplete; None: request none now.
+
+        When it is requested, `next` becomes its end.
+        """
+        if self.next == self._stop or under_way >= max(terms.connections, 1):
             return None
         if terms.connections < 2:
-            return ByteRange(self._next, self._stop)
-        return ByteRange(self._next, self._next + self._size(self._next, terms, under_way))
-
-    def accept(self, span: ByteRange) -> None:
-        """Records that the offered range was requested."""
-        assert span.start == self._next, "ranges are adjacent"
-        self._next = span.stop
-        self._ends_open = span.stop == self._stop
+            return ByteRange(self.next, self._stop)
+        return ByteRange(self.next, self.next + self._size(self.next, terms, under_way))
 
     def _size(self, start: int, terms: RangeLimits, under_way: int) -> int:
         """Returns the size of the range from `start` on, while `under_way` others are in progress."""

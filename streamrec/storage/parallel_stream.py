@@ -72,8 +72,9 @@ class RangeBuffer:
         self._is_next = False
         self._answered = False
         self._received = 0
-        self._awaited = self._others = 0.0  # seconds awaited, and bytes on each other connection meanwhile
-        self._since: tuple[float, float] | None = None
+        # seconds awaited, and bytes on each other connection meanwhile; less those at its start while the clock runs
+        self._awaited = self._others = 0.0
+        self._is_awaited = False
         self._promised = 0
         self._was_blocked = False
         self._has_room = asyncio.Event()
@@ -90,9 +91,9 @@ class RangeBuffer:
 
         No connection is slow in its first tenth of a second.
         """
-        if self._since is None:
+        if not self._is_awaited:
             return False
-        awaited, others = self._measure(*self._since)
+        awaited, others = self._awaited + self._connections.clock(), self._others + self._connections.each
         return awaited > 0.1 and others / 3 > self._received + BLOCK_BYTES
 
     def cut(self, end: int) -> None:
@@ -151,19 +152,19 @@ class RangeBuffer:
 
     def _start_clock(self) -> None:
         """Starts the clock of the time in which its bytes are awaited."""
-        if self._since is None:
+        if not self._is_awaited:
+            self._is_awaited = True
             self._connections.flowing += 1
-            self._since = self._connections.clock(), self._connections.each
+            self._awaited -= self._connections.clock()
+            self._others -= self._connections.each
 
     def _stop_clock(self) -> None:
         """Stops that clock. May be called twice."""
-        if self._since is not None:
-            self._awaited, self._others = self._measure(*self._since)
-            self._since = None
+        if self._is_awaited:
+            self._is_awaited = False
             self._connections.flowing -= 1
-
-    def _measure(self, since: float, before: float) -> tuple[float, float]:
-        return self._awaited + self._connections.clock() - since, self._others + self._connections.each - before
+            self._awaited += self._connections.clock()
+            self._others += self._connections.each
 
     def _stop_receiving(self) -> None:
         """Ends receiving ahead of the read position. May be called twice."""
@@ -358,7 +359,7 @@ class ParallelStream:
             room = min(span.stop - span.start, terms.range_bytes)
             if self._ranges and not self._connections.promise(self._share, room):
                 return
-            self._plan.accept(span)
+            self._plan.next = span.stop
             self._ranges.append(self._begin_range(span, room if self._ranges else 0))
 
     def _relieve_slow(self) -> None:

@@ -200,9 +200,7 @@ class Storages:
             ) from cause
         remote = backend.remote  # a second request for a slow local file would only be slower
         hedging, endpoint = (Hedging(self._retry), backend.endpoint) if remote else (None, None)
-        traffic = Traffic(self.statistics, protocol, hedging, endpoint)
-        for fast_path in backend.fast_paths:
-            traffic.tally.watch(fast_path)
+        traffic = Traffic(self.statistics, protocol, hedging, endpoint, backend.fast_paths)
         storage = Storage(backend, self._retry, self.connections, traffic, release)
         self._stack.push_async_callback(storage.aclose)
         return storage

@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -199,21 +199,17 @@ class Counts:
 class Tally:
     """The mutable counters of one store; or of one stream, which counts in its store's, too.
 
-    Only the loop's thread writes them.
+    Only the loop's thread writes them. `fast_paths` are a store's, each with its fallbacks before they were counted.
     """
 
     def __init__(self, parent: Tally | None = None) -> None:
         self.open_streams = 0
         self._tables: tuple[dict[str | Cause, float], ...] = (dict(_EMPTY_TABLE),)  # its own, and its store's
         self._first_bytes: tuple[LatencyHistogram, ...] = (LatencyHistogram(),)
-        self._fast_paths: list[tuple[FastPath, int]] = []
+        self.fast_paths: list[tuple[FastPath, int]] = []
         if parent is not None:
             self._tables += parent._tables
             self._first_bytes += parent._first_bytes
-
-    def watch(self, fast_path: FastPath) -> None:
-        """Counts the fallbacks of a fast path from now on."""
-        self._fast_paths.append((fast_path, fast_path.fallbacks))
 
     def count(self, what: str | Cause, amount: float = 1) -> None:
         """Adds to a field of `Counts`, by its name; or to its retries, by their cause."""
@@ -240,7 +236,7 @@ class Tally:
 
     def counts(self) -> Counts:
         table = self._tables[0].copy()  # atomic under the GIL
-        table["fallbacks"] = sum(path.fallbacks - before for path, before in self._fast_paths)
+        table["fallbacks"] = sum(path.fallbacks - before for path, before in self.fast_paths)
         numbers: dict[str, Any] = {counter.field: table[counter.field] for counter in COUNTERS}
         retries = {cause.name.lower(): int(table[cause]) for cause in Cause}
         return Counts(**numbers, retries=retries, first_byte=self._first_bytes[0].distribution())
@@ -308,8 +304,11 @@ class Statistics:
         self._streams: dict[Tally, str] = {}
         self.waits: dict[object, tuple[str, str, float, float]] = {}
 
-    def backend(self, scheme: str) -> Tally:
-        return self._backends.setdefault(scheme, Tally())
+    def backend(self, scheme: str, fast_paths: Iterable[FastPath] = ()) -> Tally:
+        """The counters of a kind of store, which count the fallbacks of these fast paths from now on."""
+        tally = self._backends.setdefault(scheme, Tally())
+        tally.fast_paths += [(fast_path, fast_path.fallbacks) for fast_path in fast_paths]
+        return tally
 
     def add_stream(self, path: str, tally: Tally) -> None:
         """Lists a stream with this tally until `remove_stream`; ranges of one object share a tally."""

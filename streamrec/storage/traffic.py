@@ -40,9 +40,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from streamrec.storage.backend import FastPath
 from streamrec.storage.faults import RetryPolicy
 from streamrec.storage.statistics import LatencyHistogram, Statistics, Tally
 
@@ -305,9 +306,10 @@ class Traffic:
         scheme: str = "",
         hedging: Hedging | None = None,
         endpoint: str | None = None,
+        fast_paths: Iterable[FastPath] = (),
     ) -> None:
         self.statistics = statistics or Statistics()
-        self.tally: Tally = self.statistics.backend(scheme)
+        self.tally: Tally = self.statistics.backend(scheme, fast_paths)
         self.hedging = hedging or Hedging(RetryPolicy(hedge_share=0.0))
         self.timer = SharedTimer()
         self._endpoint = endpoint

@@ -82,16 +82,22 @@ class Frames(Sequence[bytes]):
         (2, b'dog', [b'cat'])
     """
 
-    __slots__ = ("buffer", "origin", "spans")
+    __slots__ = ("buffer", "buffers", "origin", "places", "spans")
 
     buffer: Buffer
     spans: Spans
     origin: int | None
+    buffers: Sequence[Buffer]
+    """All buffers: of Scattered, several."""
+    places: npt.NDArray[np.int64]
+    """Where the records lie in these: the spans, or the rows of Scattered."""
 
     def __init__(self, buffer: Buffer, spans: Spans, origin: int | None = None) -> None:
         self.buffer = buffer
         self.spans = spans
         self.origin = origin
+        self.buffers = (buffer,)
+        self.places = spans
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> Frames:
@@ -115,7 +121,7 @@ class Frames(Sequence[bytes]):
         return Frames(buffer, as_spans(spans))
 
     def __len__(self) -> int:
-        return len(self.spans)
+        return len(self.places)
 
     @overload
     def __getitem__(self, index: int) -> bytes: ...
@@ -135,18 +141,13 @@ class Frames(Sequence[bytes]):
     def pieces(self) -> Iterator[list[bytes]]:
         """All payloads as bytes objects, in lists of about 256 KiB."""
         size = max(1, len(self) * (1 << 18) // max(1, self.extent))
-        places, buffers = self._places()
         for first in range(0, len(self), size):
-            yield kernels.objects(buffers, np.ascontiguousarray(places[first : first + size]))
+            yield kernels.objects(self.buffers, np.ascontiguousarray(self.places[first : first + size]))
 
     def views(self) -> Iterator[memoryview]:
         """The payloads without a copy, one memoryview each, in order."""
         view = memoryview(self.buffer).cast("B")
         return (payload(view, first, last) for first, last in self.spans.tolist())
-
-    def _places(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
-        """The spans, or the rows of Scattered, and the buffers that they refer to."""
-        return self.spans, (self.buffer,)
 
     def window(self, first: int, last: int) -> Frames:
         """Records first to last (exclusive) without a copy, even if the buffer is much larger."""
@@ -183,12 +184,12 @@ class Frames(Sequence[bytes]):
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Bytes of each payload."""
-        return self.spans[:, 1] - self.spans[:, 0]
+        return self.places[:, 1] - self.places[:, 0]
 
     @property
     def pinned(self) -> int:
         """Bytes that these records keep alive."""
-        return memoryview(self.buffer).nbytes
+        return sum(memoryview(buffer).nbytes for buffer in self.buffers)
 
     @property
     def extent(self) -> int:
@@ -241,23 +242,23 @@ class Frames(Sequence[bytes]):
         return Frames, (bytes(copy.buffer), copy.spans)
 
 
-def are_long(windows: Sequence[Frames]) -> bool:
-    """Whether the records are long enough to stay in their buffers."""
-    return sum(window.nbytes for window in windows) >= SCATTERED_BYTES * sum(map(len, windows))
+def are_long(nbytes: int, count: int) -> bool:
+    """Whether so many records of these bytes together are long enough to stay in their buffers."""
+    return nbytes >= SCATTERED_BYTES * count
 
 
 class Scattered(Frames):
     """An immutable sequence of records over several C-contiguous buffers.
 
-    The rows, C-contiguous int64 of shape [n, 4], one per record, have the columns that the module's docstring
-    describes.
+    Its `places` are rows, C-contiguous int64 of shape [n, 4], one per record, with the columns that the module's
+    docstring describes.
     """
 
-    __slots__ = ("_joined", "buffers", "rows")
+    __slots__ = ("_joined",)
 
     def __init__(self, buffers: Sequence[Buffer], rows: npt.NDArray[np.int64]) -> None:
         self.buffers = buffers
-        self.rows = rows
+        self.places = rows
         self.origin = None
         self._joined: Frames | None = None
 
@@ -269,9 +270,8 @@ class Scattered(Frames):
         for windows in inputs:
             rows_of_input = []
             for window in windows:
-                places, window_buffers = window._places()
-                rows_of_input.append((places, len(buffers)))
-                buffers += window_buffers
+                rows_of_input.append((window.places, len(buffers)))
+                buffers += window.buffers
             parts.append(rows_of_input)
         rows = np.frombuffer(memoryview(kernels.rows_in_turn(parts, block)).toreadonly(), np.int64)
         return cls(buffers, rows.reshape(-1, 4))
@@ -291,43 +291,29 @@ class Scattered(Frames):
         """The start and end of each payload in `buffer`."""
         return self._join().spans
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
     def views(self) -> Iterator[memoryview]:
         views = [memoryview(buffer).cast("B") for buffer in self.buffers]
-        return (payload(views[tag >> BUFFER_BITS], start, end) for start, end, tag, _ in self.rows.tolist())
-
-    def _places(self) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
-        return self.rows, self.buffers
+        return (payload(views[tag >> BUFFER_BITS], start, end) for start, end, tag, _ in self.places.tolist())
 
     def window(self, first: int, last: int) -> Frames:
-        rows = self.rows[first:last]
+        rows = self.places[first:last]
         if len(rows) and rows[0, 2] == rows[-1, 2] and (rows[:, 2] == rows[0, 2]).all():
             return Frames(self.buffers[int(rows[0, 2]) >> BUFFER_BITS], np.ascontiguousarray(rows[:, :2]))
         return Scattered(self.buffers, rows)
 
     def take(self, indices: Any) -> Frames:
-        return Scattered(self.buffers, np.ascontiguousarray(self.rows[indices]))
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return self.rows[:, 1] - self.rows[:, 0]
+        return Scattered(self.buffers, np.ascontiguousarray(self.places[indices]))
 
     @property
     def extent(self) -> int:
         return self.nbytes
 
-    @property
-    def pinned(self) -> int:
-        return sum(memoryview(buffer).nbytes for buffer in self.buffers)
-
     def compact(self) -> Frames:
-        buffer, spans = kernels.pick(self.buffers, self.rows)
+        buffer, spans = kernels.pick(self.buffers, self.places)
         return Frames(buffer, as_spans(spans))
 
     def _view(self, index: int) -> memoryview:
-        start, end, tag, _ = self.rows[index].tolist()
+        start, end, tag, _ = self.places[index].tolist()
         return payload(memoryview(self.buffers[tag >> BUFFER_BITS]).cast("B"), start, end)
 
 
@@ -337,6 +323,7 @@ def join_frames(inputs: Sequence[Sequence[Frames]], block: int = 1) -> Frames:
     Short ones are copied, so that their buffers are freed; long ones stay in their buffers, unless they are a few
     records of a large one.
     """
-    if are_long([window for windows in inputs for window in windows]):
+    nbytes = sum(window.nbytes for windows in inputs for window in windows)
+    if are_long(nbytes, sum(len(window) for windows in inputs for window in windows)):
         return Scattered.in_turn([[window.trim() for window in windows] for windows in inputs], block)
     return Frames.in_turn(inputs, block)

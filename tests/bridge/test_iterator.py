@@ -1,4 +1,4 @@
-"""`run` and `iterate` in this process: results, order, errors, the limit."""
+"""`run` and `SyncIterator` in this process: results, order, errors, the limit."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import streamrec
 from streamrec import Dataset, TFRecordDataset
-from streamrec.bridge import Put, iterate, run
+from streamrec.bridge import Put, SyncIterator, run
 from streamrec.errors import ClosedError
 from tests.runs import flip_bit, until_error, write_shards
 
@@ -54,7 +54,7 @@ def test_run_of_work_that_other_code_cancels_is_an_error() -> None:
 
 
 def test_the_end_stays_the_end() -> None:
-    iterator = iterate(three, 2)
+    iterator = SyncIterator(three, 2)
     assert list(iterator) == ["a", "b", "c"]
     assert [next(iterator, "end") for _ in range(3)] == ["end"] * 3
     iterator.close()
@@ -62,7 +62,7 @@ def test_the_end_stays_the_end() -> None:
 
 
 def test_an_error_comes_once_after_all_items_with_its_traceback() -> None:
-    iterator = iterate(fails, 10)
+    iterator = SyncIterator(fails, 10)
     found, error = until_error(iterator, LookupError, "after three")
     assert found == ["a", "b", "c"]
     assert "fails" in [entry.name for entry in traceback.extract_tb(error.__traceback__)]
@@ -74,11 +74,11 @@ def test_an_error_before_the_first_await_is_delivered() -> None:
         raise TypeError("called wrongly")
 
     with pytest.raises(TypeError, match="called wrongly"):
-        next(iterate(not_even_async, 1))
+        next(SyncIterator(not_even_async, 1))
 
 
 def test_after_close_next_is_an_error_and_close_has_no_effect() -> None:
-    iterator = iterate(three, 1)
+    iterator = SyncIterator(three, 1)
     assert next(iterator) == "a"
     iterator.close()
     iterator.close()
@@ -100,7 +100,7 @@ def test_a_put_after_close_is_refused_and_is_not_a_failure_of_the_cleanup() -> N
             refused.append(True)
             raise
 
-    with iterate(produce, 1) as iterator:
+    with SyncIterator(produce, 1) as iterator:
         assert next(iterator) == 0
     assert refused == [True]
 
@@ -120,7 +120,7 @@ def test_close_frees_what_is_queued() -> None:
         del chunk
         full.set()
 
-    iterator = iterate(produce, 3)
+    iterator = SyncIterator(produce, 3)
     full.wait()
     assert [chunk() is not None for chunk in chunks] == [True] * 3
     iterator.close()
@@ -141,7 +141,7 @@ def test_of_a_dropped_iterator_only_errors_of_cleanup_are_logged(noted: bool, ca
             ended.set()
             raise error
 
-    iterator = iterate(produce, 1, [error] if noted else [])
+    iterator = SyncIterator(produce, 1, [error] if noted else [])
     begun.wait()
     del iterator
     gc.collect()
@@ -155,9 +155,9 @@ def test_a_limit_or_a_weight_out_of_range_is_refused() -> None:
         await put(0, -1)
 
     with pytest.raises(ValueError, match="limit is 0"):
-        iterate(three, 0)
+        SyncIterator(three, 0)
     with pytest.raises(ValueError, match="weight is -1"):
-        next(iterate(produce, 1))
+        next(SyncIterator(produce, 1))
 
 
 def test_context_variables_are_carried_and_not_changed() -> None:
@@ -166,7 +166,7 @@ def test_context_variables_are_carried_and_not_changed() -> None:
         VARIABLE.set("loop")
 
     token = VARIABLE.set("caller")
-    assert list(iterate(produce, 1)) == ["caller"]
+    assert list(SyncIterator(produce, 1)) == ["caller"]
     assert VARIABLE.get() == "caller"
     VARIABLE.reset(token)
 
@@ -182,7 +182,7 @@ def test_order_and_limit_hold_for_any_weights(weights: list[int], limit: int) ->
             await put(index, weight)
             peaks.append(iterator.channel.queued)
 
-    iterator = iterate(produce, limit)
+    iterator = SyncIterator(produce, limit)
     begin.set()
     assert list(iterator) == list(range(len(weights)))
     assert max(peaks) <= max([limit, *weights])
@@ -200,7 +200,7 @@ def test_several_tasks_may_put(counts: list[int], limit: int) -> None:
             for task, count in enumerate(counts):
                 group.create_task(part(task, count))
 
-    taken = list(iterate(produce, limit))
+    taken = list(SyncIterator(produce, limit))
     for task, count in enumerate(counts):
         assert [number for owner, number in taken if owner == task] == list(range(count))
     assert len(taken) == sum(counts)

@@ -14,7 +14,7 @@ import pytest
 
 import streamrec.kernels
 from streamrec import kernels
-from streamrec.kernels import LARGE, _native, copy_bytes
+from streamrec.kernels import _native, copy_bytes
 from tests.kernels.streams import NO_LIMIT, cut, frame, spans_of
 
 BUFFERS = [b"abcdef", b"", bytes(range(256))]
@@ -213,6 +213,10 @@ def test_buffers_are_released() -> None:
         kernels.encode_frames(data, None)
     data.append(0)
     spans.release()
+
+
+LARGE = 128 << 10
+"""From this many bytes on, `copy_bytes` releases the GIL."""
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE])

@@ -20,7 +20,6 @@ def both_layouts(request: pytest.FixtureRequest) -> Iterator[str]:
     """Records of many blocks are copied together, or stay where they lie, however long they are."""
     with pytest.MonkeyPatch.context() as patch:
         least = 0 if request.param == "scattered" else sys.maxsize
-        patch.setattr("streamrec.pipeline.sources.shards.shard_queue.SCATTERED_BYTES", least)
         patch.setattr("streamrec.tfrecord.frames.SCATTERED_BYTES", least)
         patch.setattr("streamrec.pipeline.sources.shuffle.buffer_store.LONG_BYTES", least)
         yield request.param

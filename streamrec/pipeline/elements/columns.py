@@ -133,7 +133,7 @@ def merge_windows(parts: Sequence[Any], order: Numbers) -> Any:
     if not all(joins(first, part) for part in parts[1:]):
         return Mixed.merging(parts, order)
     if isinstance(first, Frames):
-        if are_long(parts):
+        if are_long(sum(part.nbytes for part in parts), sum(map(len, parts))):
             return Scattered.in_turn([[part.trim() for part in parts]], 1).take(order)
         sources = np.repeat(np.arange(len(parts)), [len(part) for part in parts])[order]
         spans = np.concatenate([part.spans for part in parts])[order]

@@ -114,21 +114,14 @@ class HeldBytes:
         return self.queued() + sum(self._admitted.values()) + held
 
     def fits(self, nbytes: int) -> bool:
-        """Whether the run may hold this many more."""
+        """Whether the run may hold this many more.
+
+        The bytes of all runs are counted again after twenty times the time that it takes, so that thousands of runs
+        cost a twentieth of a core at most.
+        """
         own = self.nbytes + nbytes
         if own > self._budget or own <= self._budget // 64:
             return own <= self._budget
-        others, largest = self._count_others()
-        fits = others + 2 * own <= 2 * largest
-        if fits:
-            HeldBytes._total += nbytes
-            self._counted += nbytes
-        return fits
-
-    def _count_others(self) -> tuple[int, int]:
-        """The bytes that the other runs hold, and the largest budget; counted again after twenty times the time that it
-        takes, so that thousands of runs cost a twentieth of a core at most.
-        """
         now = perf_counter()
         if now >= HeldBytes._count_at:
             runs = [run for reference in self._runs.valuerefs() if (run := reference()) is not None]
@@ -137,7 +130,11 @@ class HeldBytes:
             HeldBytes._total = sum(run._counted for run in runs)
             HeldBytes._largest = max(run._budget for run in runs)
             HeldBytes._count_at = now + 20 * (perf_counter() - now)
-        return HeldBytes._total - self._counted, HeldBytes._largest
+        fits = HeldBytes._total - self._counted + 2 * own <= 2 * HeldBytes._largest
+        if fits:
+            HeldBytes._total += nbytes
+            self._counted += nbytes
+        return fits
 
     async def admit(self, holder: object, nbytes: int, is_next: Callable[[], bool]) -> None:
         """Waits until `holder` may read this many bytes, in place of those that it was admitted for; `arrived` says

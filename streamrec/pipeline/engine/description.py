@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
 from streamrec.pipeline.elements.chunk import Chunk
@@ -159,11 +158,6 @@ class Options:
         budgets = [part.memory_budget for part in parts if part.memory_budget is not None]
         rank = next((part.rank for part in parts if part.rank is not None), None)
         return cls(all(orders) if orders else None, max(budgets, default=None), parts[0].epoch, rank)
-
-
-def derive_seed(*numbers: int | str) -> int:
-    """A seed from 0 to 2**64 - 1, derived from numbers or texts; the same on every machine."""
-    return int.from_bytes(blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
 
 
 def describe_stage(stage: object) -> str:

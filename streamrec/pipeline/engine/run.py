@@ -32,9 +32,10 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position, shift
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, derive_seed
+from streamrec.pipeline.engine.description import Chain
 from streamrec.pipeline.engine.meters import SourceMeter, StageMeter
 from streamrec.pipeline.engine.ranks import Rank
+from streamrec.pipeline.engine.seeds import derive_seed
 from streamrec.pipeline.engine.session import Session
 from streamrec.pipeline.engine.stage import Offload, Step, collect
 from streamrec.pipeline.engine.threads import Offloader

@@ -1,8 +1,8 @@
 """Session: clients with their connections, listings, caches and threads that one run keeps from epoch to epoch.
 
 Making a client costs up to a second, and a listing costs a request for a thousand names. So both are made when a source
-is first read, and reused in each epoch. Listed names are kept with the description (`epochs.py`) for all runs of a
-Dataset: all epochs have the same shards, and a position means the same in each of them.
+is first read, and reused in each epoch. Listed names are kept with the description (`Memo`) for all runs of a Dataset:
+all epochs have the same shards, and a position means the same in each of them.
 
 Chains that come and go within a run (which the function of an `interleave` makes) have a branch each, with which their
 listings end. Clients stay: sources that read from the same stores, in any branch, share them.
@@ -10,7 +10,7 @@ listings end. Clients stay: sources that read from the same stores, in any branc
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from anyio.abc import TaskGroup
 
 from streamrec.pipeline.engine.budget import HeldBytes
-from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.threads import Threads
 from streamrec.shards import Filenames, Listing
 from streamrec.storage import MAX_CONNECTIONS, RetryPolicy, Storages
@@ -27,6 +26,16 @@ from streamrec.storage.tasks import background
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+
+class Memo(dict[Hashable, Any]):
+    """Values that a source keeps from run to run, by key.
+
+    It belongs to the description, and is freed with it, but is not part of its value: a pickled copy is empty.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[], Memo], tuple[()]]:
+        return Memo, ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from streamrec.pipeline.elements.positions import NumberedPositions, Positions
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.elements.specs import TensorSpec, spec_of_rows
 from streamrec.pipeline.engine.description import Source
-from streamrec.pipeline.engine.epochs import RANDOM_BITS, words
 from streamrec.pipeline.engine.ranks import Rank
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.pipeline.engine.seeds import RANDOM_BITS, words
 from streamrec.pipeline.engine.stage import INFINITE_CARDINALITY
 from streamrec.pipeline.stages.batch import stack
 from streamrec.tfrecord import Frames

@@ -24,9 +24,9 @@ from streamrec.pipeline.elements.columns import Columns, objects
 from streamrec.pipeline.elements.positions import Position, Positions
 from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.description import Source
-from streamrec.pipeline.engine.epochs import Memo, words
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.session import SourceStores
+from streamrec.pipeline.engine.seeds import words
+from streamrec.pipeline.engine.session import Memo, SourceStores
 from streamrec.pipeline.engine.states import format_names
 from streamrec.shards import Filenames
 from streamrec.shards.listing import to_names

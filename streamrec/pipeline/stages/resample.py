@@ -17,7 +17,7 @@ from streamrec.arguments import check_number
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Positions, StageState, shift
 from streamrec.pipeline.engine.description import name_of
-from streamrec.pipeline.engine.epochs import RANDOM_BITS
+from streamrec.pipeline.engine.seeds import RANDOM_BITS
 from streamrec.pipeline.engine.stage import Offload, Stage, Step
 from streamrec.pipeline.stages.calling import Calling, Results, call_function
 from streamrec.pipeline.stages.select import select_chunk

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from support import choose, counting, endless, leftovers, say, until_alone, until_in
 
-from streamrec.bridge import Put, iterate, loop, run
+from streamrec.bridge import Put, SyncIterator, loop, run
 from streamrec.errors import ClosedError, LoopThreadError
 
 TASKS: list[asyncio.Task[None]] = []
@@ -16,7 +16,7 @@ numbers = counting(5_000)
 
 def leaves_by_exception() -> None:
     try:
-        for item in iterate(endless(""), 1):
+        for item in SyncIterator(endless(""), 1):
             raise LookupError(item)
     except LookupError as error:
         run(until_alone)  # the cleanup has begun by itself; nobody waits for it
@@ -34,7 +34,7 @@ def producer_never_waits() -> None:
         finally:
             say("cleaned")
 
-    with iterate(produce, 1) as iterator:
+    with SyncIterator(produce, 1) as iterator:
         say(next(iterator))
     say(leftovers())
 
@@ -48,12 +48,12 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def loop_thread() -> None:
-    iterator = iterate(endless(""), 1)
+    iterator = SyncIterator(endless(""), 1)
 
     async def on_the_loop() -> list[str]:
         calls: list[Callable[[], object]] = [
             lambda: run(on_the_loop),
-            lambda: iterate(numbers, 1),
+            lambda: SyncIterator(numbers, 1),
             lambda: next(iterator),
             iterator.close,
         ]
@@ -78,7 +78,7 @@ def stopped_loop() -> None:
         asyncio.get_running_loop().stop()
         await asyncio.Event().wait()
 
-    iterator = iterate(endless(""), 1)
+    iterator = SyncIterator(endless(""), 1)
     next(iterator)
     stopper = loop.loop_thread()
     stopper.post(lambda: TASKS.append(stopper.loop.create_task(stop())))
@@ -88,7 +88,7 @@ def stopped_loop() -> None:
         except ClosedError as error:
             say("loop.stop()" in str(error))
     stopper._gone.wait()
-    say(sum(iterate(numbers, 10)) == sum(range(5_000)))
+    say(sum(SyncIterator(numbers, 10)) == sum(range(5_000)))
 
 
 def no_loop() -> None:
@@ -96,11 +96,11 @@ def no_loop() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
     try:
-        iterate(numbers, 10)
+        SyncIterator(numbers, 10)
     except OSError as error:
         say(errno.errorcode[error.errno or 0])
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    say(sum(iterate(numbers, 10)) == sum(range(5_000)))
+    say(sum(SyncIterator(numbers, 10)) == sum(range(5_000)))
     say(leftovers())
 
 
@@ -118,7 +118,7 @@ def exits_on_the_loop() -> None:
             await put("caught", 1)
         raise KeyboardInterrupt
 
-    iterator = iterate(produce, 1)
+    iterator = SyncIterator(produce, 1)
     say(next(iterator))
     say(next(iterator))
     try:

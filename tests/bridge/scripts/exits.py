@@ -17,7 +17,7 @@ import anyio
 from support import choose, counting, endless, forever, say, until_alone, until_in
 
 import streamrec
-from streamrec.bridge import Put, iterate, run
+from streamrec.bridge import Put, SyncIterator, run
 from streamrec.errors import ClosedError
 
 KEPT: list[Any] = []
@@ -26,7 +26,7 @@ KEPT: list[Any] = []
 def pending(how: str) -> None:
     """Leave in one of the ways that there are, an iterator being under way."""
     ready = threading.Event()
-    KEPT.append(iterate(endless("", ready.set), 1))
+    KEPT.append(SyncIterator(endless("", ready.set), 1))
     ready.wait()
     say("leaving")
     leave(how)
@@ -44,7 +44,7 @@ def leave(how: str) -> None:
 
 
 def blocked_daemon(how: str) -> None:
-    iterator = iterate(endless(""), 1)
+    iterator = SyncIterator(endless(""), 1)
     next(iterator)
 
     def consume() -> None:
@@ -74,7 +74,7 @@ def working_thread() -> None:
         await until_in("_shutdown")  # the interpreter joins its threads
         await counting(1_000)(put)
 
-    iterator = iterate(numbers, 10)
+    iterator = SyncIterator(numbers, 10)
     threading.Thread(target=lambda: say(sum(iterator))).start()
     say("leaving")
 
@@ -88,14 +88,14 @@ def hanging(how: str) -> None:
             except asyncio.CancelledError:
                 say("deaf")
 
-    KEPT.append(iterate(produce, 1))
+    KEPT.append(SyncIterator(produce, 1))
     next(KEPT[0])
     say("leaving")
     leave(how)
 
 
 def failing_cleanup() -> None:
-    KEPT.append(iterate(endless("", error=OSError("no upload to abort")), 1))
+    KEPT.append(SyncIterator(endless("", error=OSError("no upload to abort")), 1))
     next(KEPT[0])
     say("leaving")
 
@@ -109,7 +109,7 @@ def subtasks() -> None:
         await asyncio.sleep(0)
         await put("first", 1)
 
-    say(*iterate(produce, 1))
+    say(*SyncIterator(produce, 1))
 
 
 def newborn() -> None:
@@ -131,7 +131,7 @@ def newborn() -> None:
             asyncio.get_running_loop().stop()
 
     try:
-        next(iterate(produce, 1))
+        next(SyncIterator(produce, 1))
     except ClosedError:
         say("closed")
 
@@ -193,7 +193,7 @@ def dropped_iterators(folder: str) -> None:
 
 def late() -> None:
     """Exit handlers: one that runs before the bridge's works as ever, those that run after it are told."""
-    KEPT.append(iterate(endless(""), 1))
+    KEPT.append(SyncIterator(endless(""), 1))
     next(KEPT[0])
     atexit.register(use)
     say("leaving")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from support import Producer, choose, counting, endless, leftovers, say, thread_in_next
 
-from streamrec.bridge import Put, SyncIterator, iterate, loop, run
+from streamrec.bridge import Put, SyncIterator, loop, run
 from streamrec.errors import ClosedError
 
 COUNT = 2_000
@@ -35,11 +35,11 @@ def in_child(function: Callable[[], object]) -> None:
 
 
 def use_anew() -> None:
-    say(f"anew {sum(iterate(numbers, 10)) == sum(range(COUNT))} {run(answer)}")
+    say(f"anew {sum(SyncIterator(numbers, 10)) == sum(range(COUNT))} {run(answer)}")
 
 
 def while_iterating() -> None:
-    iterator = iterate(numbers, 10)
+    iterator = SyncIterator(numbers, 10)
 
     def child() -> None:
         try:
@@ -62,7 +62,7 @@ def while_iterating() -> None:
 def while_work_waits() -> None:
     """The child must not run, close or destroy the parent's suspended work, nor cancel it by garbage."""
     ready = threading.Event()
-    iterator = iterate(endless("", ready.set), 1)
+    iterator = SyncIterator(endless("", ready.set), 1)
     ready.wait()
 
     def child() -> None:
@@ -92,7 +92,7 @@ def with_locks_held() -> None:
 
 
 def while_a_thread_waits() -> None:
-    iterator = iterate(endless(""), 1)
+    iterator = SyncIterator(endless(""), 1)
     next(iterator)
     thread = thread_in_next(iterator)
     in_child(use_anew)
@@ -109,7 +109,7 @@ def from_the_loop() -> None:
             os._exit(7)
         await put(pid, 1)
 
-    for pid in iterate(produce, 1):
+    for pid in SyncIterator(produce, 1):
         say(f"child left with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
     say(leftovers())
 
@@ -131,20 +131,20 @@ def mp_target(words: list[str]) -> None:
 
 def mp_pending(words: list[str]) -> None:
     pending: Producer = endless("")
-    KEPT.append(iterate(pending, 1))
+    KEPT.append(SyncIterator(pending, 1))
     say(next(KEPT[0]))
 
 
 def mp_threads(words: list[str]) -> None:
     """The target returns while a thread that is no daemon still waits."""
-    iterator = iterate(endless(""), 1)
+    iterator = SyncIterator(endless(""), 1)
     next(iterator)
     thread_in_next(iterator)
 
 
 def processes(method: str, target: str) -> None:
     context = multiprocessing.get_context(method)
-    iterator = iterate(numbers, 10)
+    iterator = SyncIterator(numbers, 10)
     taken = [next(iterator)]
     process = context.Process(target=globals()[target], args=(["word"],))  # type: ignore[attr-defined]
     process.start()

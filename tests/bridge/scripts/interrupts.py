@@ -17,7 +17,7 @@ from types import FrameType
 from support import MAIN, choose, counting, endless, leftovers, say, until_alone, until_in
 
 import streamrec
-from streamrec.bridge import Put, iterate, run
+from streamrec.bridge import Put, SyncIterator, run
 from streamrec.bridge.loop import loop_thread
 from streamrec.errors import ClosedError
 
@@ -25,7 +25,7 @@ THOROUGH = os.environ.get("STREAMREC_THOROUGH") == "1"  # tests.effort has it to
 
 
 def blocked_next() -> None:
-    iterator = iterate(endless(), 1)
+    iterator = SyncIterator(endless(), 1)
     try:
         for item in iterator:
             say(item)
@@ -39,7 +39,7 @@ def blocked_next() -> None:
 
 
 def not_caught() -> None:
-    for item in iterate(endless(), 1):
+    for item in SyncIterator(endless(), 1):
         say(item)
 
 
@@ -63,7 +63,7 @@ def blocked_run() -> None:
 
 def loop_body() -> None:
     try:
-        with iterate(endless("body"), 1) as iterator:
+        with SyncIterator(endless("body"), 1) as iterator:
             for item in iterator:
                 say(item)
                 body()
@@ -112,7 +112,7 @@ async def stubborn(put: Put[str]) -> None:
 
 def second() -> None:
     try:
-        next(iterate(stubborn, 1))
+        next(SyncIterator(stubborn, 1))
     except KeyboardInterrupt as interrupt:
         say(f"interrupted {getattr(interrupt, '__notes__', [])}")
     say(leftovers())
@@ -131,7 +131,7 @@ async def deaf(put: Put[str]) -> None:
 
 def left_behind() -> None:
     try:
-        next(iterate(deaf, 1))
+        next(SyncIterator(deaf, 1))
     except KeyboardInterrupt as interrupt:
         say(*getattr(interrupt, "__notes__", ["no note"]))
     os._exit(0)
@@ -139,7 +139,7 @@ def left_behind() -> None:
 
 def failing_cleanup() -> None:
     try:
-        for item in iterate(endless(error=OSError("no upload to abort")), 1):
+        for item in SyncIterator(endless(error=OSError("no upload to abort")), 1):
             say(item)
     except KeyboardInterrupt as interrupt:
         say(*getattr(interrupt, "__notes__", ["no note"]))
@@ -149,7 +149,7 @@ def failing_cleanup() -> None:
 def consume(turn: int) -> int:
     """Consume until the interrupt; in turn with small and large queues, so that both sides get to sleep."""
     last = -1
-    with iterate(counting(10_000), 1 + 50 * (turn % 3)) as iterator:
+    with SyncIterator(counting(10_000), 1 + 50 * (turn % 3)) as iterator:
         for number in iterator:
             if number != last + 1:
                 raise AssertionError(f"{number} after {last}")
@@ -222,7 +222,7 @@ def places(work: Callable[[], None], after: Callable[[], None]) -> str:
 
 
 def consume_few() -> None:
-    with iterate(counting(3), 2) as iterator:
+    with SyncIterator(counting(3), 2) as iterator:
         if list(iterator) != [0, 1, 2]:
             raise AssertionError
 

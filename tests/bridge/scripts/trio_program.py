@@ -5,7 +5,7 @@ import anyio.lowlevel
 import trio
 from support import choose, counting, endless, leftovers, say
 
-from streamrec.bridge import Put, iterate, run
+from streamrec.bridge import Put, SyncIterator, run
 
 numbers = counting(1_000)
 
@@ -14,7 +14,7 @@ def blocking() -> None:
     """Sync iteration in a trio task blocks the trio loop, and works."""
 
     async def main() -> None:
-        say(sum(iterate(numbers, 10)))
+        say(sum(SyncIterator(numbers, 10)))
 
     trio.run(main)
     say(leftovers())
@@ -24,7 +24,7 @@ def cancelled() -> None:
     """A trio timeout lets go of the thread; the `with` block then cancels the producer and waits for it."""
 
     async def main() -> None:
-        with iterate(endless(""), 1) as iterator:
+        with SyncIterator(endless(""), 1) as iterator:
             say(await trio.to_thread.run_sync(next, iterator, None))
             with trio.move_on_after(0.01):
                 await trio.to_thread.run_sync(next, iterator, None, abandon_on_cancel=True)
@@ -36,7 +36,7 @@ def cancelled() -> None:
 
 def interrupted() -> None:
     async def main() -> None:
-        with iterate(endless(), 1) as iterator:
+        with SyncIterator(endless(), 1) as iterator:
             for item in iterator:
                 say(item)
 
@@ -49,7 +49,7 @@ def interrupted() -> None:
 
 def interrupted_in_a_thread() -> None:
     async def main() -> None:
-        with iterate(endless(""), 1) as iterator:
+        with SyncIterator(endless(""), 1) as iterator:
             next(iterator)  # the producer runs: there is something to clean up
             say("ready")
             await trio.to_thread.run_sync(list, iterator, abandon_on_cancel=True)
@@ -73,7 +73,7 @@ def anyio_inside() -> None:
         return await anyio.to_thread.run_sync(str.upper, "done")
 
     async def main() -> None:
-        say(*iterate(produce, 1))
+        say(*SyncIterator(produce, 1))
         say(run(work))
 
     anyio.run(main, backend="trio")

@@ -18,9 +18,8 @@ from streamrec.errors import PositionMismatchError
 from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.engine.description import Chain, Source
-from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.session import SourceStores, session
+from streamrec.pipeline.engine.session import Memo, SourceStores, session
 from tests.pipeline.chains import small_blocks
 from tests.runs import until_error, write_shards
 from tests.servers.resuming import stop_after

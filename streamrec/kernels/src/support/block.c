@@ -18,6 +18,7 @@
  * no memory is ever used again while somebody can see it. The GIL guards the lists.
  */
 #include "support/block.h"
+#include "support/args.h"
 
 #include <stdlib.h>
 
@@ -34,6 +35,7 @@
 #define PAGE ((size_t)64 << 10)       /* the largest that Linux has anywhere: 4 KiB on x86, up to 64 KiB on ARM */
 #define MAPPED ((size_t)256 << 10)    /* from here on memory is mapped, and unmapped when it is given back */
 #define CLASSES 22                    /* two sizes in each doubling, from SMALLEST to LARGEST: few, or each had its reserve */
+#define COPY_LARGE (128 << 10)        /* bytes from which on releasing the GIL costs less than holding it */
 #define LARGER 1                      /* memory of so many sizes above will do too */
 
 struct block {
@@ -388,8 +390,34 @@ py_allocate(PyObject *module, PyObject *args, PyObject *kwargs)
     return block_new(size);
 }
 
+static PyObject *
+py_copy_bytes(PyObject *module, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"target", "source", NULL};
+    (void)module;
+    Py_buffer target, source;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*O&:copy_bytes", names, &target, take_buffer, &source)) {
+        return NULL;
+    }
+    int fits = source.len == target.len;
+    if (!fits) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes where %zd are expected", source.len, target.len);
+    } else if (source.len > 0) { /* an empty buffer may have no address, which memcpy must not see */
+        PyThreadState *released = source.len >= COPY_LARGE ? PyEval_SaveThread() : NULL;
+        memcpy(target.buf, source.buf, (size_t)source.len);
+        if (released != NULL) {
+            PyEval_RestoreThread(released);
+        }
+    }
+    PyBuffer_Release(&source);
+    PyBuffer_Release(&target);
+    return fits ? Py_NewRef(Py_None) : NULL;
+}
+
 PyMethodDef block_methods[] = {
     {"allocate", KEYWORD_FUNCTION(py_allocate), KEYWORDS,
      "allocate(size)\n--\n\nWritable bytes of no particular content, in memory that is used again."},
+    {"copy_bytes", KEYWORD_FUNCTION(py_copy_bytes), KEYWORDS,
+     "copy_bytes(target, source)\n--\n\nCopies bytes into a buffer of the same size, many without the GIL."},
     {NULL, NULL, 0, NULL},
 };

@@ -41,8 +41,8 @@ from streamrec.pipeline.elements.positions import (
 from streamrec.pipeline.elements.ragged_rows import RaggedRows, SparseRows
 from streamrec.pipeline.engine.budget import Share
 from streamrec.pipeline.engine.description import ChainSource, Source
-from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.pipeline.engine.session import Memo
 from streamrec.pipeline.sources.cache.cache_file import CacheFile
 from streamrec.pipeline.sources.shards.distribute import readers_lines
 from streamrec.tfrecord import Frames

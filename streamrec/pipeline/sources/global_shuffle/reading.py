@@ -201,7 +201,7 @@ class BlockReading:
                 await self._find(self._groups[number], indices[chosen], chosen, rows, buffers)
                 first += count
         records = Scattered([frames.buffer for frames in buffers], rows)
-        return records if are_long([records]) else await self._threads.run(records.compact)
+        return records if are_long(records.nbytes, len(records)) else await self._threads.run(records.compact)
 
     async def _find(
         self, group: SlotGroup, indices: Numbers, at: Numbers, rows: Numbers, buffers: list[Frames]

@@ -23,11 +23,10 @@ from streamrec.display import display_name
 from streamrec.errors import ManifestError, PositionMismatchError
 from streamrec.pipeline.elements.chunk import Batches, Chunk
 from streamrec.pipeline.elements.positions import Position, Positions, RecordLocation
-from streamrec.pipeline.engine.description import derive_seed
-from streamrec.pipeline.engine.epochs import SEED_BITS, Memo
 from streamrec.pipeline.engine.ranks import Rank, Reader, rank_here, warn_once, warn_uneven, worker_here
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.session import OpenSource, Session
+from streamrec.pipeline.engine.seeds import SEED_BITS, derive_seed
+from streamrec.pipeline.engine.session import Memo, OpenSource, Session
 from streamrec.pipeline.sources.global_shuffle import BLOCK_BYTES, WINDOW_BYTES, Quality
 from streamrec.pipeline.sources.global_shuffle.order import BlockOrder, ExactOrder, cut_blocks, groups_for
 from streamrec.pipeline.sources.global_shuffle.reading import BlockReading, mean_bytes, read_exact

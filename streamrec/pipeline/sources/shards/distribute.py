@@ -26,7 +26,6 @@ from streamrec.pipeline.elements.columns import window
 from streamrec.pipeline.elements.positions import Position
 from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.description import Chain, Source, is_assigned
-from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.ranks import (
     Rank,
     Reader,
@@ -37,7 +36,7 @@ from streamrec.pipeline.engine.ranks import (
     worker_here,
 )
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.session import OpenSource, Session, session
+from streamrec.pipeline.engine.session import Memo, OpenSource, Session, session
 from streamrec.pipeline.engine.stage import UNKNOWN_CARDINALITY
 from streamrec.pipeline.sources.shards.source import Shards, SharePositions, read
 from streamrec.shards import (

@@ -20,7 +20,7 @@ from streamrec.pipeline.sources.interleave import (
     shares_of,
 )
 from streamrec.shards import OFFSET_BITS, ShardPlace
-from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, SCATTERED_BYTES, Frames, Scattered, join_frames
+from streamrec.tfrecord import FOOTER_BYTES, HEADER_BYTES, Frames, Scattered, are_long, join_frames
 
 STRETCH_BYTES = 256 << 10
 """Consecutive records of one block are not copied if they have at least these bytes. Smaller slices are copied, since
@@ -122,8 +122,7 @@ class ShardQueue(ArrivedElements):
 class ShardInterleave(Interleave[ShardQueue]):
     """The running interleave over the known shards, of which there are `shards`, from the state of a position on.
 
-    The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard` has not come;
-    `queues` has those in slots, and those that are filled ahead of their turn, by shard number.
+    The caller pushes blocks into the queues of `wanted`, and calls `pull`. The turn of `next_shard` has not come.
     """
 
     whole_blocks: ClassVar[bool] = True
@@ -145,15 +144,15 @@ class ShardInterleave(Interleave[ShardQueue]):
         self.complete = True  # before each `pull`, so many shards are known that no slot waits for one
         self.shards = shards
         self.next_shard: int = state["next"]
-        self.queues = {queue.shard: queue for queue in slots if queue is not None}
+        self._ahead: dict[int, ShardQueue] = {}  # those that are filled ahead of their turn, by shard
         self._paths = paths
 
     def wanted(self, ahead: int) -> list[ShardQueue]:
         """The queues that should be filled, most urgent first: those in slots, and those of the next `ahead` shards."""
         for shard in range(self.next_shard, min(self.next_shard + ahead, self.shards)):
-            if shard not in self.queues:
-                self.queues[shard] = ShardQueue(ShardStart(shard), self._paths)
-        return list(self.queues.values())
+            if shard not in self._ahead:
+                self._ahead[shard] = ShardQueue(ShardStart(shard), self._paths)
+        return [*filter(None, self._slots), *self._ahead.values()]
 
     @property
     def has_more(self) -> bool:
@@ -162,11 +161,7 @@ class ShardInterleave(Interleave[ShardQueue]):
     def _next(self) -> ShardQueue:
         self.wanted(1)  # makes its queue, unless it is filled already
         self.next_shard += 1
-        return self.queues[self.next_shard - 1]
-
-    def _leave(self, index: int) -> None:
-        del self.queues[self._slots[index].shard]
-        super()._leave(index)
+        return self._ahead.pop(self.next_shard - 1)
 
     def _positions(self, slots: tuple[OpenSlot | None, ...], turns: TurnShares, count: int) -> ShardPositions:
         return ShardPositions(slots, turns, count, self.next_shard)
@@ -178,7 +173,7 @@ class ShardInterleave(Interleave[ShardQueue]):
             if window.extent >= min(STRETCH_BYTES, memoryview(window.buffer).nbytes // 2):  # or most of its buffer
                 return window
         nbytes = sum(abs(window.extent) for part in windows for window in part)
-        frames = Scattered if nbytes >= SCATTERED_BYTES * count else Frames
+        frames = Scattered if are_long(nbytes, count) else Frames
         return frames.in_turn(windows, block)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -36,10 +36,9 @@ from streamrec.pipeline.elements.positions import Derived, Position
 from streamrec.pipeline.elements.specs import record_spec
 from streamrec.pipeline.engine.budget import answer
 from streamrec.pipeline.engine.description import Source
-from streamrec.pipeline.engine.epochs import Memo
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.run import RunContext
-from streamrec.pipeline.engine.session import OpenSource, Session, SourceStores
+from streamrec.pipeline.engine.session import Memo, OpenSource, Session, SourceStores
 from streamrec.pipeline.engine.states import format_names
 from streamrec.pipeline.sources.interleave import Plan
 from streamrec.pipeline.sources.shards.shard_queue import ShardInterleave, ShardQueue, pull
@@ -239,7 +238,7 @@ class Fetchers:
     @property
     def held(self) -> int:
         """Bytes of all queues; from any thread."""
-        return sum(queue.held for queue in list(self._interleave.queues.values()))
+        return sum(queue.held for queue in self._interleave.wanted(0))
 
     @property
     def _share(self) -> int:
@@ -287,7 +286,7 @@ class Fetchers:
             for queue, portion in portions.items()
             if not needs_reader and queue.start.place == ShardPlace() and portion.is_all
         ]
-        found = await self._read_short([portions[queue].path for queue in short])
+        found = await read_short_shards(self._storages, [portions[queue].path for queue in short], self._options)
         self._note_sizes(shard.info.size or 0 for shard in found if shard is not None)
         for queue, shard in zip(short, found, strict=True):
             if shard is not None:
@@ -296,16 +295,6 @@ class Fetchers:
             for queue in queues:
                 if not queue.ended:
                     tasks.create_task(self._feed(queue, maybe_short=queue in short))
-
-    async def _read_short(self, paths: Sequence[str]) -> Sequence[ShortShard | None]:
-        """Those of these shards that a store reads many at a time; None for each other one."""
-        try:
-            storages = {await self._storages.at(path) for path in paths}
-            if len(storages) == 1 and (storage := storages.pop()).reads_short:
-                return await read_short_shards(storage, paths, self._options)
-        except StreamrecError:
-            pass  # the reader of a single shard reports it
-        return [None] * len(paths)
 
     def _finish(self, queue: ShardQueue, portion: Portion, short: ShortShard) -> None:
         """All of a shard has arrived; where it is not as expected, that is its error."""

@@ -75,7 +75,7 @@ class BufferStore:
         return self._add(HeldBlock(content, False, int((spans[:, 1] - spans[:, 0]).sum()))) << BUFFER_BITS
 
     def _add_scattered(self, elements: Scattered) -> Numbers:
-        buffers, there = elements.buffers, elements.rows[:, TAG] >> BUFFER_BITS
+        buffers, there = elements.buffers, elements.places[:, TAG] >> BUFFER_BITS
         weights = np.bincount(there, elements.lengths + (HEADER_BYTES + FOOTER_BYTES), len(buffers)).astype(np.int64)
         tags: Numbers = np.zeros(len(buffers), np.int64)
         for index in np.flatnonzero(weights).tolist():
@@ -235,10 +235,8 @@ def arrange(elements: Any, places: Numbers) -> Any:
 
 def spans_of(elements: Any) -> Numbers:
     """START and END of each element. The weights depend only on the elements, not on how they came."""
-    if isinstance(elements, Scattered):
-        return elements.rows[:, :2]
     if isinstance(elements, Frames):
-        return elements.spans
+        return elements.places[:, :2]
     weights = weights_of(elements)
     starts = np.arange(len(weights))
     return np.stack([starts, starts + weights], 1)

@@ -30,10 +30,11 @@ from streamrec.pipeline.elements.chunk import Chunk
 from streamrec.pipeline.elements.columns import select, window
 from streamrec.pipeline.elements.positions import FixedPosition, RecordLocations, shift
 from streamrec.pipeline.engine.budget import Share
-from streamrec.pipeline.engine.description import Chain, ChainSource, Source, derive_seed, in_order
+from streamrec.pipeline.engine.description import Chain, ChainSource, Source, in_order
 from streamrec.pipeline.engine.queue import run_ahead
 from streamrec.pipeline.engine.ranks import warn_once
 from streamrec.pipeline.engine.run import RunContext
+from streamrec.pipeline.engine.seeds import derive_seed
 from streamrec.pipeline.engine.threads import Threads, through
 from streamrec.pipeline.sources.parallel_map.source import ParallelMap
 from streamrec.pipeline.sources.shards.distribute import Distribute

@@ -55,21 +55,13 @@ def _read_past_aiohttp(response: aiohttp.ClientResponse, remaining: int) -> Sock
         tls = TLSReader(transport, BUFFERED_BODIES) if transport.get_extra_info("sslcontext") else None
         if not transport.is_reading() or not (tls is None or tls.is_idle()):
             return None
-        finish = partial(_give_to_the_pool, response)
-        return SocketBody(transport if tls is None else tls.transport, remaining, finish, BUFFERED_BODIES, tls)
+        transport = transport if tls is None else tls.transport
+        return SocketBody(transport, remaining, response.content.feed_eof, BUFFERED_BODIES, tls)
     except OSError:  # no descriptor is left, or the connection is gone: the next response may work
         return None
     except Exception as error:
         BUFFERED_BODIES.disable(ALL, error)
         return None
-
-
-def _give_to_the_pool(response: aiohttp.ClientResponse) -> None:
-    """Tells aiohttp that the body is complete: it keeps the connection for the next request, if the server does."""
-    try:
-        response.content.feed_eof()
-    except Exception as error:
-        BUFFERED_BODIES.disable(ALL, error)
 
 
 NO_URL = (aiohttp.InvalidURL, getattr(aiohttp, "NonHttpUrlClientError", aiohttp.InvalidURL))

@@ -168,7 +168,10 @@ class SocketBody(asyncio.Protocol):
         if self._tls is not None:
             self._tls.release()
         self._transport.resume_reading()
-        self._finish()
+        try:
+            self._finish()  # aiohttp keeps the connection for the next request, if the server does
+        except Exception as error:
+            self._fast_path.disable(ALL, error)
 
     def _leave_socket(self) -> None:
         if self._tls is not None:

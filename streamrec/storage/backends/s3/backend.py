@@ -175,7 +175,7 @@ class S3Backend(Backend):
         self._renewal = renewal
         self._uploads: ClientUploads | None = None
         self._sending = FastPath("sending bodies from where they are (streamrec.storage.backends.s3.uploads)")
-        self._repeated_gets = RepeatedGets(filesystem, renewal)
+        self._repeated_gets = RepeatedGets(filesystem, self._first_get, renewal)
         self._bodies = FastPath("reading bodies from aiohttp (streamrec.storage.backends.s3.backend)")
         self.fast_paths = (self._repeated_gets.fast_path, self._bodies, self._sending, BUFFERED_BODIES)
 
@@ -209,9 +209,7 @@ class S3Backend(Backend):
             headers["If-Match"] = version
         try:
             with translate_errors(path, start, end):
-                answer = await self._repeated_gets.get(bucket, key, headers) or await self._first_get(
-                    bucket, key, headers
-                )
+                answer = await self._repeated_gets.get(bucket, key, headers)
         except PastTheEndError as error:
             info = await self.stat(path)  # a 416 does not have the version
             if version is not None and info.version != version:
@@ -228,9 +226,9 @@ class S3Backend(Backend):
         return ClientBody(answer.raw, info, start, end)
 
     async def _first_get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
+        """Sends a GET by the client, which `RepeatedGets` repeats for other objects."""
         extra = {name.replace("-", ""): value for name, value in headers.items()}
         response = await self._fs._call_s3("get_object", Bucket=bucket, Key=key, **extra)
-        self._repeated_gets.confirm(bucket, key)
         meta, body = response["ResponseMetadata"], response["Body"]
         wrapped = (getattr(body, name, None) for name in ("raw_stream", "_raw_stream", "__wrapped__"))  # of any release
         raw = next((each for each in wrapped if isinstance(each, aiohttp.ClientResponse)), None)

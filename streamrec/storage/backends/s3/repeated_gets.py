@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -61,6 +61,10 @@ class Response(NamedTuple):
     raw: Any
 
 
+FirstGet = Callable[[str, str, Mapping[str, str]], Awaitable[Response]]
+"""Sends a GET of a bucket and key, with headers, by the client."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Template:
     """The recorded GET of a bucket, without the key."""
@@ -73,42 +77,37 @@ class _Template:
 class RepeatedGets:
     """The repeated GETs of one filesystem."""
 
-    def __init__(self, filesystem: S3FileSystem, renewal: Renewal | None = None) -> None:
+    def __init__(self, filesystem: S3FileSystem, first_get: FirstGet, renewal: Renewal | None = None) -> None:
         self._fs = filesystem
+        self._first_get = first_get
         self._renewal = renewal
         self.fast_path = FastPath("repeating the client's GET requests (streamrec.storage.backends.s3.repeated_gets)")
         self._unproven: dict[str, _Template] = {}
         self._proven: dict[str, _Template] = {}
-        self._refused: dict[tuple[str, str], ClientError] = {}
         for events in (filesystem._s3.meta.events, filesystem.session.get_component("event_emitter")):
             events.register_last("before-send.s3.GetObject", self._record, unique_id="streamrec-gets")
 
-    def confirm(self, bucket: str, key: str) -> None:
-        """Records that the client's own GET succeeded: the template is right, unless it was refused for this object."""
-        refused = self._refused.pop((bucket, key), None)
-        if refused is not None:
+    async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response:
+        """Sends a GET with Range and If-Match, by the client if it cannot be repeated; the errors are the client's."""
+        template = self._proven.get(bucket) or self._unproven.get(bucket)
+        answer: Response | None = None
+        refused: ClientError | None = None
+        if template is not None and self.fast_path.is_enabled(bucket):
+            try:
+                answer = await self._send(template, bucket, key, headers)
+            except ClientError as error:
+                if is_of_the_store(error) or (bucket in self._proven and is_of_the_object(error)):
+                    raise
+                refused = error
+            except Exception as error:
+                if is_of_the_network(error):
+                    raise
+                self.fast_path.disable(bucket, error)
+        if answer is None:
+            answer = await self._first_get(bucket, key, headers)
+        if refused is not None:  # and the client was not: the template is wrong
             self.fast_path.disable(bucket, refused)
         elif bucket in self._unproven:
-            self._proven[bucket] = self._unproven.pop(bucket)
-
-    async def get(self, bucket: str, key: str, headers: Mapping[str, str]) -> Response | None:
-        """Sends a GET with Range and If-Match. The errors are the client's own; None if the client must send it."""
-        template = self._proven.get(bucket) or self._unproven.get(bucket)
-        if template is None or not self.fast_path.is_enabled(bucket):
-            return None
-        try:
-            answer = await self._send(template, bucket, key, headers)
-        except ClientError as error:
-            if is_of_the_store(error) or (bucket in self._proven and is_of_the_object(error)):
-                raise
-            self._refused[bucket, key] = error
-            return None
-        except Exception as error:
-            if is_of_the_network(error):
-                raise
-            self.fast_path.disable(bucket, error)
-            return None
-        if bucket in self._unproven:
             self._proven[bucket] = self._unproven.pop(bucket)
         return answer
 
@@ -130,24 +129,21 @@ class RepeatedGets:
         return Response(answer.status_code, answer.headers, answer.raw)
 
     def _record(self, request: Any, **_: Any) -> None:
-        """Records a GET of the client; an error here must not stop it."""
+        """Records a GET of the client unless it looks unexpected; an error here must not stop it."""
         try:
-            self._unproven.update(self._make_template(request))
+            context = request.context
+            bucket, key = (context.get("input_params", {}).get(name, "") for name in ("Bucket", "Key"))
+            headers = {
+                name: value.decode() if isinstance(value, bytes) else value for name, value in request.headers.items()
+            }
+            is_signed_as_usual = headers.get("Authorization", "AWS4").startswith("AWS4")
+            if bucket and key and request.url.endswith(f"/{_quote_key(key)}") and is_signed_as_usual:
+                base = request.url.removesuffix(_quote_key(key))
+                kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
+                signing = {name: context[name] for name in ("auth_type", "signing") if name in context}
+                self._unproven[bucket] = _Template(base, kept, {"client_config": context["client_config"], **signing})
         except Exception as error:
             self.fast_path.disable("all buckets of this client", error)
-
-    def _make_template(self, request: Any) -> dict[str, _Template]:
-        """Returns the template of a GET under its bucket; an empty dict if the GET looks unexpected."""
-        parameters = request.context.get("input_params", {})
-        bucket, key = parameters.get("Bucket"), parameters.get("Key")
-        signature = _text(request.headers.get("Authorization", "AWS4"))
-        if not bucket or not key or not request.url.endswith(f"/{_quote_key(key)}") or not signature.startswith("AWS4"):
-            return {}
-        headers = {_text(name): _text(value) for name, value in request.headers.items()}
-        kept = {name: value for name, value in headers.items() if name.lower() not in _OF_ONE_REQUEST}
-        signing = {name: request.context[name] for name in ("auth_type", "signing") if name in request.context}
-        base = request.url.removesuffix(_quote_key(key))
-        return {bucket: _Template(base, kept, {"client_config": request.context["client_config"], **signing})}
 
 
 async def _parse_error(client: Any, answer: Any) -> ClientError:
@@ -155,7 +151,3 @@ async def _parse_error(client: Any, answer: Any) -> ClientError:
     model = client.meta.service_model.operation_model("GetObject")
     response = await aiobotocore.endpoint.convert_to_response_dict(answer, model)
     return ClientError(await client._response_parser.parse(response, model.output_shape), "GetObject")
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
