@@ -114,9 +114,7 @@ sanitize: client
 	sh tests/kernels/run_sanitized.sh $(CURDIR)/$(CLIENT)/bin/python
 
 soak: client servers
-	$(CLIENT)/bin/python -m tests.soak.reading --seconds $(SOAK_SECONDS)
-	$(CLIENT)/bin/python -m tests.soak.writing --kills $(SOAK_KILLS)
-	$(CLIENT)/bin/python -m tests.soak.training --kills $(SOAK_TRAINING_KILLS)
+	$(CLIENT)/bin/python -m tests.soak --seconds $(SOAK_SECONDS) --kills $(SOAK_KILLS) --training-kills $(SOAK_TRAINING_KILLS)
 	! $(CLIENT)/bin/python -c "import torch" 2>/dev/null || $(CLIENT)/bin/python -m tests.soak.loaders
 
 fuzz:

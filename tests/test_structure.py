@@ -49,21 +49,6 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].partition(".")[0]
 
 
-OF_OUR_OWN = {
-    *("abreast", "arriving", "climb", "crew", "dealing", "drawing", "failing", "flight", "front", "fronts"),
-    *("haul", "hops", "landing", "lane", "lanes", "naming"),
-    *("openings", "pushing", "seat", "seats", "storing", "titles"),
-    *("watching", "weather", "weave", "weaving", "woven"),
-}
-"""Words of our own for which docs/internals.md has terms of the field."""
-
-
-def test_names_are_the_fields() -> None:
-    for path, node in nodes():
-        names = {getattr(node, part, None) for part in ("id", "attr", "arg", "name", "asname")} | {path.stem}
-        assert not {str(name).strip("_").lower() for name in names} & OF_OUR_OWN, path
-
-
 PLAIN = r"""(?ix) \b (behind | anew | (no|some)body | whoever | beside | told | lies? | stands? | hangs | goes \s on
     | so \s (many|much) | at \s the \s (most|least) | for \s (ever|good) | (?<!there\ )(is|are|was|were) \s no) \b"""
 """What no message says: see `PHRASES`."""

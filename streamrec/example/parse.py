@@ -264,9 +264,9 @@ def single_record(serialized: Any, name: Any) -> tuple[list[bytes], list[Any] | 
 
 def as_records(serialized: Any, spanned: bool) -> Records:
     """Converts messages to Records, as spans if `spanned`."""
-    rows = getattr(serialized, "rows", None)
-    if rows is not None:
-        return Records(None, tuple(serialized.buffers), rows)
+    places = getattr(serialized, "places", None)  # of Frames, or of a BytesColumn
+    if places is not None and places.shape[-1] > 2:
+        return Records(None, tuple(serialized.buffers), np.ascontiguousarray(places, dtype=np.int64))
     spans = getattr(serialized, "spans", None)
     if spans is not None:
         return Records(None, serialized.buffer, np.ascontiguousarray(spans, dtype=np.int64))

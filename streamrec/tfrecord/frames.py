@@ -243,7 +243,7 @@ class Frames(Sequence[bytes]):
 
 
 def are_long(nbytes: int, count: int) -> bool:
-    """Whether so many records of these bytes together are long enough to stay in their buffers."""
+    """Whether `count` records of `nbytes` together are long enough to stay in their buffers."""
     return nbytes >= SCATTERED_BYTES * count
 
 

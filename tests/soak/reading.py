@@ -1,7 +1,5 @@
 """The reading soak: 32 shards through a proxy that breaks, refuses, stalls and delays, round after round.
 
-    python -m tests.soak.reading --seconds 300 [--seed 1] [--only s3,gcs] [--megabytes 4]
-
 One body in five is reset, one request in ten is a 503, one body in twenty stalls, one request in twenty is
 slow. In every other round the consumer rests now and then, for longer than a body may stall, within a budget
 that holds a part of the shards. Each round draws from its seed, reads everything through `TFRecordDataset`, and
@@ -11,21 +9,19 @@ holds it to:
 * Every fault was met, so that the round says something.
 """
 
-import argparse
 import hashlib
 import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from streamrec import RetryPolicy, TFRecordDataset, encode_records
 from tests.servers.faults import Faults
-from tests.servers.real import Store, fake_gcs, seaweedfs
+from tests.servers.real import Store
 from tests.storage.faultproxy import DrawnFaults, FaultProxy, in_a_thread
 
 SHARDS: Final = 32
@@ -36,7 +32,6 @@ BUDGETS: Final = (8 << 20, 24 << 20, 64 << 20)
 REST_SHARE: Final = 0.03
 REST_SECONDS: Final = 2.0
 POLICY: Final = RetryPolicy(attempts=10, backoff_base=0.02, backoff_cap=0.5, stall_timeout=1.0)
-SERVERS: Final[Mapping[str, Callable[[], AbstractContextManager[Store]]]] = {"s3": seaweedfs, "gcs": fake_gcs}
 
 
 @dataclass
@@ -103,23 +98,3 @@ def _shard(rng: random.Random, size: int) -> bytes:
         records.append(rng.randbytes(int(10 ** rng.uniform(0, 5.5))))
         total += len(records[-1])
     return encode_records(records)
-
-
-def main() -> None:
-    """Soaks each server for its share of the time, and reports the faults."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="s3,gcs")
-    parser.add_argument("--megabytes", type=float, default=4.0)
-    given = parser.parse_args()
-    names = given.only.split(",")
-    for name in names:
-        with SERVERS[name]() as store:
-            report = soak(store, given.seed, given.seconds / len(names), megabytes=given.megabytes)
-        print(f"{name}: {report.rounds} rounds, {report.records:,} records, {report.requests:,} requests", flush=True)
-        print(f"   met {', '.join(f'{count} {fault}' for fault, count in sorted(report.faults.items()))}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,11 @@
-"""Training runs that are killed: `python -m tests.soak.training --kills 50 --seed 1 [--shape ranks] ...`.
+"""Training runs that are killed.
 
 A run is one process, four ranks, or a process whose data comes through the workers of a `StatefulDataLoader`. It is
 killed (SIGKILL) at a random step, all its ranks with it, and started again from the states that it saved last; so
 many times over, and then it comes to its end. Of each rank, the ids of the records of every step, each step as it was
 done last, must be those of a run that nobody disturbed.
-
-Prints a line for each shape; raises AssertionError where they differ, with the seed.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -20,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -263,20 +259,3 @@ def write_shards(folder: Path) -> None:
         records = [b"%02d/%05d" % (shard, number) + b"." * (number % 90) for number in range(count)]
         (folder / f"train-{shard:02d}").write_bytes(encode_records(records))
     write_manifest_sync(str(folder / "train-*"), str(folder / "manifest.json"))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Kills training runs at random steps and resumes them.")
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all")
-    options = parser.parse_args()
-    for shape in options.shape or SHAPES:
-        if shape == "loader" and find_spec("torchdata") is None:
-            print("loader: not run, torchdata is not installed (make peers)")
-            continue
-        print(f"{shape}: {soak(shape, options.kills, options.seed)}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Writers that are killed: `python -m tests.soak.writing --kills 100 --seed 1 [--store s3] [--store gcs]`.
+"""Writers that are killed.
 
 Each round starts a process that writes three shards (two of several parts, one of one) and a manifest, kills it
 (SIGKILL) at a random moment, and looks at the store with other clients than ours: every object under a final
@@ -10,11 +10,8 @@ what the one before it left, so an object may also be the old one, whole.
 The writers reach SeaweedFS and fake-gcs-server through a proxy, with faults drawn anew for each of them: of the
 requests with a body one in five is reset (some only when the server has done what they ask), one in twenty stalls,
 of all requests one in ten is a 503 and one in twenty is slow. Who looks goes to the server directly.
-
-Prints a line for each store; raises AssertionError at the first broken promise, with the seed and the round.
 """
 
-import argparse
 import asyncio
 import multiprocessing
 import random
@@ -35,7 +32,7 @@ from gcsfs.core import GCSFileSystem
 
 from streamrec import RetryPolicy, ShardWriter, verify_sync
 from tests.servers.faults import Faults
-from tests.servers.real import Store, fake_gcs, seaweedfs
+from tests.servers.real import Store
 from tests.storage.faultproxy import DrawnFaults, FaultProxy, in_a_thread
 
 FAULTS = Faults(
@@ -48,7 +45,6 @@ FAULTS = Faults(
     slow=0.05,
     slow_first_byte=0.5,
 )
-SERVERS = {"s3": seaweedfs, "gcs": fake_gcs}
 SHARD_BYTES = 11 << 20
 RECORD_BYTES = 250_000
 POLICY = RetryPolicy(  # patient with many faults, impatient with each: a stall costs two seconds
@@ -156,7 +152,7 @@ class Soak:
         self._seed = seed
         self._random = random.Random(seed)
         self._processes = multiprocessing.get_context("forkserver")
-        backends = [f"streamrec.storage.backends.{name}" for name in SERVERS]
+        backends = [f"streamrec.storage.backends.{name}" for name in ("s3", "gcs")]
         self._processes.set_forkserver_preload(["tests.soak.writing", *backends])
         self._versions = [expected(version, f"soak-{seed}-{version}") for version in (0, 1)]
         self.seen = Seen()
@@ -263,20 +259,3 @@ def soak(kind: str, kills: int, seed: int, store: Store) -> Seen:
                 error.add_note(f"{kind}, seed {seed}, round {rounds.seen.rounds}")
                 raise
     return rounds.seen
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Kills writers at random moments and looks at what they leave.")
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--store", action="append", choices=SERVERS, help="default: all")
-    options = parser.parse_args()
-    for kind in options.store or SERVERS:
-        began = time.monotonic()
-        with SERVERS[kind]() as store:
-            seen = soak(kind, options.kills, options.seed, store)
-        print(f"{kind}: {seen} ({time.monotonic() - began:.0f} s)", flush=True)
-
-
-if __name__ == "__main__":
-    main()

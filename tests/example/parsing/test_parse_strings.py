@@ -106,7 +106,7 @@ def as_scattered(records: list[bytes]) -> Any:
     for index, (record, end) in enumerate(zip(records, ends.tolist(), strict=True)):
         buffers += [b"", memoryview(whole)[end - len(record) - index % 4 :]]
         rows[index] = index % 4, index % 4 + len(record), len(buffers) - 1 << 32, 99
-    return SimpleNamespace(buffers=buffers, rows=rows)
+    return SimpleNamespace(buffers=buffers, places=rows)
 
 
 def assert_same_strings(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
