@@ -67,9 +67,9 @@ test: client servers $(if $(filter 1,$(PEERS)),peers)
 	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal $(PYTEST_ARGUMENTS) $(TESTS)
 
 # What compares with TensorFlow, torch or JAX, and what shows that they are not loaded. Of these files alone, since each
-# process that collects them loads TensorFlow.
+# process that collects them loads TensorFlow. Some tests take minutes, so each process takes the next one when it is free.
 test-peers: client servers peers
-	$(CLIENT)/bin/python -m pytest --numprocesses auto --dist worksteal -m peer $(PYTEST_ARGUMENTS) \
+	$(CLIENT)/bin/python -m pytest --numprocesses auto --maxschedchunk 1 -m peer $(PYTEST_ARGUMENTS) \
 	  $$(grep -rl --include='test_*.py' 'mark\.peer' tests)
 
 # S3 with other clients than the newest: with awscrt installed, and the oldest of each that pyproject.toml allows.

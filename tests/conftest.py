@@ -26,11 +26,12 @@ settings.load_profile("tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the tests that tell least."""
+    """Leaves out the tests that tell least; those that may take long come first, not when all others have ended."""
     if not THOROUGH:
         kept = set(tell_most(items))
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
+    items.sort(key=lambda item: -mark.args[0] if (mark := item.get_closest_marker("timeout")) else 0)
 
 
 def pytest_collection_finish() -> None:

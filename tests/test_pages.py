@@ -30,6 +30,7 @@ from benchmarks.machine import RESULTS
 from benchmarks.table import find, load
 from tests.adapters.conftest import client_environment
 from tests.cli.test_page import BROWSER, FLAGS
+from tests.effort import thorough
 from tests.pages import FENCE, ROOT, Block, blocks, pages, peers_in, run, run_python
 from tests.runs import in_new_interpreter
 from tests.servers.real import Store
@@ -162,18 +163,17 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+MISTAKES = {
+    "def cardinality": "def counted",
+    "picks: ClassVar[bool]": "picked: ClassVar[bool]",
+    "-seen % self.n": "0",
+    "s.every(": "s.take(",
+}
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("forgotten", "instead"),
-    [
-        ("", ""),
-        ("def cardinality", "def counted"),
-        ("picks: ClassVar[bool]", "picked: ClassVar[bool]"),
-        ("-seen % self.n", "0"),
-        ("s.every(", "s.take("),
-    ],
-)
-def test_a_verb_in_two_files(copy: Path, forgotten: str, instead: str) -> None:
+@pytest.mark.parametrize("forgotten", ["", *thorough(*MISTAKES)])
+def test_a_verb_in_two_files(copy: Path, forgotten: str) -> None:
     """The page of contributors, word by word; then what it warns of is forgotten, and a test fails."""
     before = {
         "streamrec/pipeline/stages/select.py": r"\Z",
@@ -182,7 +182,7 @@ def test_a_verb_in_two_files(copy: Path, forgotten: str, instead: str) -> None:
     }
     for block in blocks(VERB):
         if block.title:
-            code = block.text.replace(forgotten, instead) if forgotten else block.text
+            code = block.text.replace(forgotten, MISTAKES[forgotten]) if forgotten else block.text
             code = textwrap.indent(code, "    ") if block.title.endswith("dataset.py") else code
             old = (ROOT / block.title).read_text()
             place = re.search(before.pop(block.title), old).start()  # type: ignore[union-attr]

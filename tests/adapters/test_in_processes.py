@@ -33,9 +33,9 @@ def devices(count: int) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("package", "options", "environment"),
     [
-        pytest.param("jax", [], devices(8), marks=needs("jax")),
-        pytest.param("grain", [], devices(8), marks=needs("grain")),
         pytest.param("ray", ["-W", "default"], RAY, marks=needs("ray")),
+        pytest.param("grain", [], devices(8), marks=needs("grain")),
+        pytest.param("jax", [], devices(8), marks=needs("jax")),
     ],
 )
 def test_the_cases_of_an_adapter(package: str, options: list[str], environment: dict[str, str]) -> None:

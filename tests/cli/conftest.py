@@ -17,6 +17,7 @@ import pytest
 
 import streamrec
 from streamrec.cli import program
+from tests.runs import in_new_interpreter
 from tests.servers.faults import Faults
 from tests.servers.objectstore import ObjectStore
 from tests.servers.real import Store
@@ -45,6 +46,21 @@ def run(*arguments: str | Path, **more: Any) -> Done:
     found = Done(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
     assert "Traceback" not in found.err, found.err
     return found
+
+
+PEAK = """
+import sys
+from streamrec.cli import program
+code = program.run(sys.argv[1:])
+print(code, *[line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")])
+"""
+
+
+def peak_bytes(*arguments: str | Path) -> int:
+    """The most memory that a command holds on Linux, in bytes."""
+    code, kilobytes = in_new_interpreter(PEAK, *arguments).split()[-2:]
+    assert code == "0"
+    return int(kilobytes) << 10
 
 
 @dataclass(frozen=True)

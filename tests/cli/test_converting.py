@@ -20,9 +20,9 @@ from pyarrow import parquet
 
 import streamrec
 from streamrec import Example
-from tests.cli.conftest import PNG, Bucket, Call, Done, examples, interrupted, run
+from tests.cli.conftest import PNG, Bucket, Call, Done, examples, interrupted, peak_bytes, run
 from tests.effort import thorough
-from tests.runs import in_new_interpreter, tarred
+from tests.runs import tarred
 
 
 def records(*paths: Path | str) -> list[Example]:
@@ -403,34 +403,10 @@ def test_ctrl_c_leaves_nothing(shard: Path, tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "new").rglob("*") if path.is_file()] == []
 
 
-PEAK = """
-import pathlib, re, sys, threading
-from streamrec.cli import program
-ended, peak = threading.Event(), [0]
-def anonymous():
-    return int(re.search(r"RssAnon:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) >> 10
-def watch():
-    while not ended.wait(0.01):
-        peak[0] = max(peak[0], anonymous())
-watching = threading.Thread(target=watch)
-watching.start()
-code = program.run(["convert", *sys.argv[1:]])
-ended.set()
-watching.join()
-print(code, peak[0])
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells what memory is anonymous")
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the memory")
 @pytest.mark.parametrize("ending", ["parquet", *thorough("jsonl", "tar")])
 def test_memory_is_bounded(tmp_path: Path, ending: str) -> None:
     """There and back, a file of 240 MB takes about as much memory as one of 60 MB."""
-
-    def peak(*arguments: Any) -> int:
-        code, megabytes = in_new_interpreter(PEAK, *arguments).split()[-2:]
-        assert code == "0"
-        return int(megabytes)
-
     peaks = []
     for size in (60, 240):
         source, there, back = (f"{tmp_path}/{size}.{name}" for name in ("tfrecord", ending, "back"))
@@ -438,9 +414,9 @@ def test_memory_is_bounded(tmp_path: Path, ending: str) -> None:
             for number in range(size):
                 image = np.random.default_rng(number).bytes(1_000_000)
                 writer.write(streamrec.encode_example({"image": image, "label": number}))
-        peaks.append((peak(source, there), peak(there, back)))
+        peaks.append((peak_bytes("convert", source, there), peak_bytes("convert", there, back)))
     (there, back), (there_4, back_4) = peaks
-    half = 90  # of what the larger file has more, in MB: a part of it is what allocators keep
+    half = 90_000_000  # of what the larger file has more: a part of it is what allocators keep
     assert there_4 < there + half
     assert back_4 < back + half
 
