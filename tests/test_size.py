@@ -108,7 +108,7 @@ MEASURES: dict[str, tuple[int, Callable[[], Any]]] = {
     "files": (212, lambda: len(trees())),
     "classes": (471, lambda: sum(class_names().values())),
     "lines of C": (6_530, lambda: count_lines(PACKAGE.rglob("*.[ch]"))),
-    "lines of tests": (37_500, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
+    "lines of tests": (37_440, lambda: count_lines((ROOT / "tests").rglob("*.py"))),
     "files under 60 lines": (4, lambda: sum(count_lines([path]) < 60 for path in trees() if path.stem != "__init__")),
     "class names used twice": (4, lambda: sum(count > 1 for count in class_names().values())),
     "public names": (50, lambda: len(streamrec.__all__)),

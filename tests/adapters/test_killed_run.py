@@ -12,11 +12,11 @@ import pytest
 
 from streamrec import write_manifest_sync
 from tests.adapters.conftest import ROOT, client_environment, free_port, store_examples
-from tests.effort import thorough
+from tests.effort import THOROUGH, thorough
 from tests.pages import blocks
 from tests.servers.real import Store
 
-RECORDS, SHARDS, KILLS, EPOCHS = 400, 4, 3, 2
+RECORDS, SHARDS, KILLS, EPOCHS = 400, 4, 3 if THOROUGH else 2, 2
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 

@@ -9,16 +9,14 @@ from importlib.util import find_spec
 from tests.servers.real import fake_gcs, seaweedfs
 from tests.soak import reading, training, writing
 
-PARTS = ("reading", "writing", "training")
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; by default all")
+    parser.add_argument("parts", nargs="*", help="by default all")
     for name, value in (("seconds", 300), ("kills", 100), ("training-kills", 50), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=value)
     given = parser.parse_args()
-    parts = given.parts or PARTS
+    parts = given.parts or ["reading", "writing", "training"]
     for kind, server in {"s3": seaweedfs, "gcs": fake_gcs}.items():
         with server() as store:
             if "reading" in parts:
