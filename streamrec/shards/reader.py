@@ -273,14 +273,32 @@ class ShardReader:
 
         A cancellation ends the reader: only `aclose` may follow.
         """
-        while True:
-            if self._error is not None:
-                raise self._error
+        longest = self._options.long_bytes
+        while self._error is None:
             if self._ended:
                 return None
-            frames = await self._next()
+            frames, failure = NO_FRAMES, None
+            try:
+                if self._ahead is not None:
+                    head, self._ahead = self._ahead, None
+                    frames = self._framer.feed(head)
+                elif self._exhausted:
+                    frames = self._framer.close()
+                    self._ended = not len(frames)
+                elif longest is not None and self._framer.length > longest and self._framer.position != self._held_at:
+                    await self._pass_long_record()
+                else:
+                    frames, failure = await self._read_block()
+            except StreamrecError as error:
+                failure = error
+            if losses := self._framer.take_losses():
+                self._lose(losses)
+            if failure is not None:
+                self._fail(failure)
+            self._ended = self._ended or self._framer.done
             if len(frames):
                 return frames
+        raise self._error
 
     async def aclose(self) -> None:
         """Closes the connection; later reads raise ClosedError. A second call has no effect."""
@@ -293,30 +311,6 @@ class ShardReader:
                 await asyncio.wait([reading])
                 _ = reading.cancelled() or reading.exception()  # marks it as retrieved, so that it is not logged
             await self._source.aclose()
-
-    async def _next(self) -> Frames:
-        """The records of one step, which may be none. An error is kept in `_error` for the next read."""
-        failure: StreamrecError | None = None
-        frames, longest = NO_FRAMES, self._options.long_bytes
-        try:
-            if self._ahead is not None:
-                head, self._ahead = self._ahead, None
-                frames = self._framer.feed(head)
-            elif self._exhausted:
-                frames = self._framer.close()
-                self._ended = not len(frames)
-            elif longest is not None and self._framer.length > longest and self._framer.position != self._held_at:
-                await self._pass_long_record()
-            else:
-                frames, failure = await self._read_block()
-        except StreamrecError as error:
-            failure = error
-        if losses := self._framer.take_losses():
-            self._lose(losses)
-        if failure is not None:
-            self._fail(failure)
-        self._ended = self._ended or self._framer.done
-        return frames
 
     async def _read_block(self) -> tuple[Frames, StreamrecError | None]:
         """Fills a block, or less at the end, and frames it; returns its records, and the error that ended the bytes."""

@@ -168,11 +168,18 @@ class ResumingStream:
             buffer = buffer[: max(0, self._end - self.position)]
         if not buffer or self.position == self._stop:
             return 0
-        began, count = time.monotonic(), None
+        began = time.monotonic()
         try:
-            while count is None:
+            while True:
                 try:
-                    count = await self._read(buffer)
+                    request = self._request or await self._connect()
+                    count = await request.readinto(buffer)
+                    if request.info is not self.info:
+                        self.info, self._stop = request.info, stop_of(request.info, self._end)
+                    if count or self._stop is None or self.position >= self._stop:
+                        break
+                    reason = f"the body ended at byte {self.position:,} of {self._stop:,}"
+                    raise TransientError(Cause.BROKEN, reason)
                 except TransientError as fault:
                     await self._wait_after(fault)
         except BaseException:
@@ -198,17 +205,6 @@ class ResumingStream:
         request, self._request = self._request, None
         if request is not None:
             await request.aclose()
-
-    async def _read(self, buffer: memoryview) -> int:
-        """Reads once; a body that ends before the object is a fault."""
-        request = self._request or await self._connect()
-        count = await request.readinto(buffer)
-        if request.info is not self.info:
-            self.info = request.info
-            self._stop = stop_of(request.info, self._end)
-        if count == 0 and self._stop is not None and self.position < self._stop:
-            raise TransientError(Cause.BROKEN, f"the body ended at byte {self.position:,} of {self._stop:,}")
-        return count
 
     async def _connect(self) -> HedgedRequest:
         """Sends a request for the missing bytes, and waits for its response."""
